@@ -88,7 +88,7 @@ class KindReader:
 
 @dataclass(frozen=True, slots=True)
 class _LastCall:
-    """What the last call was like, of which many are alike.
+    """What the last call was like. Most calls are like the one before.
 
     Attributes:
         guard: of its tensors.

@@ -18,10 +18,10 @@ from fusioncache.graphs.settings import is_saving_hooked
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """A kind of call.
+    """What is captured of one kind of calls.
 
     Attributes:
-        warm: runs the first of them.
+        warm: runs the first call.
         captures: replays the others.
     """
 
@@ -30,7 +30,7 @@ class _Captured:
 
     @property
     def is_refused(self) -> bool:
-        """Tells whether calls of it run as they are, for a reason that was counted before."""
+        """Tells whether these calls run as they are, for a reason that was counted before."""
         return self.warm.refused is not None or self.captures.refused is not None
 
 

@@ -21,7 +21,7 @@ class _Behind:
 BEHIND = _Behind()
 
 LEAST_BYTES = 16 * 2**20
-"""Of a product behind a graph. An H100 copies as many in the time that cuBLAS takes to launch beyond a copy's."""
+"""Bytes from which on a product is computed behind the graph. A GPU copies fewer in less time than the host saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LastProduct:
     product: Callable[..., Any]
 
     def is_large(self, operands: Sequence[Any]) -> bool:
-        """Tells whether a copy of the product would take longer than to launch it takes longer than a copy's launch."""
+        """Tells whether the product of these operands is better computed behind the graph than copied out of it."""
         import torch
 
         shapes = [each.to("meta") if isinstance(each, torch.Tensor) else each for each in operands]

@@ -70,7 +70,7 @@ def borrow_workspace(device: Any, borrower: object) -> Workspace:
 
 @cache
 def find_idle(_index: int) -> list[Workspace]:
-    """Returns the workspaces of a device that nobody has: torch never lets go of one alone, nor of its stream."""
+    """Returns the workspaces of a device that nobody has now. They stay: torch does not let go of a single one."""
     return []
 
 

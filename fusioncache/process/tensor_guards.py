@@ -30,7 +30,7 @@ def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
 
 @cache
 def find_maker() -> Callable[[Sequence[Any]], Guard | None] | None:
-    """Returns what makes guards of tensors, if this torch has it and nothing escapes it."""
+    """Returns what makes guards of tensors; None if this torch has none, or a change that they do not notice."""
     import torch
 
     try:

@@ -15,7 +15,7 @@ from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
 from fusioncache.trace.calls import UNKNOWN, Compilers
 from fusioncache.trace.rewrite import derive, free_numbers, fuse_like
-from fusioncache.trace.saved_tensors import save_instead, take_instead, unpack_instead
+from fusioncache.trace.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +133,16 @@ class _Reader:
             self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
 
     def _find_saved(self) -> Saved | None:
-        """Returns what is saved; None where there is no backward pass."""
+        """Returns what is saved; None where nothing is, as without a backward pass."""
         from thunder.core.proxies import Proxy
         from thunder.core.pytree import tree_flatten
-        from thunder.core.trace import TraceTag
 
-        if TraceTag.AUGMENTED_FORWARD not in self.trace.tags:
+        tensors = find_saved(self.trace)
+        if not tensors:
             return None
-        values, (tensors, _) = self.trace.bound_symbols[-1].args
         for proxy in tensors:
             self.proxies.setdefault(proxy.name, proxy)
+        values = self.trace.bound_symbols[-1].args[0]
         inputs = {proxy.name for proxy in values["flat_args"] if isinstance(proxy, Proxy)}
         outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
         return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)

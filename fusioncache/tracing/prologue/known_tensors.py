@@ -25,7 +25,7 @@ class KnownTensors:
     """What one prologue knows of tensors that passed it.
 
     Attributes:
-        check: tells whether tensors are as some that passed.
+        check: tells whether tensors are as they were when they passed.
     """
 
     __slots__ = ("_guards", "_next", "check")

@@ -23,8 +23,8 @@ METHODS: Mapping[str, str] = MappingProxyType(
 )
 """The methods of Thunder's module, each with the attribute that has its dictionary."""
 
-ITEMS = frozenset({"get_parameter", "get_buffer"})
-"""Those that give tensors."""
+GIVE_TENSORS = frozenset({"get_parameter", "get_buffer"})
+"""Those of these methods that return a tensor."""
 
 _GETATTR = "__getattr__"
 
@@ -41,7 +41,7 @@ _SOURCES = MappingProxyType(
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def find_lookups(module: Any, attributes: frozenset[str] = frozenset()) -> tuple[Any, ...]:
+def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
     """Returns what looks for items and attributes in the place of Thunder's module.
 
     Args:
@@ -62,7 +62,7 @@ def find_lookups(module: Any, attributes: frozenset[str] = frozenset()) -> tuple
         items = names.get(attribute)
         is_own = method not in names and methods.get(method) is own.get(method)
         found.append(items.get if is_own and type(items) is dict else _NOTHING.get)
-    is_own = own.get(_GETATTR) is not None and methods.get(_GETATTR) is own[_GETATTR]
+    is_own = _GETATTR in own and methods.get(_GETATTR) is own[_GETATTR]
     model = names["_modules"].get("_model")
     if not is_own or model is None or any(hasattr(known, name) for name in attributes):
         return *found, module._null, module, attributes

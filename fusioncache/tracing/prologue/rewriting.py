@@ -23,7 +23,7 @@ from typing import Any
 
 from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions, find_tensor_check
 from fusioncache.tracing.prologue.known_tensors import KnownTensors
-from fusioncache.tracing.prologue.lookups import ITEMS, METHODS, find_lookups
+from fusioncache.tracing.prologue.lookups import GIVE_TENSORS, METHODS, find_lookups
 
 _INDENT = 2
 """Of Thunder's statements."""
@@ -161,19 +161,27 @@ def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
     return found
 
 
-def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
-    """Returns the checks of parameters and buffers that can be known to be as they were; none if there are not two.
+def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Returns the one name that a statement binds, and what it is bound to; None for any other statement."""
+    match statement:
+        case ast.Assign([ast.Name(target)], value) | ast.AnnAssign(ast.Name(target), _, ast.expr() as value):
+            return target, value
+    return None
 
-    Inputs are not among them: calls differ in these, and a prologue that is for others ends with the first.
+
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
+    """Returns the checks of parameters and buffers, of which a prologue knows whether all are as they were.
+
+    Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. Of a
+    single parameter or buffer it is not worth it.
     """
     taken: set[str] = set()
     found: dict[str, ast.stmt] = {}
     for statement in function.body:
-        match statement:
-            case ast.Assign([ast.Name(target)], ast.Call(ast.Attribute(_, method))) | ast.AnnAssign(
-                ast.Name(target), _, ast.Call(ast.Attribute(_, method))
-            ) if method in ITEMS and assigned[target] == 1:
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(_, method)) if method in GIVE_TENSORS and assigned[target] == 1:
                 taken.add(target)
+        match statement:
             case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in taken:
                 if names.known.get(check) is find_tensor_check() and statement.lineno == statement.end_lineno:
                     found.setdefault(name, statement)
@@ -184,10 +192,8 @@ def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
     """Returns which attributes are read of which names, each by a statement of its own."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for statement in function.body:
-        match statement:
-            case ast.Assign([ast.Name()], ast.Attribute(ast.Name(owner), name)) | ast.AnnAssign(
-                ast.Name(), _, ast.Attribute(ast.Name(owner), name)
-            ):
+        match _read_assignment(statement):
+            case _, ast.Attribute(ast.Name(owner), name):
                 found[owner].add(name)
     return {owner: frozenset(names) for owner, names in found.items()}
 
@@ -248,19 +254,17 @@ class _Writer:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
                 condition = self._write_condition(name, checked, others)
                 return condition and [f"if not ({condition}):"]
-            case ast.Assign([ast.Name(target)], ast.Call(function, [ast.Constant(str(key))], [])) | ast.AnnAssign(
-                ast.Name(target), _, ast.Call(function, [ast.Constant(str(key))], [])
-            ):
-                match function:
-                    case ast.Attribute(ast.Name(owner), method) if method in METHODS and owner != target:
-                        return self._look_up(target, owner, method, key)
-            case ast.Assign([ast.Name(target)], ast.Attribute(ast.Name(owner), name)) | ast.AnnAssign(
-                ast.Name(target), _, ast.Attribute(ast.Name(owner), name)
-            ) if owner in self._opened:
-                prefix = f"{self._names.prefix}{owner}_"
-                read = f"{prefix}none if {name!r} in {prefix}names else {prefix}model.{name}"
-                return [f"{target} = {read}", f"if {target} is {prefix}none:"]
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(ast.Name(owner), method), [ast.Constant(str(key))], []):
+                return self._look_up(target, owner, method, key) if method in METHODS and owner != target else None
+            case target, ast.Attribute(ast.Name(owner), name) if owner in self._opened:
+                return self._read_attribute(target, owner, name)
         return None
+
+    def _read_attribute(self, target: str, owner: str, name: str) -> list[str]:
+        prefix = f"{self._names.prefix}{owner}_"
+        read = f"{prefix}none if {name!r} in {prefix}names else {prefix}model.{name}"
+        return [f"{target} = {read}", f"if {target} is {prefix}none:"]
 
     def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
         function = self._names.known.get(name)
