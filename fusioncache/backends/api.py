@@ -121,6 +121,8 @@ class Backend(ABC):
         source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
             it is the template's name.
         generalizes: whether it compiles regions for any sizes, where it can.
+        captures_general: whether what it compiles for any sizes may be captured in a CUDA graph: kernels that the
+            compiler may unload while the process goes on may not.
         returns_views: whether a function may return a view of what it computes, as torch's do, rather than a tensor
             without gaps.
     """
@@ -129,6 +131,7 @@ class Backend(ABC):
     title: ClassVar[str]
     source_hint: ClassVar[str] = ""
     generalizes: ClassVar[bool] = False
+    captures_general: ClassVar[bool] = True
     returns_views: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):
@@ -186,6 +189,13 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """Compiles a function for arguments of this layout, and runs it once, so that nothing is left to compile."""
+
+    def compile_apart(self, graph: Graph, args: Sequence[Any]) -> Run:
+        """Does as ``compile`` while a CUDA graph is captured on the current stream, and puts nothing into the graph.
+
+        What it launches stays loaded as long as the process lives.
+        """
+        return self.compile(graph, args)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""

@@ -40,8 +40,13 @@ def forbids_changes() -> bool:
     """Tells whether what runs must stay what it is: sums are to have the same bits, or a CUDA graph is captured."""
     import torch
 
-    if torch.are_deterministic_algorithms_enabled():
-        return True
+    return torch.are_deterministic_algorithms_enabled() or is_capturing()
+
+
+def is_capturing() -> bool:
+    """True if a CUDA graph is captured on the current stream."""
+    import torch
+
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 

@@ -17,7 +17,7 @@ from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.reuse import OFTEN, Order, replace_if_reused
+from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, TensorType
 from fusioncache.record.ledger import Ledger
@@ -141,8 +141,7 @@ class BackendExecutables:
         if found is None or served is None:
             return None
         asking.on_general(served)
-        order = self._order_own(found, served, args, asking, first)
-        return served.run if order is None else replace_if_reused(served.run, order)
+        return self._replace_if_reused(found, served, args, asking, first)
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
         """Tells whether the function of a graph is likely to be one for any sizes."""
@@ -174,24 +173,26 @@ class BackendExecutables:
             return None
         self._cache.generals.note_served(instance, builder.environment)
         asking.on_general(served)
-        order = self._order_own(found, served, args, asking, first)
-        return served.run if order is None else replace_if_reused(served.run, order)
+        return self._replace_if_reused(found, served, args, asking, first)
 
-    def _order_own(
+    def _replace_if_reused(
         self, found: FoundGeneral, served: ServedGeneral, args: Sequence[Any], asking: Asking, first: FirstCall
-    ) -> Order | None:
-        """Returns how a region comes by a function for its own sizes without a compile here; None if it does not.
+    ) -> Run:
+        """Returns the function for any sizes, until one for the sizes of these arguments takes its place.
 
-        Not before it is called often is its text written, and the store asked for it.
+        The region's text is written, and the store asked for it, when the order is placed.
         """
+        captures = self.backend.captures_general
+        if self._cache.store is None and captures:
+            return served.run
         helpers, allowance = self._cache.helpers, found.executable.own
-        if self._cache.store is None:
-            return None
         layouts, asked = layouts_of(args), list[Ask]()
+        is_stored = served.built.key is not None
+        most = MOST if is_stored else MOST_UNSTORED
 
         def place() -> bool:
             ask = self._executable_of(asking, first).foresee(layouts, asking.instance)
-            if ask is not None and helpers is not None and allowance.take():
+            if ask is not None and helpers is not None and allowance.take(most):
                 asked.append(ask)
                 self.ledger.count_handed_over(helpers.hand_over(asked))
             return ask is not None
@@ -207,9 +208,18 @@ class BackendExecutables:
                 asking.on_own()
             return run
 
-        # What later processes cannot load is to be there for them at once.
-        at_once = served.built.key is None and helpers is not None and not allowance.is_empty
-        return Order(place, is_done, fetch, 1 if at_once else OFTEN)
+        def build(args: Sequence[Any]) -> Run:
+            run = self._executable_of(asking, first).run_for(args, asking.on_build, asking.instance)
+            asking.on_own()
+            return run
+
+        def build_apart(args: Sequence[Any]) -> Run:
+            return self._executable_of(asking, first).build_apart(args, asking.instance)
+
+        at_once = not is_stored and helpers is not None and allowance.is_below(AT_ONCE)
+        after = 1 if at_once else OFTEN if is_stored else SOON
+        order = Order(place, is_done, fetch, build, build_apart, after, captures)
+        return replace_if_reused(served.run, order)
 
     def _general_builder(self) -> GeneralBuilder:
         return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)

@@ -147,6 +147,12 @@ class Executable:
         """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
         return self._find(args, on_build, instance, self._builder.load)
 
+    def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
+        """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
+        source = self.source_for(args, instance)
+        run = self._builder.backend.compile_apart(source.region, pick(args, source.inputs))
+        return _reorder(run, source, len(args))
+
     def source_for(self, args: Sequence[Any], instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of this layout."""
         asking = instance or self._instance

@@ -166,7 +166,7 @@ class GeneralExecutable:
 
     Attributes:
         family: the same.
-        own: how many of its regions may get a function of their own.
+        own: counts the sizes that got a function of their own.
     """
 
     def __init__(self, family: Family, builder: GeneralBuilder):

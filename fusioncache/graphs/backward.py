@@ -84,8 +84,9 @@ class BackwardProgram:
         recorder = self._memory_of(cotangents[0].device).recorder
         tensors = [*cotangents]
         result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, promise))
-        if warm.refused is not None:
-            self._failures.refuse(warm.refused)
+        reason = warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
         return result
 
     def _replay(

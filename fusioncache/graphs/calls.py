@@ -9,6 +9,7 @@ from typing import Any
 from fusioncache.graphs.recorder import NotCaptured, Recorder
 from fusioncache.graphs.results import check_tensor
 from fusioncache.graphs.settings import is_intercepted, read_settings
+from fusioncache.process.preparation import WAITING, prepare
 from fusioncache.process.tensor_guards import Guard, guard_tensors
 
 MOST_KINDS = 16
@@ -104,18 +105,20 @@ class _LastCall:
 
 
 class Warm:
-    """Runs a kind of call as it is for the first time, so that all is compiled and loaded when it is captured.
+    """Runs calls of one kind as they are, until all that they run is compiled, loaded, and may be captured.
 
-    What the run draws at random, another process may have to draw again from a seed on the host. So it is watched.
+    Mostly that is one call. What the run draws at random, another process may have to draw again from a seed on the
+    host. So it is watched.
 
     Attributes:
         refused: why calls of this kind are not captured; None if they can be.
-        is_warm: whether one has run.
+        is_warm: whether the next call may be captured.
     """
 
     def __init__(self) -> None:
         self.refused: str | None = None
         self.is_warm = False
+        self._waits = False
 
     def run(self, recorder: Recorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a call, and finds out whether others of its kind can be captured.
@@ -136,8 +139,14 @@ class Warm:
             self.refused = refusal.reason
             return call()
         before = recorder.read_random_state()
-        result = call()
+        with prepare() as preparation:
+            result = call()
         if recorder.read_random_state() != before:
             self.refused = "random numbers"
-        self.is_warm = True
+        self._waits = preparation.waiting > 0
+        self.is_warm = not self._waits
         return result
+
+    def explain_wait(self) -> str | None:
+        """Returns why the call that just ran leads to no capture, or to none yet; None for no reason of its own."""
+        return self.refused or (WAITING if self._waits else None)

@@ -21,7 +21,7 @@ class _Captured:
     """What is captured of one kind of calls.
 
     Attributes:
-        warm: runs the first call.
+        warm: runs calls before the first capture.
         captures: replays the others.
     """
 
@@ -91,8 +91,9 @@ class ForwardProgram:
         kind.captures.observe(args)
         recorder = self._memory_of(reader.device).recorder
         result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
-        if kind.warm.refused is not None:
-            self._failures.refuse(kind.warm.refused)
+        reason = kind.warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
         return result
 
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:

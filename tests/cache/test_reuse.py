@@ -1,4 +1,4 @@
-"""A function that is called often is replaced by another one, as soon as that is there, and by nothing else."""
+"""A function of a general size gives way to one of its own size: when, and when not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from fusioncache.backends.api import Run
+from fusioncache.cache import reuse
 from fusioncache.cache.reuse import OFTEN, Allowance, Order, replace_if_reused
+from fusioncache.process.preparation import find_preparation, prepare
 
 
 def general(args: Sequence[int]) -> list[str]:
@@ -19,8 +21,8 @@ def own(args: Sequence[int]) -> list[str]:
 
 
 @dataclass
-class Somebody:
-    """Who compiles beside, and is done when told."""
+class Pool:
+    """Compiles beside this process, and is done when a test says so."""
 
     made: Run | None = own
     done: bool = False
@@ -39,58 +41,136 @@ class Somebody:
         self.asked.append("fetch")
         return self.made
 
-    def run(self) -> Run:
-        return replace_if_reused(general, Order(self.place, self.is_done, self.fetch))
+    def build(self, args: Sequence[int]) -> Run:
+        self.asked.append("build")
+        return own
+
+    def build_apart(self, args: Sequence[int]) -> Run:
+        self.asked.append("build apart")
+        return lambda args: ["apart"]
+
+    def run(self, **options) -> Run:
+        order = Order(self.place, self.is_done, self.fetch, self.build, self.build_apart, **options)
+        return replace_if_reused(general, order)
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    """Has code believe that a CUDA graph is captured while the list is not empty."""
+    captures = []
+    monkeypatch.setattr(reuse, "is_capturing", lambda: bool(captures))
+    return captures
 
 
 def call(run: Run, times: int) -> str:
     return [run([])[0] for _ in range(times)][-1]
 
 
+def prepared(run: Run) -> tuple[str, int]:
+    """Returns what the call before a capture gives, and how many regions of it have to be waited for."""
+    with prepare() as preparation:
+        return run([])[0], preparation.waiting
+
+
 def test_a_size_that_is_used_often_gets_its_own():
-    somebody = Somebody()
-    run = somebody.run()
-    assert call(run, OFTEN - 1) == "general" and not somebody.asked
-    assert call(run, 300) == "general" and somebody.asked[0] == "place" and somebody.asked.count("place") == 1
-    somebody.done = True
+    pool = Pool()
+    run = pool.run()
+    assert call(run, OFTEN - 1) == "general" and not pool.asked
+    assert call(run, 300) == "general" and pool.asked[0] == "place" and pool.asked.count("place") == 1
+    pool.done = True
     assert call(run, 30) == "own"
-    asked = len(somebody.asked)
-    assert call(run, 3 * OFTEN) == "own" and len(somebody.asked) == asked
-    assert somebody.asked.count("fetch") == 1
+    asked = len(pool.asked)
+    assert call(run, 3 * OFTEN) == "own" and len(pool.asked) == asked
+    assert pool.asked.count("fetch") == 1
 
 
-def test_what_no_later_process_can_load_gets_its_own_at_once():
-    somebody = Somebody(done=True)
-    run = replace_if_reused(general, Order(somebody.place, somebody.is_done, somebody.fetch, after=1))
-    assert call(run, 1) == "general" and somebody.asked == ["place"]
+def test_a_size_may_get_its_own_at_once():
+    pool = Pool()
+    run = pool.run(after=1)
+    assert call(run, 1) == "general" and pool.asked == ["place", "is done"]
+    pool.done = True
     assert call(run, 30) == "own"
 
 
-@pytest.mark.parametrize("somebody", [Somebody(made=None, done=True), Somebody(takes_orders=False)])
-def test_without_it_nothing_changes(somebody):
-    run = somebody.run()
+@pytest.mark.parametrize("pool", [Pool(made=None, done=True), Pool(takes_orders=False)])
+def test_without_a_compiled_function_nothing_changes(pool):
+    run = pool.run()
     assert call(run, 5 * OFTEN) == "general"
-    assert somebody.asked.count("place") == 1 and somebody.asked.count("fetch") <= 1
+    assert pool.asked.count("place") == 1 and pool.asked.count("fetch") <= 1
 
 
 def test_what_fails_is_not_asked_again(monkeypatch):
-    somebody = Somebody(done=True)
-    monkeypatch.setattr(somebody, "fetch", lambda args: 1 / 0)
-    run = somebody.run()
+    pool = Pool(done=True)
+    monkeypatch.setattr(pool, "fetch", lambda args: 1 / 0)
+    run = pool.run()
     assert call(run, 5 * OFTEN) == "general"
-    assert somebody.asked == ["place", "is done"]
+    assert pool.asked == ["place", "is done"]
 
 
-def test_where_bits_must_stay_nothing_is_replaced():
-    somebody = Somebody(done=True)
-    run = somebody.run()
+@pytest.mark.parametrize("captures", [True, False])
+def test_deterministic_algorithms_keep_the_general_function(captures):
+    run = Pool(done=True).run(captures=captures)
     torch.use_deterministic_algorithms(True)
     try:
-        assert call(run, 3 * OFTEN) == "general" and not somebody.asked
+        assert call(run, 3 * OFTEN) == "general"
+        assert prepared(run) == ("general", 0 if captures else 1)
     finally:
         torch.use_deterministic_algorithms(False)
 
 
+def test_the_call_before_a_capture_compiles_here_without_a_pool():
+    pool = Pool(takes_orders=False)
+    run = pool.run(captures=False)
+    assert call(run, 1) == "general"
+    assert prepared(run) == ("own", 0)
+    assert prepared(run) == ("own", 0) and pool.asked.count("build") == 1
+    assert call(run, 3 * OFTEN) == "own"
+
+
+def test_the_call_before_a_capture_waits_for_the_pool():
+    pool = Pool()
+    run = pool.run(captures=False)
+    assert [prepared(run) for _ in range(3)] == [("general", 1)] * 3
+    assert pool.asked.count("place") == 1 and "build" not in pool.asked
+    pool.done = True
+    assert prepared(run) == ("own", 0)
+
+
+def test_what_fails_before_a_capture_leaves_the_general_function(monkeypatch):
+    pool = Pool(takes_orders=False)
+    monkeypatch.setattr(pool, "build", lambda args: 1 / 0)
+    run = pool.run(captures=False)
+    assert prepared(run) == ("general", 1)
+
+
+def test_a_general_function_that_may_be_captured_is_left_alone(capturing):
+    run = Pool(takes_orders=False).run()
+    assert prepared(run) == ("general", 0)
+    capturing.append("a graph of the user's")
+    assert call(run, 3) == "general"
+
+
+def test_a_capture_never_meets_the_general_function(capturing):
+    pool = Pool()
+    run = pool.run(captures=False)
+    capturing.append("a graph of the user's")
+    assert call(run, 3) == "apart" and pool.asked == ["build apart"]
+    capturing.clear()
+    assert call(run, 3) == "general"
+    pool.done = True
+    assert prepared(run) == ("own", 0)
+    capturing.append("another graph")
+    assert call(run, 1) == "own"
+
+
+def test_a_preparation_ends():
+    assert find_preparation() is None
+    with prepare() as outer:
+        assert find_preparation() is outer
+    assert find_preparation() is None
+
+
 def test_an_allowance_ends():
-    allowance = Allowance(2)
-    assert [allowance.take() for _ in range(4)] == [True, True, False, False]
+    allowance = Allowance()
+    assert [allowance.take(2) for _ in range(4)] == [True, True, False, False]
+    assert allowance.take(3) and not allowance.is_below(3) and allowance.is_below(4)

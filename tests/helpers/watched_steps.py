@@ -18,7 +18,7 @@ import torch
 from models import Block
 
 import fusioncache
-from fusioncache.backends.nvfuser import repeated_sizes
+from fusioncache.cache.reuse import SOON
 from fusioncache.process import forks
 
 _STEPS = 30
@@ -110,8 +110,7 @@ def main():
                 model.zero_grad()
 
     watch = Watch()
-    repeated_sizes.PART = 0  # captures are over with the first steps, rather than spread over later ones
-    steps(repeated_sizes.AFTER + 2)
+    steps(SOON + 2)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):  # writes what the first steps did, shortly after them
             thread.join()

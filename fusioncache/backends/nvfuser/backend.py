@@ -14,6 +14,7 @@ from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunc
 from fusioncache.backends.nvfuser.chains import sum_chain
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
+    compile_apart,
     compile_definition,
     define,
     definition_text,
@@ -55,6 +56,7 @@ class NvFuser(Backend):
     name = "nvfuser"
     title = "nvFuser"
     generalizes = True
+    captures_general = False  # it compiles a kernel again for a larger block, and unloads the one before
     returns_views = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
@@ -66,10 +68,7 @@ class NvFuser(Backend):
         problem = nvfuser_problem()
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
-        from fusioncache.backends.nvfuser.repeated_sizes import Pace
-
         self.switches = tuple(enable), tuple(disable)
-        self._pace = Pace()
 
     @classmethod
     def problem(cls, device: str) -> str | None:
@@ -136,7 +135,11 @@ class NvFuser(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        return compile_definition(graph, args, self.switches).run
+        return compile_definition(graph, args, self.switches).keep_if_captured()
+
+    def compile_apart(self, graph: Graph, args: Sequence[Any]) -> Run:
+        """See ``Backend``."""
+        return compile_apart(graph, args, self.switches)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
@@ -144,7 +147,6 @@ class NvFuser(Backend):
         from fusioncache.backends.nvfuser.general import define_general
         from fusioncache.backends.nvfuser.general_shapes import expand_results
         from fusioncache.backends.nvfuser.other_sizes import compile_for_other_sizes
-        from fusioncache.backends.nvfuser.repeated_sizes import launch_if_repeated
 
         def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
             return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])
@@ -158,7 +160,7 @@ class NvFuser(Backend):
             return expand_results(lambda args: run([*args, *numbers]), general, values)
 
         compile_for_other_sizes(fit, general, args, values, time.perf_counter() - start)
-        return lambda args, values: launch_if_repeated(fit(values), self._pace)
+        return lambda args, values: fit(values)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

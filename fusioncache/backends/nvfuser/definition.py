@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from types import MappingProxyType, ModuleType
@@ -19,6 +19,7 @@ from typing import Any
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.lean_import import pretend_gpu
 from fusioncache.backends.nvfuser.repeats import find_repeats
+from fusioncache.backends.torch_settings import is_capturing
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
@@ -41,12 +42,46 @@ class CompiledDefinition:
     definition: Any
     device: int | None
 
+    def keep_if_captured(self) -> Run:
+        """Returns ``run`` as a function that may be captured in a CUDA graph.
+
+        A graph has the kernels' handles, and nvFuser unloads kernels with their definition. So a definition that was
+        captured lives as long as the process. Its sizes are fixed, so that nvFuser never compiles a kernel of it again.
+        """
+        run, definition, kept = self.run, self.definition, _captured_definitions()
+
+        def call(args: Sequence[Any]) -> Sequence[Any]:
+            if is_capturing():
+                kept[id(definition)] = definition
+            return run(args)
+
+        return call
+
+
+@cache
+def _captured_definitions() -> dict[int, Any]:
+    """Returns the definitions that were captured in CUDA graphs, by their identities."""
+    return {}
+
 
 def compile_definition(
     graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
 ) -> CompiledDefinition:
     """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
     return execute_definition(define(graph, describe_arguments(args)), graph, args, switches, enable)
+
+
+def compile_apart(graph: Graph, args: Sequence[Any], switches: Switches) -> Run:
+    """Compiles a graph while a CUDA graph is captured: see ``Backend.compile_apart``.
+
+    nvFuser executes what it compiles, which happens on another stream than the one that is captured.
+    """
+    import torch
+
+    from fusioncache.backends.nvfuser.driver import driver
+
+    with driver().allow_while_capturing(), torch.cuda.stream(torch.cuda.Stream()):
+        return compile_definition(graph, args, switches).keep_if_captured()
 
 
 def execute_definition(

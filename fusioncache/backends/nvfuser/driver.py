@@ -89,11 +89,12 @@ class Driver:
 
     def load(self, image: bytes) -> int:
         """Loads a cubin into the current context and returns its module, which is never unloaded."""
-        with self._allow_while_capturing():
+        with self.allow_while_capturing():
             return int(self.call("cuModuleLoadData", image))
 
     @contextmanager
-    def _allow_while_capturing(self) -> Iterator[None]:
+    def allow_while_capturing(self) -> Iterator[None]:
+        """Lets this thread load modules and allocate memory while a CUDA graph is captured."""
         relaxed = self.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
         try:

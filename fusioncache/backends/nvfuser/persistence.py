@@ -65,21 +65,22 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     try:
         check_persistable(graph, args)
     except NotPersistable as refusal:
-        return _refuse(compile_definition(graph, args, switches).run, refusal)
+        return _refuse(compile_definition(graph, args, switches), refusal)
     database = kernel_database()
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
     try:
         artifacts, launched = _make_artifacts(compiled, find_device(graph, args), args, switches)
-        return Compiled(compiled.run, artifacts, None, exact=launched)
+        return Compiled(compiled.keep_if_captured(), artifacts, None, exact=launched)
     except NotPersistable as refusal:
-        return _refuse(compiled.run, refusal)
+        return _refuse(compiled, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
         logger.info("an executable is not kept", exc_info=error)
-        return Compiled(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
+        reason = f"keeping failed: {type(error).__name__}"
+        return Compiled(compiled.keep_if_captured(), None, reason, lasting=False)
 
 
-def _refuse(run: Run, refusal: NotPersistable) -> Compiled:
-    return Compiled(run, None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
+def _refuse(compiled: CompiledDefinition, refusal: NotPersistable) -> Compiled:
+    return Compiled(compiled.keep_if_captured(), None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
 
 
 def load(
@@ -186,7 +187,7 @@ def _make_artifacts(
         captured = capture(driver(), compiled.run, own, others)
         artifacts = pack(captured, compiled, own, switches)
         verified = verify(artifacts, captured, compiled.run, others, driver())
-    return artifacts, verified.launching(compiled.run).run
+    return artifacts, verified.launching(compiled.keep_if_captured()).run
 
 
 def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> dict[str, bytes]:

@@ -1,0 +1,117 @@
+"""Does a model that the project was not written for train at any length, in one process, for as long as you like?
+
+Each model takes so many training steps, each at a random one of so many random lengths. Every step's loss and gradients
+are compared with those of eager PyTorch on the same parameters in float32. The error of a model is the largest of its
+steps, and eager PyTorch in the model's own dtype has one as well: it passes if its error is at most twice that one.
+The process exits with 1 if a model does not pass. Under ``compute-sanitizer --tool memcheck`` it shows as well that no
+kernel touches memory that is not its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.common.environment import describe
+from benchmarks.common.options import Words, command, json_option
+from benchmarks.common.results import Point, make_result, say, write_result
+from benchmarks.random_lengths.models import MODELS, VOCABULARY
+
+_FACTOR = 2.0
+
+
+@command(__doc__)
+@click.option("--models", type=Words(tuple(MODELS)), default=tuple(MODELS))
+@click.option("--steps", type=click.IntRange(min=1), default=200)
+@click.option("--lengths", type=click.IntRange(min=2), default=24, help="How many lengths there are.")
+@click.option("--longest", type=click.IntRange(min=8), default=400, help="Tokens of the longest.")
+@click.option("--graphs/--no-graphs", default=False, help="Capture CUDA graphs.")
+@click.option("--seed", type=int, default=0)
+@json_option
+def main(json_file: Path | None, models: tuple[str, ...], **options: Any) -> None:
+    """Runs the benchmark."""
+    points: list[Point] = []
+    environment = describe()
+    for name in models:
+        points.append(train(name, **options))
+        say(f"{points[-1]}\n")
+        write_result(json_file, make_result(environment, options, points=points))
+    sys.exit(0 if all(point["correct"] for point in points) else 1)
+
+
+def train(name: str, *, steps: int, lengths: int, longest: int, graphs: bool, seed: int) -> Point:
+    """Returns what the steps of one model gave: its error, that of eager PyTorch, seconds, and counts."""
+    import thunder
+
+    import fusioncache
+
+    torch.manual_seed(seed)
+    chance = random.Random(seed)
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    model = MODELS[name]().to(device, dtype)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).float()
+    transform = fusioncache.FusionCache(graphs=graphs)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    choices = [chance.randint(2, longest) for _ in range(lengths)]
+    errors, start, slowest = [0.0, 0.0], time.perf_counter(), 0.0
+    used = set()
+    for _ in range(steps):
+        length = chance.choice(choices)
+        used.add(length)
+        tokens = torch.randint(0, VOCABULARY, (2, length), device=device)
+        expected = _gradients(exact, exact, tokens)
+        begun = time.perf_counter()
+        found = _gradients(compiled, model, tokens)
+        slowest = max(slowest, time.perf_counter() - begun)
+        for place, gradients in enumerate((found, _gradients(eager, eager, tokens))):
+            errors[place] = max(errors[place], _error(gradients, expected))
+    stats = transform.stats()
+    return {
+        "model": name,
+        "steps": steps,
+        "lengths": len(used),
+        "error": errors[0],
+        "eager_error": errors[1],
+        "correct": errors[0] <= max(_FACTOR * errors[1], 1e-5),
+        "seconds": time.perf_counter() - start,
+        "slowest_step": slowest,
+        "compiles": stats.compiles,
+        "own_sizes": stats.reused_sizes,
+        "graph_replays": stats.graph_replays,
+        "bypasses": dict(stats.bypasses),
+        "not_captured": dict(stats.not_captured),
+    }
+
+
+def _gradients(call: Any, model: nn.Module, tokens: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the loss and the gradients of a step, in float32."""
+    model.zero_grad()
+    loss = functional.cross_entropy(call(tokens).flatten(0, 1).float(), tokens.flatten())
+    loss.backward()
+    if tokens.is_cuda:
+        torch.cuda.synchronize()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
+    return [loss.detach(), *(gradient.float() for gradient in gradients)]
+
+
+def _error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Returns the largest error of a tensor by its norm; infinity if a number is not finite."""
+    worst = 0.0
+    for one, other in zip(found, expected, strict=True):
+        if not torch.isfinite(one).all():
+            return float("inf")
+        worst = max(worst, float((one - other).norm() / (other.norm() + 1e-12)))
+    return worst
+
+
+if __name__ == "__main__":
+    main()
