@@ -8,7 +8,6 @@ from typing import Any
 
 from thunder.core import dtypes, utils
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
-from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
@@ -23,6 +22,7 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import symbol_name, symbol_named
 from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.record.events import CompileEvent, CompileObserver
+from fusioncache.trace.rematerialization import rematerialize
 from fusioncache.trace.write_order import keeps_order, writes_in_place
 
 

@@ -35,7 +35,7 @@ from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list
+from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
@@ -175,6 +175,7 @@ class FusionCache(Transform):
         check_fold(fold)
         self._fold = fold
         install_more("grouped products", grouped_products.replacements)
+        install_more("rematerialization", rematerialization.replacements)
         dynamo_graphs.separate_graphs()
         if fast_tracing:
             install()

@@ -28,7 +28,8 @@ class Stack(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if self.kind == "two":
             return self._two(x)
-        sums = [x]
+        # Backward of "both" does not read the stream's beginning, which is an argument in other kinds.
+        sums = [self.linears[-1](x)] if self.kind == "both" else [x]
         for block in range(self.depth):
             sums.append(self._block(sums[-1], block))
         return tuple(sums[1:]) if self.kind == "outputs" else sums[-1]

@@ -115,16 +115,18 @@ class Written(torch.nn.Module):
     def __init__(self, needs_x: bool):
         super().__init__()
         self.needs_x = needs_x
+        self.w = torch.nn.Parameter(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
 
-    def forward(self, x, w, m):
-        total = x + torch.tanh(w)
+    def forward(self, x, m):
+        total = x + torch.tanh(self.w)
         return (total @ m, x * m) if self.needs_x else total @ m
 
 
 def gradients(compiled, how: str, what: str, requires_grad: bool) -> list[torch.Tensor] | str:
     """The gradients of a step between whose halves somebody writes into something; or what was raised."""
     torch.manual_seed(0)
-    tensors = {name: torch.randn(4, 4, requires_grad=requires_grad or name != "x") for name in ("x", "w", "m")}
+    tensors = {name: torch.randn(4, 4, requires_grad=requires_grad or name != "x") for name in ("x", "m")}
+    compiled.zero_grad()
     outputs = compiled(*tensors.values())
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     target = outputs[0] if what == "output" else tensors[what]
@@ -134,7 +136,8 @@ def gradients(compiled, how: str, what: str, requires_grad: bool) -> list[torch.
         sum(output.sum() for output in outputs).backward()
     except RuntimeError as error:
         return str(error).partition(":")[0]
-    return [tensor.grad for tensor in tensors.values() if tensor.grad is not None]
+    written = [*tensors.values(), *compiled.parameters()]
+    return [tensor.grad.clone() for tensor in written if tensor.grad is not None]
 
 
 @pytest.mark.parametrize("needs_x", [False, True], ids=["x is only added", "x is saved"])
