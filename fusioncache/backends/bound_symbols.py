@@ -126,15 +126,18 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)
 
 
-def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+def torch_function(
+    bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
+) -> Callable[..., Any]:
     """Makes a function that runs the bound symbols one by one, through Thunder's executors for torch and Python.
 
     Args:
         bound_symbols: in dependency order.
         inputs: the proxies that become the function's parameters.
         outputs: the proxies that it returns, as a list.
+        refuses: whether it is to refuse what these executors refuse, and not to have it computed in another way.
     """
-    return _torch_trace(bound_symbols, inputs, outputs).python_callable(include_decorators=False)
+    return _torch_trace(bound_symbols, inputs, outputs, refuses=refuses).python_callable(include_decorators=False)
 
 
 def torch_source(graph: Graph, gpu: int = 0) -> Source:
@@ -159,7 +162,9 @@ def read_numbers(values: Sequence[Value]) -> list[int | float]:
     return [decode(value, int) if isinstance(value, Const) else value for value in values]
 
 
-def _torch_trace(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def _torch_trace(
+    bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
+) -> Any:
     """Returns a trace, named as sources are, that Thunder's executors for torch and Python have claimed."""
     from thunder.core import prims
     from thunder.core.codeutils import SigInfo
@@ -167,6 +172,8 @@ def _torch_trace(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: S
     from thunder.executors.passes import transform_for_execution
     from thunder.executors.pythonex import ex as python_executor
     from thunder.executors.torchex import ex as torch_executor
+
+    from fusioncache.backends.refused_operations import executor as other_executor
 
     trace = TraceCtx(None)
     trace.args, trace.kwargs = list(inputs), {}
@@ -179,7 +186,8 @@ def _torch_trace(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: S
     trace.bound_symbols += [*bound_symbols, prims.python_return.bind(list(outputs), output=None)]
     trace._siginfo = SigInfo(FUNCTION)
     trace._siginfo.args = [(proxy.name, None) for proxy in inputs]
-    return transform_for_execution(trace, executors_list=(torch_executor, python_executor))
+    executors = (torch_executor, python_executor)
+    return transform_for_execution(trace, executors_list=executors if refuses else (other_executor, *executors))
 
 
 def _reserve_names(bound_symbol: Any, names: set[str]) -> None:

@@ -31,13 +31,7 @@ class Eager(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
-
-        def make(gpu: int) -> Callable[..., Any]:
-            bound = bind(graph, gpu)
-            return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-
-        run = on_each_gpu(graph, args, make)
+        run = run_one_by_one(graph, args)
         run(args)  # what cannot run shows here
         return run
 
@@ -53,3 +47,19 @@ class Eager(Backend):
             return lambda args: run([*args, *numbers])
 
         return fit
+
+
+def run_one_by_one(graph: Graph, args: Sequence[Any]) -> Run:
+    """Returns a function that runs a graph one operation after the other, for any layout. It runs nothing yet.
+
+    Args:
+        graph: without parameters, as any executor may have made it.
+        args: the first ones.
+    """
+    from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
+
+    def make(gpu: int) -> Callable[..., Any]:
+        bound = bind(graph, gpu)
+        return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+
+    return on_each_gpu(graph, args, make)

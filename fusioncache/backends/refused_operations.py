@@ -1,0 +1,90 @@
+"""An executor of Thunder's for the operations of regions that its executors for torch and Python refuse.
+
+Regions that nvFuser makes contain operations that torch has no function for, and numbers where torch's functions take
+tensors alone. With this one, torch can compute whatever a region contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Number
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.extend import OperatorExecutor
+
+executor = OperatorExecutor("fusioncache_refused")
+
+_TENSORS_ONLY: dict[Any, tuple[int, ...]] = {
+    **dict.fromkeys((prims.fmod, prims.eq, prims.ne, prims.ge, prims.gt, prims.le, prims.lt, prims.where), (0,)),
+    **dict.fromkeys((prims.atan2, prims.maximum, prims.minimum, prims.nextafter), (0, 1)),
+}
+"""The operands that torch's function takes as tensors alone, where the primitive takes numbers as well."""
+
+
+def _register_with_tensors(symbol: Any, positions: tuple[int, ...]) -> None:
+    def is_number(position: int, arg: Any) -> bool:
+        return position in positions and isinstance(arg, (Number, NumberProxy))
+
+    def has_numbers(*args: Any) -> bool:
+        has_tensor = any(isinstance(arg, TensorProxy) for arg in args)
+        return has_tensor and any(is_number(position, arg) for position, arg in enumerate(args))
+
+    def call_with_tensors(*args: Any) -> Any:
+        like = next(arg for arg in args if isinstance(arg, TensorProxy))
+        dtype = dtypes.bool8 if symbol is prims.where else like.dtype
+        return symbol(
+            *(
+                ltorch.full((), arg, device=like.device, dtype=dtype) if is_number(position, arg) else arg
+                for position, arg in enumerate(args)
+            )
+        )
+
+    executor.register_implementation(symbol, checker=has_numbers, execution_transform=call_with_tensors)
+
+
+def _compute_cross_entropy(
+    logits: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100, *_: Any
+) -> Any:
+    """Returns what nvFuser's operation does: the mean, each row's maximum, the rest of its sum, and how many count."""
+    counts = ltorch.ne(target, ignore_index)
+    chosen = ltorch.gather(logits, 1, ltorch.unsqueeze(ltorch.where(counts, target, 0), 1))
+    maximum = ltorch.amax(logits, 1)
+    rest = ltorch.log(ltorch.sum(ltorch.exp(logits - ltorch.unsqueeze(maximum, 1)), 1))
+    losses = ltorch.where(counts, maximum + rest - ltorch.squeeze(chosen, 1), 0.0)
+    count = ltorch.to(ltorch.sum(counts), dtypes.float32)
+    return ltorch.sum(losses) / count, maximum, rest, count
+
+
+def _differentiate_cross_entropy(
+    gradient: Any,
+    logits: Any,
+    *,
+    target: Any,
+    a_max: Any,
+    max_log_sum_exp: Any,
+    valid_indices: Any,
+    ignore_index: int = -100,
+    **_: Any,
+) -> Any:
+    """Returns what nvFuser's operation does: the gradient of the logits."""
+    columns = ltorch.unsqueeze(target, 1)
+    share = ltorch.where(ltorch.ne(columns, ignore_index), gradient / valid_indices, 0.0)
+    softmax = ltorch.exp(logits - ltorch.unsqueeze(a_max, 1) - ltorch.unsqueeze(max_log_sum_exp, 1))
+    is_target = ltorch.eq(ltorch.arange(logits.shape[1], device=logits.device), columns)
+    return softmax * share - ltorch.where(is_target, gradient / valid_indices, 0.0)
+
+
+_COMPOSED: dict[Any, Callable[..., Any]] = {
+    prims.lerp.id: lambda start, end, weight: ltorch.lerp(start, end, weight),
+    "nv_cross_entropy_fwd": _compute_cross_entropy,
+    "nv_cross_entropy_bwd": _differentiate_cross_entropy,
+}
+"""What computes operations, by their ids: ltorch's, for which Thunder's executor for torch has functions."""
+
+for _symbol, _positions in _TENSORS_ONLY.items():
+    _register_with_tensors(_symbol, _positions)
+for _id, _function in _COMPOSED.items():
+    executor.register_implementation(_id, checker=lambda *_, **__: True, execution_transform=_function)

@@ -1,0 +1,134 @@
+"""Regions run operation by operation whatever is in them, such as what Thunder's executor for torch cannot run."""
+
+from dataclasses import replace
+
+import fake_cuda
+import pytest
+import torch
+from drawn_regions import Sketch
+
+from fusioncache.backends.eager import run_one_by_one
+from fusioncache.backends.literals import HERE
+from fusioncache.ir import Const, Graph, TensorType, map_type
+from fusioncache.trace.region import region_of
+
+COMPARISONS = {"eq": torch.eq, "ne": torch.ne, "ge": torch.ge, "gt": torch.gt, "le": torch.le, "lt": torch.lt}
+OPERATIONS = {
+    "fmod": torch.fmod,
+    "atan2": torch.atan2,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "nextafter": torch.nextafter,
+    "remainder": torch.remainder,
+    "pow": torch.pow,
+    "sub": torch.sub,
+    "div": torch.div,
+    **COMPARISONS,
+}
+INTEGERS = ("uint8", "int32", "int64")
+FLOATS = ("float32", "float64")
+NARROW = ("float16", "bfloat16")
+DTYPES = {
+    **dict.fromkeys(OPERATIONS, INTEGERS + FLOATS),  # Thunder computes what is narrow in float32
+    **dict.fromkeys((*COMPARISONS, "maximum", "minimum"), INTEGERS + FLOATS + NARROW),
+    **dict.fromkeys(("atan2", "nextafter", "div"), FLOATS),
+}
+
+
+def tensor_of(dtype, shape):
+    values = torch.tensor([1, -2, 3, -4, 5, -7])
+    values = values.abs() if dtype == "uint8" else values if dtype in INTEGERS else values / 4
+    return values.to(getattr(torch, dtype))[: torch.Size(shape).numel()].reshape(shape)
+
+
+def run_operation(name, args, dtype):
+    s, tensors = Sketch(), []
+    refs = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            tensors.append(arg)
+            refs.append(s.input(TensorType(str(arg.dtype).removeprefix("torch."), tuple(arg.shape), "cpu")))
+        else:
+            refs.append(arg)
+    shape = tuple(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+    (result,) = run_one_by_one(s.graph(s.op(name, *refs, type_=TensorType(dtype, shape, "cpu"))), tensors)(tensors)
+    return result
+
+
+def test_numbers_stand_wherever_tensors_do():
+    """Torch's functions take numbers in some places only. As 0-d tensors they are what the primitive takes them for."""
+    count = 0
+    cases = ((name, dtype, shape) for name in OPERATIONS for dtype in DTYPES[name] for shape in ((3, 2), (), (0, 3)))
+    for name, dtype, shape in cases:
+        tensor, number = tensor_of(dtype, shape), 3 if dtype in INTEGERS else 2.5
+        as_tensor = torch.tensor(number, dtype=tensor.dtype)
+        result = "bool8" if name in COMPARISONS else dtype
+        for args, others in (((tensor, number), (tensor, as_tensor)), ((number, tensor), (as_tensor, tensor))):
+            found, expected = run_operation(name, args, result), OPERATIONS[name](*others)
+            torch.testing.assert_close(found, expected, equal_nan=True)
+            count += 1
+    assert count >= 450
+
+
+def test_a_number_chooses_as_a_tensor_does():
+    x, y = tensor_of("float32", (3, 2)), tensor_of("float32", (3, 2)) + 1
+    assert torch.equal(run_operation("where", (True, x, y), "float32"), x)
+    assert torch.equal(run_operation("where", (False, x, 2.0), "float32"), torch.full_like(x, 2.0))
+
+
+def on_cpu(graph: Graph) -> Graph:
+    """A region for a GPU as one for the CPU."""
+
+    def moved(type_):
+        return replace(map_type(type_, lambda index: index), device="cpu") if isinstance(type_, TensorType) else type_
+
+    def with_device(arg):
+        return Const("device", "cpu") if arg == HERE else arg
+
+    ops = [
+        replace(
+            op,
+            args=tuple(map(with_device, op.args)),
+            outputs=tuple(map(moved, op.outputs)),
+            kwargs=tuple((name, with_device(value)) for name, value in op.kwargs),
+        )
+        for op in graph.ops
+    ]
+    return replace(graph, inputs=tuple(map(moved, graph.inputs)), ops=tuple(ops))
+
+
+def run_on_cpu(function, inputs, *, grad):
+    """Runs the regions that nvFuser's executor makes of a function for a GPU, operation by operation on the CPU."""
+    values = {f"input{number}": value for number, value in enumerate(inputs)}
+    traces = fake_cuda.make_traces(function, [tuple(value.shape) for value in inputs], grad=grad)
+    for trace in traces:
+        (fusion,) = (symbol for symbol in trace.bound_symbols if symbol.sym.is_fusion)
+        region = on_cpu(region_of(fusion))
+        args = [values.get(proxy.name, torch.tensor(1.0)) for proxy in fusion.args]  # the gradient of the result is 1
+        outputs = dict(zip((proxy.name for proxy in fusion.output), run_one_by_one(region, args)(args), strict=True))
+        values |= outputs
+        yield next(iter(outputs.values()))
+
+
+def test_regions_that_nvfuser_makes_of_what_torch_has_no_function_for():
+    import thunder.torch as ltorch
+
+    x, y = torch.linspace(-3, 4, 16).reshape(4, 4), torch.linspace(1, 2, 16).reshape(4, 4)
+    (found,) = run_on_cpu(lambda x, y: ltorch.lerp(3 // x, y, 0.3), [x, y], grad=False)
+    torch.testing.assert_close(found, torch.lerp(3 // x, y, 0.3))
+    (found,) = run_on_cpu(lambda x, y: ltorch.lerp(x, y, ltorch.sin(x)), [x, y], grad=False)
+    torch.testing.assert_close(found, torch.lerp(x, y, torch.sin(x)))
+
+
+@pytest.mark.parametrize("targets", [(0, 4, 2, 1), (0, -100, 2, -100), (-100,) * 4])
+def test_losses_of_nvfusers_own(targets):
+    import thunder.torch as ltorch
+
+    def loss(x, targets):
+        return ltorch.cross_entropy(x * 2.0, ltorch.to(targets, dtype=torch.int64))
+
+    x = torch.linspace(-3, 5, 20).sin().reshape(4, 5).requires_grad_()
+    found, gradient = run_on_cpu(loss, [x.detach(), torch.tensor(targets, dtype=torch.float32)], grad=True)
+    expected = torch.nn.functional.cross_entropy(x * 2.0, torch.tensor(targets))
+    expected.backward()
+    torch.testing.assert_close((found, gradient), (expected.detach(), x.grad), equal_nan=True)
