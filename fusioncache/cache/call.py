@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import Run, Sum
+from fusioncache.backends.eager import run_one_by_one
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
-from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
+from fusioncache.cache.executable import BuiltFunction, Executable, instance_in_order, layouts_of, reorder
 from fusioncache.cache.general_executable import ServedGeneral
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
-from fusioncache.ir.ops import RESIDUAL, may_run_again
+from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
+from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
@@ -27,6 +29,9 @@ from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.strides import contiguous_layouts
 
 logger = logging.getLogger("fusioncache")
+
+type _Failure = tuple[str, Exception]
+"""What failed, in a word, and its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,11 @@ class Fallback:
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     executor: str = ""
+
+    @property
+    def compiles_otherwise(self) -> bool:
+        """Whether it may work where a compiler failed: nvFuser does not ask Dynamo, which others of Thunder's do."""
+        return self.executor == "nvfuser"
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         """Returns the template's outputs."""
@@ -128,6 +138,7 @@ class TemplateCall:
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
+        self._operations: dict[Arities, Run] = {}
         self._sources: dict[Arities, Graph] = {}
         self._foreseen: dict[Arities, dict[ArgumentLayouts, None]] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
@@ -199,17 +210,22 @@ class TemplateCall:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
         begun = time.perf_counter()
-        run = self._prepare(args, arities)
+        failures: list[_Failure] = []
+        run = self._prepare(args, arities, failures)
         start = time.perf_counter()
-        run, results = self._execute(run, args, arities)
+        run, results = self._execute(run, args, arities, failures)
         ended = time.perf_counter()
+        for failure in failures:
+            self._report_failure(failure, run, arities)
         self._ledger.history.add_seconds("first_execution", ended - start)
         if self._called:
             self._called(self.template, ended - begun)
         return run, results
 
-    def _execute(self, run: Run, args: Sequence[Any], arities: Arities) -> tuple[Run, Sequence[Any]]:
-        """Runs what was prepared, or what Thunder made where that fails; returns what ran, and its results."""
+    def _execute(
+        self, run: Run, args: Sequence[Any], arities: Arities, failures: list[_Failure]
+    ) -> tuple[Run, Sequence[Any]]:
+        """Runs what was prepared, or what takes its place if that fails; returns what ran, and its results."""
         import torch
 
         try:
@@ -217,13 +233,12 @@ class TemplateCall:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # what was compiled for other sizes was never executed with these
-            fallback = self._fallbacks[arities]
-            if run is fallback or not may_run_again(self.template.graph):
+            if run is self._operations.get(arities) or not may_run_again(self.template.graph):
                 raise
-            self._fall_back(arities, error)
-            return fallback, fallback(args)
+            failures.append(("fallback" if run is self._fallbacks[arities] else "compile", error))
+            return self._execute(self._fall_back(args, arities, run), args, arities, failures)
 
-    def _prepare(self, args: Sequence[Any], arities: Arities) -> Run:
+    def _prepare(self, args: Sequence[Any], arities: Arities, failures: list[_Failure]) -> Run:
         import torch
 
         try:
@@ -234,7 +249,8 @@ class TemplateCall:
         except Bypass as bypass:
             return self._bypass(arities, bypass.reason)
         except Exception as error:
-            return self._fall_back(arities, error)
+            failures.append(("compile", error))
+            return self._fall_back(args, arities)
 
     def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
         """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
@@ -341,14 +357,30 @@ class TemplateCall:
         executable, on_build = self.compiler.executable(graph), self._on_build
         return lambda args: executable.run_for(args, on_build)(args)
 
-    def _fall_back(self, arities: Arities, error: Exception) -> Run:
-        name = self.template.name
+    def _fall_back(self, args: Sequence[Any], arities: Arities, failed: Run | None = None) -> Run:
+        """Returns the region as Thunder made it where that may work, and else what runs its operations one by one.
+
+        What draws random numbers has its backward from the same generator, and so from the same compiler. What writes
+        into its inputs is not tried with a second compiler, because it may have written when that fails.
+        """
+        fallback, graph = self._fallbacks[arities], self.template.graph
+        may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))
+        return fallback if may_work and failed is not fallback else self._run_operations(args, arities)
+
+    def _run_operations(self, args: Sequence[Any], arities: Arities) -> Run:
+        instance = self._instances[arities] or instance_in_order(inline(self.template.graph, arities))
+        run = reorder(run_one_by_one(instance.region, pick(args, instance.inputs)), instance, len(args))
+        return self._operations.setdefault(arities, run)
+
+    def _report_failure(self, failure: _Failure, run: Run, arities: Arities) -> None:
+        """Reports what failed, once something else ran: what nothing can compute is the model's own error."""
+        name, (what, error) = self.template.name, failure
         logger.info("compiling %s failed", name, exc_info=error)
-        reason = f"compile failed: {type(error).__name__}"
+        reason = f"{what} failed: {type(error).__name__}"
         self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
-            warn(f"{name} could not be compiled and runs as Thunder made it: {error}")
-        return self._fallbacks[arities]
+            how = "as Thunder made it" if run is self._fallbacks[arities] else "operation by operation"
+            warn(f"{name} could not be compiled and runs {how}: {error}")
 
     def _bypass(self, arities: Arities, reason: str) -> Run:
         """Returns the region as Thunder made it, where what would be compiled now may not be shared."""

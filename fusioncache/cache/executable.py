@@ -105,7 +105,7 @@ class Executable:
     def __init__(self, graph: Graph, builder: Builder, instance: Instance | None = None):
         self.graph = graph
         self._builder = builder
-        self._instance = instance or _instance_in_order(graph)
+        self._instance = instance or instance_in_order(graph)
         self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
         self._loaded: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
         self._seen: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
@@ -202,7 +202,7 @@ class Executable:
                 function = build(self.graph, own or self._instance, layouts, args)
                 if function is None:
                     return None
-                run = _reorder(function.run, function.instance, len(args))
+                run = reorder(function.run, function.instance, len(args))
                 self.add_source(function.instance.region)
                 if function.loaded:
                     # Made for these very strides, while a compiler may take others of the same layout as well.
@@ -210,7 +210,7 @@ class Executable:
                 else:
                     self._variants[layout, own] = run
                     if function.exact is not None:
-                        run = self._loaded[layouts, own] = _reorder(function.exact, function.instance, len(args))
+                        run = self._loaded[layouts, own] = reorder(function.exact, function.instance, len(args))
                 on_build(self, replace(function, seconds=time.perf_counter() - start + function.shifted))
         return run
 
@@ -226,7 +226,8 @@ def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
     return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
-def _instance_in_order(graph: Graph) -> Instance:
+def instance_in_order(graph: Graph) -> Instance:
+    """Returns a graph as the region that it comes from."""
     return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 
 
@@ -240,7 +241,7 @@ def _copy(tensor: Any) -> Any:
     return tensor.new_empty_strided(tensor.shape, tensor.stride()).copy_(tensor.detach())
 
 
-def _reorder(run: Run, instance: Instance, inputs: int) -> Run:
+def reorder(run: Run, instance: Instance, inputs: int) -> Run:
     """Makes the function of a region one in the order of its graph."""
     take, give = picker(instance.inputs, inputs), picker(instance.outputs, len(instance.region.outputs))
     if take and give:

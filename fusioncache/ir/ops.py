@@ -178,9 +178,14 @@ def writes_in_place(graph: Graph) -> bool:
     return any(op_traits(op.name).writes for op in graph.ops)
 
 
+def draws(graph: Graph) -> bool:
+    """Returns whether a graph may draw random numbers, be it from a seed that it is given."""
+    return any(op_traits(op.name).random for op in graph.ops)
+
+
 def may_run_again(graph: Graph) -> bool:
     """Returns whether a graph may be computed from the start though it ran for a part: it writes and draws nothing."""
-    return not any(op_traits(op.name).writes or op_traits(op.name).random for op in graph.ops)
+    return not (writes_in_place(graph) or draws(graph))
 
 
 def writes_of(graph: Graph) -> Iterator[tuple[int | None, int]]:

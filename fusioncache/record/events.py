@@ -186,8 +186,8 @@ def describe(event: Event) -> str | None:
             backend = f" ({escape_controls(event.backend)})" if event.backend else ""
             return f"{did} {event.template} in {format_duration(event.seconds or 0.0)}{backend}"
         case "bypass":
-            which = f"{event.template} runs" if event.template else "a region is left"
-            return f"{which} as Thunder made it: {reason}"
+            what = f"runs without {event.template}" if event.template else "is left as Thunder made it"
+            return f"a region {what}: {reason}"
         case "unkept":
             return f"not kept for later processes: {reason.removeprefix('not kept: ')}"
         case "program loaded":

@@ -59,7 +59,7 @@ class RegionRecord:
         name: of the fusion in Thunder's trace, such as ``nvFusion3``.
         digest: of its template; None if it was bypassed.
         outcome: ``hit``, ``miss`` or ``bypass``, as ``Stats`` counts it.
-        reason: why it was bypassed; of a hit or a miss, why it runs as Thunder made it all the same, if it does.
+        reason: why it was bypassed; of a hit or a miss, why it runs without its template all the same, if it does.
         arities: the number of terms of each of its residual chains.
         plan: how these are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region without
             chains is ``inline``. It is ``one launch`` from when it was first called, and ``any sizes`` from when a

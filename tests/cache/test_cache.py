@@ -210,53 +210,99 @@ def test_out_of_memory_is_not_hidden():
         call.target.function(torch.randn(2, 3), torch.randn(2, 3))
 
 
-def test_a_fallback_runs_in_the_templates_terms():
-    class Broken(CountingEager):
-        def compile(self, graph, args):
-            raise RuntimeError("broken")
+class Broken(CountingEager):
+    def compile(self, graph, args):
+        raise RuntimeError("broken")
 
+
+class Failing(CountingEager):
+    def compile(self, graph, args):
+        def run(args):
+            raise RuntimeError("not with these sizes")
+
+        return run
+
+
+def two_results():
+    """A region with an input that it does not use."""
     s = Sketch()
     x, _unused, y = s.input(), s.input(), s.input()
-    region = s.graph(s.op("tanh", y), s.op("sub", x, y))
+    return s.graph(s.op("tanh", y), s.op("sub", x, y))
+
+
+def fallback_of(region, call, executor):
     binding = canonicalize(region).binding
     place = {position: index for index, position in enumerate(binding.arguments)}
-    inputs = tuple(place.get(position) for position in range(3))
-    outputs = tuple(binding.outputs.index(slot) for slot in range(2))
-    fallback = Fallback(lambda x, unused, y: (torch.tanh(y), x - y), inputs, outputs)
-    call, _, ledger, _ = call_of(region, compiler=Broken(), fallback=fallback)
+    inputs = tuple(place.get(position) for position in range(len(region.inputs)))
+    return Fallback(call, inputs, tuple(binding.outputs.index(slot) for slot in range(2)), executor)
+
+
+RUNS = {"nvfuser": "runs as Thunder made it", "fusioncache": "runs operation by operation", "torchcompile": "operation"}
+
+
+@pytest.mark.parametrize("executor", RUNS)
+@pytest.mark.parametrize("compiler", [Broken, Failing])
+def test_only_nvfusers_function_takes_the_place_of_what_fails_before_the_operations_do(executor, compiler):
+    region, called = two_results(), []
+    fallback = fallback_of(region, lambda *args: called.append(1) or (torch.tanh(args[2]), args[0] - args[2]), executor)
+    call, binding, ledger, _ = call_of(region, compiler=compiler(), fallback=fallback)
     a, b = torch.randn(2, 3), torch.randn(2, 3)
-    with pytest.warns(RuntimeWarning, match="named could not be compiled and runs as Thunder made it: broken"):
-        results = call.target.function(*[(a, None, b)[position] for position in binding.arguments])
+    args = [(a, None, b)[position] for position in binding.arguments]
+    with pytest.warns(RuntimeWarning, match=f"named could not be compiled and .*{RUNS[executor]}: "):
+        call.target.function(*args)
+    results = call.target.function(*args)
     assert torch.equal(results[binding.outputs[0]], torch.tanh(b))
     assert torch.equal(results[binding.outputs[1]], a - b)
+    assert len(called) == 2 * (executor == "nvfuser")
     assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1}
 
 
-@pytest.mark.parametrize("draws", [False, True])
-def test_what_fails_when_it_is_first_executed_runs_as_thunder_made_it_unless_it_draws(draws):
-    class Failing(CountingEager):
-        def compile(self, graph, args):
-            def run(args):
-                raise RuntimeError("not with these sizes")
+def test_operations_run_where_nvfusers_function_fails_as_well():
+    def fail(*_):
+        raise RuntimeError("nvFuser rejects it")
 
-            return run
+    region = two_results()
+    call, binding, ledger, _ = call_of(region, compiler=Broken(), fallback=fallback_of(region, fail, "nvfuser"))
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    args = [(a, None, b)[position] for position in binding.arguments]
+    with pytest.warns(RuntimeWarning, match="runs operation by operation: nvFuser rejects it"):
+        call.target.function(*args)
+    assert torch.equal(call.target.function(*args)[binding.outputs[1]], a - b)
+    assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1, "fallback failed: RuntimeError": 1}
 
+
+def test_what_the_operations_raise_as_well_is_the_models_own_error():
+    s = Sketch()
+    whole = TensorType("int64", (2, 3), "cpu")
+    region = s.graph(s.op("div", s.input(whole), s.input(whole)))
+    call, _, ledger, _ = call_of(region)
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        call.target.function(torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+    assert not ledger.stats().bypasses
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_draws_or_writes_is_not_begun_twice(writes):
     s = Sketch()
     x = s.input()
-    region = s.graph(s.op("uniform_philox" if draws else "tanh", x))
-    called = []
-    fallback = Fallback(lambda x: called.append(x) or (torch.tanh(x),), (0,), (0,))
-    call, _, ledger, _ = call_of(region, compiler=Failing(), fallback=fallback)
+    region = s.graph(s.op("copy_", s.op("tanh", x), x, grad_enabled=False) if writes else s.op("uniform_philox", x))
+    call, *_ = call_of(region, compiler=Failing())
+    with pytest.raises(RuntimeError, match="not with these sizes"):
+        call.target.function(torch.randn(2, 3))
+
+
+def test_what_writes_and_cannot_be_compiled_runs_operation_by_operation_at_once():
+    s = Sketch()
+    x = s.input()
+    region = s.graph(s.op("copy_", s.op("tanh", x), x, grad_enabled=False))
+    call, *_ = call_of(region, compiler=Broken(), fallback=Fallback(pytest.fail, (0,), (0,), "nvfuser"))
     given = torch.randn(2, 3)
-    if draws:
-        with pytest.raises(RuntimeError, match="not with these sizes"):
-            call.target.function(given)
-        assert not called
-        return
-    with pytest.warns(RuntimeWarning, match="runs as Thunder made it: not with these sizes"):
-        first = call.target.function(given)
-    assert torch.equal(first[0], torch.tanh(given)) and torch.equal(call.target.function(given)[0], first[0])
-    assert (len(called), ledger.stats().bypasses) == (2, {"compile failed: RuntimeError": 1})
+    expected = torch.tanh(given)
+    with pytest.warns(RuntimeWarning, match="operation by operation"):
+        call.target.function(given)
+    assert torch.equal(given, expected)
+    call.target.function(given)
+    assert torch.equal(given, torch.tanh(expected))
 
 
 def test_stats_are_frozen_and_add_up():

@@ -93,8 +93,8 @@ def test_an_executor_that_is_gone_does_not_fit(derived):
         build(compiled, change(program, uses=uses))
 
 
-def test_what_cannot_be_compiled_runs_as_thunder_would_have_made_it(derived):
-    """In the process that loads there is no region that Thunder made, so its executor makes each anew."""
+def test_what_cannot_be_compiled_runs_operation_by_operation(derived):
+    """In the process that loads there is no region that Thunder made: its operations are in the stored template."""
     model, inputs, _, program, _ = derived
     with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
         plain = copy.deepcopy(model)
@@ -104,7 +104,7 @@ def test_what_cannot_be_compiled_runs_as_thunder_would_have_made_it(derived):
         with (
             no_interpretation(),
             mock.patch.object(Eager, "compile", side_effect=RuntimeError("no")),
-            pytest.warns(RuntimeWarning, match="runs as Thunder made it"),
+            pytest.warns(RuntimeWarning, match="runs operation by operation"),
         ):
             results = run(compiled, loaded, inputs)
     assert are_same(results, expected)
