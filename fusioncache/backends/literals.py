@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
@@ -11,6 +11,23 @@ HERE = Const("device", "cuda")
 """The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""
 
 _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+_VALUE_OF: Mapping[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+}
+
+
+def to_plain(value: Any) -> Any:
+    """Returns a number or a text of a derived class as one of Python's own class; anything else as it is.
+
+    The value is the one that torch reads: it calls no method of the derived class.
+    """
+    kind = type(value)
+    if kind in _VALUE_OF or kind is bool:
+        return value
+    return next((value_of(value) for base, value_of in _VALUE_OF.items() if issubclass(kind, base)), value)
 
 
 def encode(value: Any) -> Const:

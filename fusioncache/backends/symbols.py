@@ -66,6 +66,13 @@ def outputs_of(fusion: Any) -> list[Any]:
     return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
 
 
+def flatten(bound_symbol: Any) -> list[Any]:
+    """Returns the bound symbols that one consists of in the end: primitives, and what consists of nothing."""
+    if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
+        return [bound_symbol]
+    return [primitive for inner in bound_symbol.subsymbols for primitive in flatten(inner)]
+
+
 def may_write(bound_symbol: Any) -> bool:
     """Returns whether a bound symbol, or one that it consists of, may write into its arguments."""
     return any(True for _ in _writing(bound_symbol))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +31,14 @@ def warn(message: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2, skip_file_prefixes=(_OWN, *_folders()))
     except Exception:  # the warning itself, or whatever somebody put in place of ``warnings.showwarning``
         logger.warning("%s", text)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Has nothing warned of that its body does: it is tried, and no user's call leads there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @cache

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from thunder.core import dtypes, utils
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
+from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
@@ -18,19 +21,24 @@ from thunder.extend import FusionExecutor, ImplInfo
 
 from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.inductor.backend import inductor_function
+from fusioncache.backends.literals import to_plain
 from fusioncache.backends.registry import best_backend
-from fusioncache.backends.symbols import symbol_name, symbol_named
+from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
 from fusioncache.ir.ops import TABLE, op_traits
+from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver
+from fusioncache.trace.claims import agrees_with_torch
 from fusioncache.trace.rematerialization import rematerialize
 from fusioncache.trace.write_order import keeps_order, writes_in_place
+
+logger = logging.getLogger("fusioncache")
 
 
 class FusionCacheExecutor(FusionExecutor):
     """Groups elementwise operations, reductions and changes of shape into regions of primitive operations.
 
-    Matrix products, indexing, random numbers and effects stay outside. Without the ``FusionCache`` transform each
-    region is compiled by itself.
+    Matrix products, indexing, random numbers and effects stay outside, and so does what torch computes otherwise than
+    by these primitives: see ``claims.py``. Without the ``FusionCache`` transform each region is compiled by itself.
 
     Args:
         name: by which Thunder knows the executor.
@@ -48,7 +56,7 @@ class FusionCacheExecutor(FusionExecutor):
         """Returns one call for a group of bound symbols."""
         inputs = [unvariableify(value) for value in region.inputs]
         outputs = [unvariableify(value) for value in region.outputs]
-        primitives = [inner for bound_symbol in region.bound_symbols for inner in _flatten(bound_symbol)]
+        primitives = [_plainly(inner) for bound_symbol in region.bound_symbols for inner in flatten(bound_symbol)]
         name = f"Fusion{fusion_counter}"
         function = self._compile_when_called(primitives, inputs, outputs)
         return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
@@ -66,10 +74,18 @@ class FusionCacheExecutor(FusionExecutor):
 
         What computes with numbers alone is left to Python: in a region it would keep a number from being any. What
         Thunder takes for ``int8``, as it is made of bits and an integer, is left to torch, for which it is ``int64``.
+        So is what torch computes otherwise than its primitives.
         """
-        if bsym.sym.executor not in (None, self) or _gives_numbers(bsym):
+        if bsym.sym.executor not in (None, self) or bsym.sym.is_fusion or _gives_numbers(bsym):
             return False
-        return super().can_fuse(bsym) and not _counts_bits(bsym)
+        primitives = flatten(bsym)
+        if (
+            not all(map(self.can_execute, primitives))
+            or any(map(_gives_numbers, primitives))
+            or _counts_bits(primitives)
+        ):
+            return False
+        return _only_moves(primitives) or agrees_with_torch(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
         """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
@@ -92,23 +108,39 @@ class FusionCacheExecutor(FusionExecutor):
 
     def _group(self, trace: Any) -> list[list[BoundSymbol]]:
         """Returns bound symbols in groups, in an order in which each reads what it reads in the trace."""
-        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, lambda a, b: self._fusible(a) and self._fusible(b))
+        # Each pair of neighbours is asked about, and again with each group that is made.
+        fusible = {id(bound_symbol) for bound_symbol in trace.bound_symbols if self.can_fuse(bound_symbol)}
+
+        def may_join(*nodes: Node) -> bool:
+            return all(len(node.group_bsyms) > 1 or id(node.group_bsyms[0]) in fusible for node in nodes)
+
+        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, may_join)
         if not writes_in_place(trace) or keeps_order(trace, groups):
             return groups
-        return consecutive_fusion(trace, lambda a, b: self._fusible(a) and self._fusible(b))  # type: ignore[no-any-return]
+        return consecutive_fusion(trace, may_join)  # type: ignore[no-any-return]
 
     def _compile_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+        """Returns what compiles a region when it is called first, and what runs its operations if that fails."""
         function: Callable[..., Any] | None = None
 
         def call(*args: Any) -> Any:
             nonlocal function
-            if function is not None:
-                return function(*args)
-            start = time.perf_counter()
-            function = torch_function(bound_symbols, inputs, outputs)
-            if self.own_backend() == "inductor":
-                function = inductor_function(function)
-            results = function(*args)
+            try:
+                if function is not None:
+                    return function(*args)
+                start = time.perf_counter()
+                compiled = torch_function(bound_symbols, inputs, outputs)
+                if self.own_backend() == "inductor":
+                    compiled = inductor_function(compiled)
+                results = compiled(*args)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # at a later call it may have been compiled anew
+                operations = torch_function(bound_symbols, inputs, outputs)
+                results, function = operations(*args), operations
+                _warn_of_failure(error)
+                return results
+            function = compiled
             event = CompileEvent(self.own_backend(), time.perf_counter() - start)
             for observer in self.observers:
                 observer(event)
@@ -116,15 +148,25 @@ class FusionCacheExecutor(FusionExecutor):
 
         return call
 
-    def _fusible(self, node: Node) -> bool:
-        return len(node.group_bsyms) > 1 or self.can_fuse(node.group_bsyms[0])
-
     def _worth_fusing(self, group: Sequence[BoundSymbol]) -> bool:
         """Tells whether a group computes anything. Changes of shape alone are views, which cost less as they are."""
         if len(group) == 1 and not self.can_fuse(group[0]):
             return False
-        primitives = [primitive for bsym in group for primitive in _flatten(bsym)]
-        return not all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
+        return not _only_moves([primitive for bsym in group for primitive in flatten(bsym)])
+
+
+def _warn_of_failure(error: Exception) -> None:
+    logger.info("compiling a region failed", exc_info=error)
+    message = str(error).partition("\n")[0]
+    warn_once(f"a region could not be compiled and runs operation by operation: {type(error).__name__}: {message}")
+
+
+def _plainly(primitive: BoundSymbol) -> BoundSymbol:
+    """Returns a primitive with numbers of Python's own classes: compilers take no others."""
+    if all(to_plain(arg) is arg for arg in primitive.flat_args):
+        return primitive
+    args, kwargs = tree_map(to_plain, (primitive.args, primitive.kwargs))
+    return primitive.from_bsym(args=args, kwargs=kwargs)
 
 
 def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
@@ -132,17 +174,12 @@ def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
     return bool(results) and all(isinstance(result, NumberProxy) for result in results)
 
 
-def _counts_bits(bound_symbol: BoundSymbol) -> bool:
-    """Tells whether an operation computes with what Thunder makes of bits and an integer: a weak ``int8``."""
-    proxies = (
-        proxy
-        for primitive in _flatten(bound_symbol)
-        for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs)
-    )
+def _only_moves(primitives: Sequence[BoundSymbol]) -> bool:
+    """Tells whether primitives compute nothing: they change shapes, and torch can do that with any tensor."""
+    return all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
+
+
+def _counts_bits(primitives: Sequence[BoundSymbol]) -> bool:
+    """Tells whether primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
+    proxies = (proxy for primitive in primitives for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs))
     return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
-
-
-def _flatten(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
-    if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
-        return [bound_symbol]
-    return [primitive for inner in bound_symbol.subsymbols for primitive in _flatten(inner)]

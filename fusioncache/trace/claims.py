@@ -1,0 +1,196 @@
+"""Whether the primitives of an operation compute what torch's own operation computes, found out once by trying both.
+
+Thunder has torch compute an operation as a whole, and a region computes its primitives. Thunder decides what they are
+and of which dtype; torch may take other arguments (``3 // x`` is an operation of torch's, while ``torch.fmod(3, x)``,
+its first primitive, is none), give another dtype, or refuse. Only torch can tell, and only in a call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from numbers import Complex, Integral, Number, Real
+from typing import Any
+
+import torch
+from thunder.core import dtypes
+from thunder.core.devices import Device, cpu
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors.torchex import no_autocast
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fusioncache.backends.bound_symbols import torch_function
+from fusioncache.backends.literals import to_plain
+from fusioncache.backends.symbols import flatten
+from fusioncache.process.warning import silence
+
+logger = logging.getLogger("fusioncache")
+
+_SMALL = 8
+"""Integers below this may be dimensions, which have to be themselves. Larger ones are as good as any other."""
+_KINDS = ((bool, bool, True), (Integral, int, 2), (Real, float, 2.5), (Complex, complex, 2 + 1j))
+"""Which kind of number a value is, and which number stands for those of its kind."""
+_VALUES = ((1.25, -2.5, 3.5), (3.25, 1.5, -2.25), (-2.75, 3.75, 1.0))
+_ROUNDINGS = 64
+"""By how many roundings results may differ: torch's own operation may round once where primitives do each time."""
+
+_verdicts: dict[Hashable, bool] = {}
+
+
+class _Untried(Exception):
+    """An operation that cannot be called with other tensors than its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Stands for a tensor of any sizes."""
+
+    dtype: Any
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    """Stands for a number or another literal: with its class, as 1, 1.0 and True are equal."""
+
+    kind: type
+    value: Any
+
+
+def agrees_with_torch(bound_symbol: Any) -> bool:
+    """Returns whether the primitives of an operation give what Thunder's executors for torch and Python give.
+
+    Both are called with small tensors on the CPU, once in a process for each kind of arguments. What needs its own
+    sizes is not tried, and is said to agree. A number that notes who looks at it is asked for its sign if that matters.
+    """
+    try:
+        signs = (1, -1) if any(map(_may_watch, bound_symbol.flat_args)) else (1,)
+        verdicts = {_find_verdict(bound_symbol, sign) for sign in signs}
+        return verdicts.pop() if len(verdicts) == 1 else _find_verdict(bound_symbol, None)
+    except _Untried:
+        return True
+
+
+def _may_watch(value: Any) -> bool:
+    """Tells whether a value may be a number that notes who looks at it."""
+    return isinstance(value, Number) and type(to_plain(value)) not in (bool, int, float, complex)
+
+
+def _find_verdict(bound_symbol: Any, sign: int | None) -> bool:
+    """Returns the verdict on an operation, where numbers that may watch have this sign; None for their own."""
+    args = tuple(_generalize(value, sign) for value in bound_symbol.args)
+    kwargs = tuple((name, _generalize(value, sign)) for name, value in bound_symbol.kwargs.items())
+    key = bound_symbol.sym.id, args, kwargs
+    if key not in _verdicts:
+        # The trace that is being made is not to know of this, and neither is what watches it.
+        _verdicts[key] = Context().run(_agree, bound_symbol.sym, args, kwargs)
+    return _verdicts[key]
+
+
+def _generalize(value: Any, sign: int | None) -> Any:
+    """Returns what stands for an argument, and for all for which the answer is the same.
+
+    Raises:
+        _Untried: if it is none of what operations usually take.
+    """
+    value = to_plain(value)
+    if type(value) is TensorProxy:
+        return _Tensor(value.dtype, value.ndim)
+    if isinstance(value, NumberProxy):
+        return _generalize(value.python_type(2) if value.value is None else value.value, sign)
+    if isinstance(value, Number):
+        return _generalize_number(value, sign)
+    if isinstance(value, (tuple, list)) and not any(isinstance(item, Number) for item in value):
+        return tuple(_generalize(item, sign) for item in value)
+    if isinstance(value, (Device, torch.device)):
+        return _Literal(Device, cpu)
+    if value is None or type(value) in (str, type, torch.dtype) or isinstance(value, dtypes.dtype):
+        return _Literal(type(value), value)
+    raise _Untried
+
+
+def _generalize_number(value: Any, sign: int | None) -> _Literal:
+    kind, like = next((kind, like) for abstract, kind, like in _KINDS if isinstance(value, abstract))
+    if kind is complex:
+        return _Literal(kind, like)
+    if kind is bool or (type(value) is int and abs(value) < _SMALL):
+        return _Literal(kind, value)
+    if type(value) is float and 0 <= value < 1:  # such as a probability
+        like = 0.5 if value else 0.0
+    is_negative = value < 0 if sign is None or not _may_watch(value) else sign < 0
+    return _Literal(kind, -like if is_negative else like)
+
+
+def _agree(symbol: Any, args: Any, kwargs: Any) -> bool:
+    try:
+        trial = _Trial(symbol, args, kwargs)
+    except Exception:  # it is not to be called like this
+        return True
+    with _undisturbed():
+        try:
+            expected = trial.run([trial.operation])
+            found = trial.run(flatten(trial.operation))
+        except Exception as error:
+            logger.info("torch computes %s as a whole", symbol.name, exc_info=error)
+            return False
+    return all(map(_is_like, found, expected))
+
+
+class _Trial:
+    """A call of an operation with small tensors.
+
+    Raises:
+        Exception: if the operation cannot be called with them.
+
+    Attributes:
+        operation: the bound symbol of the call.
+    """
+
+    def __init__(self, symbol: Any, args: Any, kwargs: Any):
+        self._inputs: list[TensorProxy] = []
+        trace = TraceCtx(None)
+        with tracectx(trace):
+            symbol(*self._make(args), **{name: self._make(value) for name, value in kwargs})
+        (self.operation,) = trace.bound_symbols
+        self._outputs = [proxy for proxy in self.operation.flat_proxy_outs if isinstance(proxy, TensorProxy)]
+
+    def _make(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._make, value))
+        if isinstance(value, _Literal):
+            return value.value
+        shape = (1,) * (value.rank - 1) + (len(_VALUES),) * (value.rank > 0)
+        self._inputs.append(TensorProxy(shape=shape, device=cpu, dtype=value.dtype))
+        return self._inputs[-1]
+
+    def run(self, bound_symbols: Sequence[Any]) -> Sequence[Any]:
+        """Returns what torch gives for these bound symbols, which lead from the call's tensors to its results."""
+        function: Callable[..., Any] = torch_function(bound_symbols, self._inputs, self._outputs, refuses=True)
+        return no_autocast(function)(*map(_fill, self._inputs, range(len(self._inputs))))
+
+
+def _fill(proxy: TensorProxy, number: int) -> torch.Tensor:
+    """Returns a tensor for a proxy: with another order of values than those beside it."""
+    dtype = dtypes.to_torch_dtype(proxy.dtype)
+    values = torch.tensor(_VALUES[number % len(_VALUES)], device="cpu")
+    values = values > 0 if dtype is torch.bool else values.to(dtype) if dtype.is_signed else values.abs().to(dtype)
+    return values.reshape(proxy.shape) if proxy.ndim else values[1]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keeps modes of torch from seeing what is tried, and from doing it otherwise. Torch warns of nothing meanwhile."""
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), silence():
+        yield
+
+
+def _is_like(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return False
+    is_rounded = found.dtype.is_floating_point or found.dtype.is_complex
+    tolerance = _ROUNDINGS * torch.finfo(found.dtype).eps if is_rounded else 0
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
