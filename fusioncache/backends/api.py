@@ -120,6 +120,7 @@ class Backend(ABC):
         title: for people.
         source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
             it is the template's name.
+        compiles: whether there is a compiler, and not only torch's operations.
         generalizes: whether it compiles regions for any sizes, where it can.
         captures_general: whether what it compiles for any sizes may be captured in a CUDA graph: kernels that the
             compiler may unload while the process goes on may not.
@@ -130,6 +131,7 @@ class Backend(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     source_hint: ClassVar[str] = ""
+    compiles: ClassVar[bool] = True
     generalizes: ClassVar[bool] = False
     captures_general: ClassVar[bool] = True
     returns_views: ClassVar[bool] = True
@@ -196,6 +198,15 @@ class Backend(ABC):
         What it launches stays loaded as long as the process lives.
         """
         return self.compile(graph, args)
+
+    @classmethod
+    def find_rejection(cls, error: Exception) -> str | None:
+        """Returns what the compiler says of a graph that it rejects, in a line, if this error is that.
+
+        Returns:
+            None for an error that may have another cause, such as the state of the machine.
+        """
+        return None
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""

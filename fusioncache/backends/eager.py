@@ -15,6 +15,7 @@ class Eager(Backend):
 
     name = "eager"
     title = "torch"
+    compiles = False
     generalizes = True
 
     def environment(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fusioncache.backends.torch_state import is_capturing
 from fusioncache.ir.key_text import NamedValue, write_values
 from fusioncache.ir.request import Option
 
@@ -41,13 +42,6 @@ def forbids_changes() -> bool:
     import torch
 
     return torch.are_deterministic_algorithms_enabled() or is_capturing()
-
-
-def is_capturing() -> bool:
-    """True if a CUDA graph is captured on the current stream."""
-    import torch
-
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager

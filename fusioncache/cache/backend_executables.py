@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, NotGeneral, Run
+from fusioncache.backends.eager import run_one_by_one
+from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of
@@ -17,11 +20,13 @@ from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, RejectedRegion, run_in_pieces
 from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.general_region import in_order_of_template
+from fusioncache.template.skeleton import skeleton_of
 
 logger = logging.getLogger("fusioncache")
 
@@ -36,6 +41,7 @@ class Asking:
         on_build: is told of the function, if it had to be compiled or loaded.
         on_general: is told which function for any sizes serves the graph.
         on_own: is told that one for its own sizes, which others compiled, takes that one's place.
+        on_piece: is told which function for any sizes serves a piece of the graph, if its compiler rejects the whole.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
@@ -45,6 +51,7 @@ class Asking:
     on_build: OnBuild
     on_general: Callable[[ServedGeneral], None]
     on_own: Callable[[], None]
+    on_piece: Callable[[ServedGeneral], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -104,18 +111,77 @@ class BackendExecutables:
 
         Raises:
             Bypass: if what is compiled now may not be shared.
-            Exception: whatever the backend raises.
+            RejectedRegion: if the compiler rejects the graph, or rejected it with other sizes.
+            Exception: whatever else the backend raises.
         """
         environment = self.backend.environment()
         first = self._cache.first_calls.find(asking.identity, environment, asking.instance)
-        if self._sizes is Sizes.STATIC:
-            return self._executable_of(asking, first).run_for(args, asking.on_build, asking.instance)
-        run = self._serve_again(args, asking, first, environment)
-        if run is None:
-            executable = self._executable_of(asking, first)
-            run = self._find_general(executable, args, asking, first)
-            run = run or executable.run_for(args, asking.on_build, asking.instance)
-        return run
+        if self._sizes is not Sizes.STATIC:
+            run = self._serve_again(args, asking, first, environment)
+            run = run or self._find_general(self._executable_of(asking, first), args, asking, first)
+            if run is not None:
+                return run
+        return self._compile(self._executable_of(asking, first), args, asking)
+
+    def _compile(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Run:
+        rejections = self._cache.rejections
+        if len(rejections) and not executable.is_built:
+            rejected = rejections.find(self._name_rejection(executable, args, asking))
+            if rejected is not None:
+                raise RejectedRegion(rejected.reason, rejected.pieces)
+        try:
+            return executable.run_for(args, asking.on_build, asking.instance)
+        except Exception as error:
+            reason = self.backend.find_rejection(error)
+            if reason is None:
+                raise
+            raise RejectedRegion(reason) from error
+
+    def reject_launch(self, asking: Asking, error: Exception) -> RejectedRegion | None:
+        """Returns the rejection of a graph whose function failed when it first ran; None if nothing is compiled.
+
+        It lasts if that was the function for the graph's own sizes.
+        """
+        if not self.backend.compiles:
+            return None
+        said = str(error).strip().partition("\n")[0]
+        first = self._cache.first_calls.find(asking.identity, self.backend.environment(), asking.instance)
+        return RejectedRegion(f"{type(error).__name__}: {said}"[:200], lasting=first.is_compiled)
+
+    def run_rejected(
+        self, args: Sequence[Any], asking: Asking, rejection: RejectedRegion
+    ) -> tuple[Run, tuple[Piece, ...]]:
+        """Returns a function that runs a rejected region piece by piece, and the pieces, which the store then has.
+
+        Raises:
+            Exception: if there is no way to run it.
+        """
+        first = self._cache.first_calls.find(asking.identity, self.backend.environment(), asking.instance)
+        executable = self._executable_of(asking, first)
+        region = in_order_of_template(executable.source_for(args, asking.instance))
+        run, pieces = run_in_pieces(region, args, rejection.pieces, partial(self._build_piece, asking))
+        known = RejectedRegion(rejection.reason, pieces)
+        if rejection.lasting:
+            if pieces != rejection.pieces or not rejection.stored:
+                executable.reject(args, known, asking.instance)
+            self._cache.rejections.get_or_make(self._name_rejection(executable, args, asking), lambda: known)
+        return run, pieces
+
+    def _name_rejection(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Hashable:
+        """Returns what regions have in common that run in the same pieces: they differ in sizes alone."""
+        region = in_order_of_template(executable.source_for(args, asking.instance))
+        return skeleton_of(region), *sorted(self.backend.environment().items())
+
+    def _build_piece(self, asking: Asking, graph: Graph, args: Sequence[Any], piece: Piece) -> Run:
+        if piece.way == OPERATIONS:
+            return run_one_by_one(graph, args)
+        if piece.way == OWN:
+            inner = replace(asking, identity=graph, graph=lambda: graph, on_general=asking.on_piece, instance=None)
+            return self.run_for(args, inner)
+        if self.backend.name == INDUCTOR:
+            raise ValueError("TorchInductor rejects it already")
+        other = BackendExecutables(make_backend(INDUCTOR), self._cache, self.ledger)
+        return other.executable(graph).run_for(args, asking.on_build)
 
     def _executable_of(self, asking: Asking, first: FirstCall) -> Executable:
         """Returns the executable for the graph that is asked for, to be compiled from the region that called first."""

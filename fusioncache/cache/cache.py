@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
+from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.process import forks
 from fusioncache.process.settings import STORE
@@ -48,6 +49,7 @@ class Cache:
         helpers: the processes that compile for this one, if there are any.
         generals: what was compiled for regions that differ only in sizes.
         first_calls: who called each graph first.
+        rejections: the pieces of regions that a compiler rejected, by their skeletons and environments.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -62,6 +64,7 @@ class Cache:
         self.helpers: Helpers | None = None
         self.generals = GeneralRegions(capacity)
         self.first_calls = FirstCalls(capacity)
+        self.rejections: LruMap[Hashable, RejectedRegion] = LruMap(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -108,6 +111,7 @@ class Cache:
         self._executables.clear()
         self.generals.clear()
         self.first_calls.clear()
+        self.rejections.clear()
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:

@@ -10,11 +10,13 @@ from typing import Any
 
 from fusioncache.backends.api import Run, Sum
 from fusioncache.backends.eager import run_one_by_one
+from fusioncache.backends.torch_state import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.executable import BuiltFunction, Executable, instance_in_order, layouts_of, reorder
 from fusioncache.cache.general_executable import ServedGeneral
 from fusioncache.cache.helpers import Ask
+from fusioncache.cache.rejections import Piece, RejectedRegion, describe_pieces
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
@@ -139,6 +141,7 @@ class TemplateCall:
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
         self._operations: dict[Arities, Run] = {}
+        self._rejected: set[Run] = set()
         self._sources: dict[Arities, Graph] = {}
         self._foreseen: dict[Arities, dict[ArgumentLayouts, None]] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
@@ -226,17 +229,20 @@ class TemplateCall:
         self, run: Run, args: Sequence[Any], arities: Arities, failures: list[_Failure]
     ) -> tuple[Run, Sequence[Any]]:
         """Runs what was prepared, or what takes its place if that fails; returns what ran, and its results."""
-        import torch
-
         try:
             return run, run(args)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # what was compiled for other sizes was never executed with these
             if run is self._operations.get(arities) or not may_run_again(self.template.graph):
                 raise
-            failures.append(("fallback" if run is self._fallbacks[arities] else "compile", error))
-            return self._execute(self._fall_back(args, arities, run), args, arities, failures)
+            if is_out_of_memory(error) or is_device_lost():
+                raise
+            rejection = self._reject_launch(run, arities, error)
+            if rejection is not None:
+                other = self._run_rejected(args, arities, rejection, failures)
+            else:
+                failures.append(("fallback" if run is self._fallbacks[arities] else "compile", error))
+                other = self._fall_back(args, arities, run)
+            return self._execute(other, args, arities, failures)
 
     def _prepare(self, args: Sequence[Any], arities: Arities, failures: list[_Failure]) -> Run:
         import torch
@@ -248,9 +254,44 @@ class TemplateCall:
             raise
         except Bypass as bypass:
             return self._bypass(arities, bypass.reason)
+        except RejectedRegion as rejection:
+            return self._run_rejected(args, arities, rejection, failures)
         except Exception as error:
             failures.append(("compile", error))
             return self._fall_back(args, arities)
+
+    def _run_rejected(
+        self, args: Sequence[Any], arities: Arities, rejection: RejectedRegion, failures: list[_Failure]
+    ) -> Run:
+        """Returns what runs a region that its compiler rejects: its pieces, or else its operations one by one."""
+        try:
+            if not may_run_again(self.template.graph):  # each piece is run to find the next one
+                raise rejection
+            run, pieces = self.compiler.run_rejected(args, self._asking(arities), rejection)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            failures.append(("compile", error))
+            return self._run_operations(args, arities)
+        self._report_rejection(arities, rejection, pieces)
+        self._rejected.add(run)
+        return run
+
+    def _reject_launch(self, run: Run, arities: Arities, error: Exception) -> RejectedRegion | None:
+        """Returns the rejection of a compiled function that failed when it first ran; None for any other function."""
+        if run is self._fallbacks[arities] or run in self._rejected:
+            return None
+        return self.compiler.reject_launch(self._asking(arities), error)
+
+    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, pieces: Sequence[Piece]) -> None:
+        title, digest = self.compiler.backend.title, self.template.key.digest
+        reason = f"rejected by {title}: {describe_pieces(pieces, title)}"
+        logger.info("%s is %s: %s", self.template.name, reason, rejection.reason)
+        self._note(arities, reason=reason)
+        if self._ledger.count_bypass(reason, self.template):
+            lines = self._ledger.history.find_source(digest, arities).lines
+            where = f" ({lines[0]})" if lines else ""
+            warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection.reason}")
 
     def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
         """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
@@ -278,6 +319,7 @@ class TemplateCall:
             self._on_build,
             on_general,
             on_own,
+            self._on_general,
             self._generation,
             instance,
         )

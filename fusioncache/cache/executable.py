@@ -9,6 +9,7 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, Run
 from fusioncache.cache.helpers import Ask
+from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Instance, Key
 from fusioncache.ir.ops import writes_of
 from fusioncache.ir.permutation import pick, picker
@@ -82,6 +83,9 @@ class Builder:
         """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
         return None
 
+    def reject(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, rejection: RejectedRegion) -> None:
+        """Stores that the compiler rejects a region, and what runs it, if there is a store."""
+
     def foresee(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Ask | None:
         """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
         return None
@@ -147,11 +151,16 @@ class Executable:
         """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
         return self._find(args, on_build, instance, self._builder.load)
 
+    def reject(self, args: Sequence[Any], rejection: RejectedRegion, instance: Instance | None = None) -> None:
+        """Stores that the compiler rejects the region for arguments of this layout, and what runs it."""
+        source = self.source_for(args, instance)
+        self._builder.reject(self.graph, source, layouts_of(args), rejection)
+
     def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
         """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
         source = self.source_for(args, instance)
         run = self._builder.backend.compile_apart(source.region, pick(args, source.inputs))
-        return _reorder(run, source, len(args))
+        return reorder(run, source, len(args))
 
     def source_for(self, args: Sequence[Any], instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of this layout."""

@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled
+from fusioncache.cache import rejections
 from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import Ranks
+from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
@@ -119,9 +121,20 @@ class PersistentBuilder(Builder):
     def _load(
         self, artifacts: StoredArtifacts | None, key: Key, instance: Instance, args: Sequence[Any]
     ) -> BuiltFunction | None:
-        """Loads what is stored, if anything is. What does not load is removed."""
+        """Loads what is stored, if anything is. What does not load is removed.
+
+        Raises:
+            RejectedRegion: if it is stored that the compiler rejects the region.
+        """
         if artifacts is None:
             return None
+        try:
+            rejection = rejections.read(artifacts, instance.region)
+        except ValueError as error:
+            self._discard(key, error)
+            return None
+        if rejection is not None:
+            raise rejection
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
             run = self.backend.compile(instance.region, pick(args, instance.inputs))
@@ -131,10 +144,13 @@ class PersistentBuilder(Builder):
             _check(stored, instance)
             run = self.backend.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
-            logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
-            self._store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
+            self._discard(key, error)
             return None
         return BuiltFunction(run, stored, key, loaded=True, compile_seconds=artifacts.seconds)
+
+    def _discard(self, key: Key, error: Exception) -> None:
+        logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
+        self._store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
 
     def _compile_once(
         self, key: Key, request_: Request, instance: Instance, args: Sequence[Any]
@@ -151,7 +167,7 @@ class PersistentBuilder(Builder):
             if turn.alone == TOO_LONG and not self._patience:
                 raise Busy
             start = time.perf_counter()
-            compiled = self.backend.persist(instance.region, pick(args, instance.inputs))
+            compiled = self._persist(key, request_, instance, args)
             seconds = time.perf_counter() - start
             function = BuiltFunction(compiled.run, instance, key, exact=compiled.exact)
             own = self._artifacts(compiled)
@@ -163,6 +179,36 @@ class PersistentBuilder(Builder):
             if self._store.directory is None:
                 self._refused(not_kept("the store's directory cannot be used"))
             return function, StoredArtifacts(artifacts, seconds)
+
+    def _persist(self, key: Key, request_: Request, instance: Instance, args: Sequence[Any]) -> Compiled:
+        """Compiles, and stores it if the compiler rejects the region.
+
+        Raises:
+            RejectedRegion: then.
+            Exception: whatever else goes wrong.
+        """
+        try:
+            return self.backend.persist(instance.region, pick(args, instance.inputs))
+        except Exception as error:
+            reason = self.backend.find_rejection(error)
+            if reason is None:
+                raise
+            rejection = RejectedRegion(reason)
+            self._save_rejection(key, request_, instance, rejection)
+            raise rejection from error
+
+    def reject(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, rejection: RejectedRegion) -> None:
+        """See ``Builder``."""
+        if self.backend.why_unkept(graph) is None:
+            key = self.key(graph, layouts, instance)
+            self._store.remove(key, self.backend.name)  # what was compiled, or a rejection without its pieces
+            self._save_rejection(key, self._request(graph, layouts), instance, rejection)
+
+    def _save_rejection(self, key: Key, request_: Request, instance: Instance, rejection: RejectedRegion) -> None:
+        if not self._is_still_for(key, request_, instance):
+            return
+        artifacts = {**rejections.write(rejection), REGION: codec.encode(instance), REQUEST: request.encode(request_)}
+        self._store.save(key, self.backend.name, artifacts, name=template_name(request_.graph, key), seconds=0.0)
 
     def _artifacts(self, compiled: Compiled) -> Mapping[str, bytes] | None:
         """Returns the artifacts, or else a note that there never will be any; None if another time there may be."""

@@ -18,7 +18,8 @@ from math import inf
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.torch_settings import forbids_changes, is_capturing
+from fusioncache.backends.torch_settings import forbids_changes
+from fusioncache.backends.torch_state import is_capturing
 from fusioncache.process import forks
 from fusioncache.process.preparation import find_preparation
 
@@ -32,7 +33,7 @@ AT_ONCE = 4
 """How many sizes of such code get a function of their own at their first call."""
 MOST, MOST_UNSTORED = 4, 64
 """How many sizes of code for any sizes get a function of their own: where it is stored, and where it is not."""
-_BETWEEN = 20
+_BETWEEN = 5
 """The number of calls between two looks at whether the pool has compiled it."""
 
 

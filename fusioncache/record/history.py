@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.process import forks
-from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord
+from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord, Source
 from fusioncache.record.placements import PlacementRecord
 
 MOST_OBSERVATIONS = 20_000
@@ -124,6 +124,12 @@ class History:
         """Returns the regions of a forward trace and its backward trace, by the number of both."""
         with self._lock:
             return tuple(region for region in self._regions.items if region.trace_number == trace_number)
+
+    def find_source(self, digest: str, arities: tuple[int, ...]) -> Source:
+        """Returns where the first region of this template with these arities comes from, as far as that is known."""
+        with self._lock:
+            numbers = self._numbers.get((digest, arities))
+            return self._regions.items[numbers[0]].source if numbers else Source()
 
     def find_choices(self, trace_number: int) -> tuple[ChoiceRecord, ...]:
         """Returns what was chosen for the streams of a forward trace and its backward trace."""

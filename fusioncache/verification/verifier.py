@@ -15,9 +15,8 @@ from enum import Enum
 from itertools import count
 from typing import Any
 
-import torch
-
 from fusioncache.backends.api import Run
+from fusioncache.backends.torch_state import is_capturing
 from fusioncache.cache.call import CallTarget
 from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable
@@ -111,7 +110,7 @@ def make_verifying_function(
     def verify(*args: Any) -> Sequence[Any]:
         values = args[1:] if takes_arities else args
         layout = _layout_of(values)
-        if (when is When.FIRST and layout in verified) or _is_capturing():
+        if (when is When.FIRST and layout in verified) or is_capturing():
             return run(*args)
         own_values = [copy_tensor(value) if index in targets else value for index, value in enumerate(values)]
         expected = run_region(own_values)
@@ -163,7 +162,3 @@ def _time_compiles(run: Run, on_compile: Callable[[float], None]) -> Run:
 
 def _layout_of(values: Sequence[Any]) -> tuple:
     return tuple((v.shape, v.stride(), v.device) if hasattr(v, "stride") else None for v in values)
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

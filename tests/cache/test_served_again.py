@@ -82,7 +82,16 @@ class Process:
             return canonical.graph
 
         generation = Generation(FUNCTION, number)
-        asking = Asking(canonical.graph, write, lambda *_: None, self.served.append, lambda: None, generation, instance)
+        asking = Asking(
+            canonical.graph,
+            write,
+            lambda *_: None,
+            self.served.append,
+            lambda: None,
+            self.served.append,
+            generation,
+            instance,
+        )
         args = args or [torch.randn(type_.shape, dtype=getattr(torch, type_.dtype)) for type_ in graph.inputs]
         args = [args[position] for position in canonical.binding.arguments]
         executables = BackendExecutables(self.backend, self.cache, self.cache.ledger, sizes=sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
@@ -36,6 +37,14 @@ _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
 """Those of them that say what is printed, and where other processes are."""
 _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
 """What people are told of a launch."""
+_REJECTS = ("INTERNAL ASSERT FAILED", "NVF_ERROR", "NVRTC compile error")
+"""In what nvFuser says of a graph that it cannot compile."""
+_OF_CUDA = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
+"""In what it says of a call of CUDA's that failed."""
+_SAYS_WHY = ("Error from segmentation group", "Expected ")
+"""How lines begin that say why, the most exact first."""
+_ADDRESS = re.compile(r"Error from segmentation group \d+: | tv: .*")
+_MOST_LETTERS = 200
 
 
 class NvFuser(Backend):
@@ -136,6 +145,16 @@ class NvFuser(Backend):
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         return compile_definition(graph, args, self.switches).keep_if_captured()
+
+    @classmethod
+    def find_rejection(cls, error: Exception) -> str | None:
+        """See ``Backend``. nvFuser's checks and NVRTC reject a graph; CUDA's errors come of the machine's state."""
+        text = str(error)
+        if not isinstance(error, RuntimeError) or not any(sign in text for sign in _REJECTS) or _OF_CUDA.search(text):
+            return None
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        said = next((line for start in _SAYS_WHY for line in lines if line.startswith(start)), lines[0])
+        return _ADDRESS.sub("", said)[:_MOST_LETTERS]
 
     def compile_apart(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""

@@ -19,7 +19,7 @@ from typing import Any
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.lean_import import pretend_gpu
 from fusioncache.backends.nvfuser.repeats import find_repeats
-from fusioncache.backends.torch_settings import is_capturing
+from fusioncache.backends.torch_state import is_capturing
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
