@@ -8,6 +8,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fusioncache.process.private_files import protect
+
 Upgrade = Callable[[sqlite3.Connection], None]
 
 
@@ -52,7 +54,10 @@ class Schema:
             sqlite3.Error: if the file cannot be written.
         """
         with closing(sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)) as database, database:
+            database.execute("PRAGMA secure_delete = ON")
             database.execute(self.pragma)
+            _read_version(database)
+            protect(path)  # while a new one is empty; what sqlite makes beside it has its permissions
             # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
             database.execute("BEGIN IMMEDIATE")
             self._prepare(database)
@@ -93,6 +98,7 @@ def read(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
     """
     # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the file,
     # and that takes a connection which may write. sqlite falls back to reading if the file is protected.
+    protect(path)
     address = f"{path.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=lock_seconds)) as database:
         database.row_factory = sqlite3.Row

@@ -22,6 +22,7 @@ from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.ingredients import BACKEND
 from fusioncache.process import forks
+from fusioncache.process.private_files import open_privately
 from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
 
@@ -136,7 +137,7 @@ class EventFile:
         try:
             # Without a buffer it is one write, at the end of the file wherever that is by then. Opened for each line,
             # so that a log which was moved away to start a new one is not written any more, and forks share nothing.
-            with file.open("ab", buffering=0) as opened:
+            with open(file, "ab", buffering=0, opener=open_privately) as opened:
                 if opened.write(line) != len(line):
                     raise OSError("only part of a line could be written")
         except OSError as error:

@@ -80,8 +80,11 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(12, _TABLES, "PRAGMA synchronous = OFF")
-"""Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
+SCHEMA = Schema(13, _TABLES, "PRAGMA synchronous = OFF")
+"""Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
+
+Those before 13 have the values of command lines.
+"""
 
 OF_RUNS = ("uses", "regions", "choices", "placements", "compiles")
 """The tables whose rows go with their run."""

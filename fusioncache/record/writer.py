@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.process import forks, sqlite_file
+from fusioncache.process.private_files import make_folders, protect
+from fusioncache.process.secrets import list_options
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.process.warning import warn
 from fusioncache.record.history import Observations
@@ -211,7 +213,7 @@ def put_row(database: sqlite3.Connection, table: str, row: Row) -> None:
 
 def _command_line() -> str:
     # Arguments that are not valid text come as lone surrogates, which sqlite does not take.
-    return shlex.join(sys.argv).encode(errors="backslashreplace").decode()
+    return shlex.join(list_options(sys.argv)).encode(errors="backslashreplace").decode()
 
 
 def forget_old_runs(database: sqlite3.Connection) -> None:
@@ -237,7 +239,9 @@ def forget_old_runs(database: sqlite3.Connection) -> None:
 @contextmanager
 def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
     """Opens the record for one transaction, which is undone where anything is raised."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(path.parent)
+    for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
+        protect(other)  # which another version made
     try:
         with SCHEMA.write(path, lock_seconds) as database:
             yield database

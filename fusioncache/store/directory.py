@@ -7,9 +7,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusioncache.process.private_files import make_folder, make_folders
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.store.errors import Refusal, StoreError
-from fusioncache.store.files import TEMPORARY, is_owned, is_writable_for_others, make_folder, publish, read_private
+from fusioncache.store.files import TEMPORARY, is_owned, is_writable_for_others, publish, read_private
 
 FORMAT = 1
 """The format of everything in the directory. Raise it with every change that an older version could misread."""
@@ -71,7 +72,7 @@ def open_directory(path: Path) -> Directory:
     """
     path = path.absolute()
     try:
-        _make(path)
+        make_folders(path)
         path = path.resolve(strict=True)
         status = check(path)
         writable = _claim(path)
@@ -131,12 +132,6 @@ def _is_ours(name: str) -> bool:
 
 def _format_text() -> bytes:
     return f"{_MARK}{FORMAT}\n".encode()
-
-
-def _make(path: Path) -> None:
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        make_folder(folder)
 
 
 def _claim(path: Path) -> bool:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from fusioncache.process.private_files import make_folder
 from fusioncache.store.errors import Refusal
 
 TEMPORARY = "tmp-"
@@ -103,15 +104,6 @@ def _create(path: Path) -> int:
         # Only the last folder: if the store itself is gone, it is not for a file to bring it back.
         make_folder(path.parent)
         return os.open(path, _WRITE, 0o600)
-
-
-def make_folder(path: Path) -> None:
-    """Makes one folder for this user only, if it is not there."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if not path.is_dir():
-            raise
 
 
 def _write(descriptor: int, content: bytes) -> None:

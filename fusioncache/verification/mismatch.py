@@ -15,6 +15,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Executable
 from fusioncache.ir import Binding, Graph, Instance
 from fusioncache.ir.permutation import pick
+from fusioncache.process.private_files import make_folders, open_privately
 from fusioncache.record.schema import record_path
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
@@ -92,8 +93,9 @@ def _save(name: str, text: str) -> str:
     """Writes a report into the cache directory, and returns where it is."""
     path: Path = record_path().parent / "mismatches" / f"{name}-{os.getpid()}-{time.time_ns()}.txt"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(text)
+        make_folders(path.parent)
+        with open(path, "w", opener=open_privately) as file:
+            file.write(text)
     except OSError as error:
         return f"Both definitions could not be written to {path} ({error.strerror})"
     return f"Both definitions are in {path}"

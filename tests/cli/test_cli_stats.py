@@ -57,7 +57,7 @@ next        fusioncache explain          why templates were new
 _COUNTS = f"""
 run                           {FIRST_RUN}
 name                          train.py · GPT · 2023-11-14 22:13
-command                       train.py --depth 4
+command                       train.py --depth
 started                       2023-11-14 22:13:20+00:00
 last saved                    2023-11-14 22:13:20+00:00
 pid                           4321
@@ -274,7 +274,7 @@ def test_stats_as_json(monkeypatch):
     data = json.loads(get_output("stats", "--json"))
     assert data.pop("lifetime")["runs"] == 1
     assert data == {
-        **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth 4"},
+        **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth"},
         **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
         **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
         **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "reused_sizes": 0, "own_sizes": {}},
@@ -359,7 +359,7 @@ def test_a_run_that_ended_says_so(monkeypatch):
 
 def test_names_of_runs():
     noon = 1_700_000_000.0
-    assert format_run_name("train.py --depth 4", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
+    assert format_run_name("train.py --depth", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
     assert format_run_name("train.py", ["A", "B", "C", "D"], noon) == "train.py · A, B and 2 more · 2023-11-14 22:13"
     assert format_run_name("train.py", [], noon, today=noon + 86400) == "train.py · 2023-11-14 22:13"
 

@@ -1,0 +1,228 @@
+"""Decides which texts are written into what outlives a process or is printed: stores, records, reports, messages.
+
+A text of the user's may be a key or a password, wherever it stands. So a string is written only if it is a plain word
+of a few small letters, such as ``gelu``, and its name does not say that it is secret; a key of a dictionary also if it
+is an identifier. What stands for any other string, and for all bytes, is a digest: two digests are equal if and only if
+the values are. It has no digits, so that none is taken for a number of a program::
+
+    hidden str mfkbplcgodhanjeimfkbplcgodhanjei
+
+A digest can be tried out: whoever has it can compare it with that of a guess. One of a text that is named as a secret
+takes 40 ms and 16 MB for each guess. The salt is the same everywhere: processes, ranks and stores share by equal texts.
+
+A program compares texts with what it was derived for. What is stored of it has digests in place of these, and the
+process that loads it puts its own equal texts there, which it had to describe to find the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from functools import lru_cache
+
+
+class Kind(Enum):
+    """What a text is."""
+
+    VALUE = "value"
+    NAME = "name"
+    """A key of a dictionary, or what a class says of its own names."""
+    SECRET = "secret"
+    """A value whose name says that it is secret."""
+    HIDDEN = "hidden"
+    """One of many such values below one name: its digest is a quick one."""
+
+
+LONGEST_KNOWN = 10_000
+"""Characters of the longest text that a stored program may compare."""
+_MOST_KNOWN = 1 << 19
+"""How many texts a process remembers by their digests."""
+COST = 1 << 14
+"""Of the digest of a secret, as a power of two."""
+
+_SECRET = re.compile(
+    r"(?i)secret|passw|passphrase|passcode|(^|_)(pwd|dsn|jwt|cookie)($|_)|(^|_)pin$|credential|auth(?!ors?($|_))|bearer|webhook"
+    r"|(api|access|private|signing|encryption)_?keys?|(access|refresh|session)_?token|(^|_)token($|_)|(^|_)key$"
+)
+_OF_NAMES = frozenset({"_fields", "_member_names_", "_name_"})
+"""Attributes of classes that hold names."""
+_WORD = re.compile(
+    r"[a-z]+\d{0,3}([_-]([a-z]+\d{0,3}|\d{1,2}))*|([A-Z]{1,4}[a-z]+){1,3}|[A-Z]{1,5}|[a-z]{2,12}:\d{1,2}|\d{1,3}|\d{1,4}(\.\d{1,4}){1,3}|\W{0,3}"
+)
+_LONGEST_WORD = 20
+_NAME = re.compile(r"([^\W\d]\w*|\d{1,4})(\.([^\W\d]\w*|\d{1,4}))*")
+_LONGEST_NAME = 128
+_RANDOM = re.compile(r"(?=[a-zA-Z]*\d)[a-zA-Z\d]{16,}|[a-zA-Z]{33,}")
+"""A part of a name that was more likely drawn than chosen."""
+
+_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+_HIDDEN = re.compile(r"'hidden (?:str|bytes) [a-p]{32}'")
+"""What stands for a text in the source of a trace."""
+_SHOWN = re.compile(r"('?)hidden (?:str|bytes) [a-p]{1,32}\1")
+"""The same in any text, which may end in the middle of it."""
+HIDDEN = "(hidden)"
+"""What people are shown in place of a digest."""
+
+_texts: dict[tuple[Kind, type], dict[str | bytes, str]] = {(kind, type_): {} for kind in Kind for type_ in (str, bytes)}
+_known: dict[str, str | bytes] = {}
+
+
+@lru_cache(1 << 14)
+def find_kind(name: str) -> Kind:
+    """Returns what the texts are likely to be that go by a name."""
+    if _SECRET.search(name):
+        return Kind.SECRET
+    return Kind.NAME if name in _OF_NAMES or (name.startswith("__") and name.endswith("__")) else Kind.VALUE
+
+
+def write_text(value: str | bytes, kind: Kind = Kind.VALUE) -> str:
+    """Returns a string or bytes as they may be written: in quotes if everybody may read them, else as a digest."""
+    texts = _texts[kind, type(value)]
+    text = texts.get(value)
+    if text is None:
+        text = repr(value) if _is_open(value, kind) else _hide(value, kind)
+        if len(texts) >= _MOST_KNOWN:
+            forget()
+        texts[value] = text
+    return text
+
+
+def forget() -> None:
+    """Forgets all texts. Programs that compare one are not loaded until it is described again."""
+    _known.clear()
+    for texts in _texts.values():
+        texts.clear()
+
+
+def _is_open(value: str | bytes, kind: Kind) -> bool:
+    if isinstance(value, bytes) or kind in (Kind.SECRET, Kind.HIDDEN):
+        return not value
+    return _is_word(value) or (kind is Kind.NAME and _is_name(value))
+
+
+def _is_word(text: str) -> bool:
+    return len(text) <= _LONGEST_WORD and _WORD.fullmatch(text) is not None
+
+
+def _is_name(text: str) -> bool:
+    is_short = len(text) <= _LONGEST_NAME
+    return is_short and _NAME.fullmatch(text) is not None and _RANDOM.search(text) is None
+
+
+def _hide(value: str | bytes, kind: Kind) -> str:
+    text = f"hidden {type(value).__name__} {_digest(value, kind)}"
+    if len(value) <= LONGEST_KNOWN:
+        _known[text] = value
+    return text
+
+
+def _digest(value: str | bytes, kind: Kind) -> str:
+    content = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+    if kind is Kind.SECRET:
+        found = hashlib.scrypt(content, salt=b"fusioncache secret", n=COST, r=8, p=1, dklen=16)
+    else:
+        found = hashlib.blake2b(content, digest_size=16, person=b"fusioncache text").digest()
+    return found.hex().translate(_LETTERS)
+
+
+def blur(text: str) -> str:
+    """Returns a text for people, without the digests in it."""
+    return _SHOWN.sub(HIDDEN, text)
+
+
+_STRING = r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\""
+_LEXEME = re.compile(
+    r"^[ ]*\w+: \"[^\"\n]*\""  # the type of a value
+    r"|^(?P<place>[ ]*# [^\n]*?:\d+: \t)(?P<line>[^\n]*)"
+    r"|#[^\n]*"
+    r"|\bcheck_string_value\(cache_info_\w+, '[^'\n]*'\)"  # what Thunder says of the call
+    rf"|\b(?:get_parameter|get_buffer|get_submodule|set_buffer)\((?:{_STRING})"  # names of tensors and modules
+    rf"|(?P<access>(?<=[\w\])])\[)?(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})",
+    re.MULTILINE,
+)
+"""What in the Python that Thunder prints may hold texts."""
+
+
+class Untold(ValueError):
+    """A program holds a text that may not be stored, or of which another process would not know what it stands for."""
+
+
+def hide_texts(source: str) -> str:
+    """Returns the source of a trace as it may be stored, with digests in place of texts.
+
+    Raises:
+        Untold: if a text in it was never described, so that nobody who loads the program has it by its digest.
+    """
+    return _LEXEME.sub(_hide_lexeme, source)
+
+
+def _hide_lexeme(found: re.Match[str]) -> str:
+    if found["place"]:
+        return found["place"] + hide_line(found["line"])
+    if found["string"] is None:
+        return found[0]
+    try:
+        value = ast.literal_eval(f"{found['prefix'] or ''}{found['string']}")
+    except (ValueError, SyntaxError) as error:
+        raise Untold("has a text that is made while it runs") from error
+    kind = Kind.NAME if found["access"] else Kind.VALUE
+    secret = _texts[Kind.SECRET, type(value)].get(value)
+    if secret is None and _is_open(value, kind):
+        return found[0]
+    text = secret or f"hidden {type(value).__name__} {_digest(value, kind)}"
+    if text not in _known:
+        raise Untold("has a text that is not stored: it is long, or was made while the program was derived")
+    return f"{found['access'] or ''}{text!r}"
+
+
+def reveal_texts(source: str) -> str:
+    """Returns the source of a trace as it runs, with this process's texts in place of their digests.
+
+    Raises:
+        Untold: if this process has described no text with one of the digests.
+    """
+    return _HIDDEN.sub(_reveal, source) if "hidden " in source else source
+
+
+def _reveal(found: re.Match[str]) -> str:
+    value = _known.get(found[0].strip("'"))
+    if value is None:
+        raise Untold("has a text that was not described here")
+    return repr(value)
+
+
+def hide_line(line: str) -> str:
+    """Returns a line of a user's source without its texts, but for plain words, and without its comment.
+
+    Where it cannot be told where a text ends, the rest of the line is left out.
+    """
+    if "'''" in line or '"""' in line:
+        return "…"
+    names = re.findall(r"\w+", "".join(_hide_parts(line)))
+    return "".join(_hide_parts(line, any(find_kind(name) is Kind.SECRET for name in names))).rstrip()
+
+
+def _hide_parts(line: str, is_secret: bool = True) -> Iterator[str]:
+    position = 0
+    for found in re.finditer(rf"(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})|['\"#]", line):
+        yield line[position : found.start()]
+        if found["string"] is None or "f" in (found["prefix"] or "").lower():
+            yield "" if found[0] == "#" else "…"
+            return
+        text = found["string"][1:-1]
+        yield found[0] if _is_word(text) and not is_secret else "'…'"
+        position = found.end()
+    yield line[position:]
+
+
+_OPTION = re.compile(r"--[A-Za-z][\w.-]{0,63}(?==|$)|-[A-Za-z]")
+
+
+def list_options(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Returns what of a command line may be on record: the script, and the names of options without their values."""
+    script, given = arguments[:1], arguments[1:]
+    found = (_OPTION.match(each) for each in given[: given.index("--") if "--" in given else None])
+    return (*script, *(option[0] for option in found if option))

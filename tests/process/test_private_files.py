@@ -1,0 +1,78 @@
+"""Files are their owner's alone, whatever the mask of the process and whoever made them."""
+
+import os
+import stat
+
+import pytest
+
+from fusioncache.process import sqlite_file
+from fusioncache.process.private_files import make_folders, open_privately
+from fusioncache.record.schema import SCHEMA, record_path
+from fusioncache.record.writer import open_for_writing
+from fusioncache.store import Store
+from fusioncache.store.index import Index
+
+
+@pytest.fixture(autouse=True)
+def _usual_mask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
+    with SCHEMA.write(tmp_path / "new", 1.0) as database:
+        database.execute("INSERT INTO lines (text) VALUES ('[]')")
+        assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
+    assert modes(tmp_path) == {"new": 0o600}
+
+
+def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path):
+    path = tmp_path / "old"
+    with SCHEMA.write(path, 1.0):
+        pass
+    path.chmod(0o644)
+    with sqlite_file.read(path, 1.0):
+        assert modes(tmp_path) == {"old": 0o600}
+    path.chmod(0o666)
+    with SCHEMA.write(path, 1.0):
+        assert modes(tmp_path)["old"] == 0o600
+
+
+def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
+    (tmp_path / "record-12.sqlite").touch()
+    with open_for_writing(record_path(), 1.0):
+        pass
+    assert set(modes(tmp_path).values()) == {0o600} and len(modes(tmp_path)) == 2
+
+
+def test_an_index_is_narrowed(tmp_path):
+    store = Store.open(tmp_path / "store")
+    index = Index(store.directory)
+    index.write([], [])
+    path = store.directory / "index.sqlite"
+    path.chmod(0o644)
+    index.events(1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
+    path = tmp_path / "file"
+    with SCHEMA.write(path, 1.0) as database:
+        database.execute("INSERT INTO lines (text) VALUES (?)", ("zqword" * 1000,))
+    assert b"zqword" in path.read_bytes()
+    with SCHEMA.write(path, 1.0) as database:
+        database.execute("DELETE FROM lines")
+    assert b"zqword" not in path.read_bytes()
+
+
+def test_folders_and_files_are_made_for_their_owner(tmp_path):
+    make_folders(tmp_path / "a" / "b")
+    with open(tmp_path / "a" / "file", "a", opener=open_privately) as file:
+        file.write("x")
+    assert modes(tmp_path) == {"a": 0o700} and modes(tmp_path / "a") == {"b": 0o700, "file": 0o600}

@@ -1,0 +1,169 @@
+"""Which texts are written, and what stands for the others."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusioncache.process import secrets
+from fusioncache.process.secrets import Kind, Untold, blur, find_kind, hide_line, hide_texts, list_options, reveal_texts
+from fusioncache.process.secrets import write_text as write
+
+DIGEST = re.compile(r"hidden (str|bytes) [a-p]{32}")
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch):
+    monkeypatch.setattr(secrets, "COST", 2)
+    secrets.forget()
+
+
+WORDS = [
+    "",
+    "gelu",
+    "bf16",
+    "flash_attention_2",
+    "nearest-exact",
+    "cuda:0",
+    "RMSNorm",
+    "GELU",
+    "10",
+    "0.2.6",
+    " -> "[1:3],
+]
+NAMES = ["LlamaForCausalLM", "layers.0.attention.weight", "num_attention_heads_per_partition", "_private"]
+NEITHER = [
+    *("Llama-2-7b", "two words", "https://user:word@host", "AKIAIOSFODNN7EXAMPLE", "hf_AbCdEf123AbCdEf123AbCdEf123"),
+    *(
+        "123e4567-e89b-12d3-a456-426614174000",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0",
+        "-----BEGIN KEY-----",
+        "a\nb",
+        "\ud800x" * 3,
+    ),
+    *("0123456789abcdef0123456789abcdef", "x" * 20_000),
+]
+
+
+def test_plain_words_are_written_and_names_where_they_are_names():
+    for text in WORDS:
+        assert write(text) == write(text, Kind.NAME) == repr(text)
+    for text in NAMES:
+        assert DIGEST.fullmatch(write(text)) and write(text, Kind.NAME) == repr(text)
+    for text in NEITHER:
+        assert DIGEST.fullmatch(write(text)) and DIGEST.fullmatch(write(text, Kind.NAME)), text
+
+
+@pytest.mark.parametrize("kind", [Kind.SECRET, Kind.HIDDEN])
+def test_nothing_is_written_of_a_secret(kind):
+    for value in [*filter(None, WORDS), *NAMES, *NEITHER, b"gelu"]:
+        assert DIGEST.fullmatch(write(value, kind)), value
+
+
+@given(st.text() | st.binary(), st.text() | st.binary(), st.sampled_from(Kind), st.sampled_from(Kind))
+def test_texts_are_equal_if_and_only_if_values_and_kinds_are(one, other, kind, other_kind):
+    if kind is other_kind:
+        assert (write(one, kind) == write(other, kind)) == (type(one) is type(other) and one == other)
+    elif type(one) is not type(other) or one != other:
+        assert write(one, kind) != write(other, other_kind)
+
+
+def test_a_secret_has_another_digest_than_a_text():
+    assert len({write("hunter two", kind) for kind in (Kind.VALUE, Kind.SECRET)}) == 2
+
+
+def test_names_that_say_it():
+    said = "secret password db_passwd api_key apiKey OPENAI_API_KEY HF_TOKEN token auth_token authorization access_key "
+    said += "AWS_SECRET_ACCESS_KEY credentials private_key signing_key bearer webhook passphrase pin session_token pwd"
+    assert {name: find_kind(name) for name in said.split()} == dict.fromkeys(said.split(), Kind.SECRET)
+    others = "tokenizer author authors pin_memory num_tokens monkey keys activation passes bias name"
+    assert {name: find_kind(name) for name in others.split()} == dict.fromkeys(others.split(), Kind.VALUE)
+    assert find_kind("__qualname__") is Kind.NAME
+
+
+SOURCE = """# Constructed by Transform for execution (took 4 milliseconds)
+import torch
+
+def prologue(*args, **kwargs):
+  # args: "Any"
+  x: "cpu f32[4, 16]" = args[0]
+  t_conv: "cpu f32[16]" = module.get_parameter('Some Conv-1.weight')
+  check_tensor_metadata(x, (4, 16), 'cuda:0', torch.float32, False)
+  s1: "str" = kwargs['access_key']
+  check_string_value(s1, TEXT)
+  check_string_value(cache_info_alias_tensor_indices, '0,1 2')
+  s2: "str" = obj['Zq an item']
+
+  # /home/me/it's.py:31: \t        return F.silu(self.lin(x), "Zq line", 'mean')  # Zq remark
+  return (x, TEXT)
+"""
+
+
+@given(st.text(min_size=1, max_size=30) | st.binary(min_size=1, max_size=9), st.booleans())
+def test_a_source_holds_no_text_when_it_is_stored_and_holds_it_when_it_is_loaded(value, is_secret):
+    secrets.forget()
+    digest = write(value, Kind.SECRET if is_secret else Kind.VALUE)
+    write("Zq an item", Kind.NAME)
+    stored = hide_texts(SOURCE.replace("TEXT", repr(value)))
+    assert "Zq" not in stored and stored.count(repr(digest) if DIGEST.fullmatch(digest) else digest) >= 2
+    shown = SOURCE.replace("TEXT", repr(value)).replace("\"Zq line\", 'mean')  # Zq remark", "'…', 'mean')")
+    assert reveal_texts(stored) == shown
+    secrets.forget()
+    with pytest.raises(Untold, match="has a text that was not described here"):
+        reveal_texts(stored)
+
+
+def test_what_nobody_described_is_not_stored():
+    with pytest.raises(Untold, match="has a text that is not stored"):
+        hide_texts("  check_string_value(s0, 'Zq made while it was derived')")
+    with pytest.raises(Untold, match="has a text that is made while it runs"):
+        hide_texts("  f(x, f'Zq {y}')")
+    write("x " * 10_000)
+    with pytest.raises(Untold, match="has a text that is not stored"):
+        hide_texts(f"  f({'x ' * 10_000!r})")
+
+
+def test_a_word_that_is_a_secret_is_hidden_wherever_it_stands():
+    write("hunter", Kind.SECRET)
+    assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')\n  x = obj['hunter']")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("x = F.gelu(x, approximate='tanh')  # the key is Zq", "x = F.gelu(x, approximate='tanh')"),
+        ("if self.mode == 'Zq x' or self.mode == \"mean\":", "if self.mode == '…' or self.mode == \"mean\":"),
+        ("if password == 'hunter':", "if password == '…':"),
+        ('f(f"{d["hunter"]}") + 1', "f(…"),
+        ("f(b'Zq x', r'Zq\\'x', '#') + 1", "f('…', '…', '#') + 1"),
+        ('f("""Zq', "…"),
+        ('Zq""")', "…"),
+        ("f('Zq \\", "f(…"),
+        ("return x + 1", "return x + 1"),
+    ],
+)
+def test_a_line_of_source_is_shown_without_its_texts(line, shown):
+    assert hide_line(line) == shown
+
+
+_PARTS = st.text("ab'\"#\\ {}", max_size=5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "b", "x = "]), _PARTS, _PARTS), max_size=4), _PARTS)
+def test_no_line_of_source_shows_a_part_of_a_text(texts, comment):
+    line = f"f({', '.join(f'{before}{f"{one}Zq 9{other}"!r}' for before, one, other in texts)})  # {comment}Zq 9"
+    assert "Zq" not in hide_line(line)
+    assert "Zq" not in hide_line(line[: len(line) // 2])
+
+
+def test_people_see_no_digest():
+    digest = write("two words")
+    assert blur(f"{{'a': {digest}, }} [{digest!r}] {digest[:20]}...") == "{'a': (hidden), } [(hidden)] (hidden)..."
+
+
+def test_a_command_line_keeps_its_script_and_the_names_of_options():
+    given = ["train.py", "--token=Zq", "--lr", "0.1", "Zq", "-pZq", "-v", "model.key=Zq", "--a b", "--", "--Zq"]
+    assert list_options(given) == ("train.py", "--token", "--lr", "-p", "-v")
+    assert list_options([]) == () and list_options(["-c"]) == ("-c",)
+    assert list_options(["ipykernel_launcher.py", "-f", "/run/kernel-Zq.json"]) == ("ipykernel_launcher.py", "-f")
