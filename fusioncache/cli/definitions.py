@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fusioncache.process.secrets import hide_line
+
 
 def find_definition(name: str) -> str | None:
     """Returns where a function, a class or a global is defined, with the line as it is there; None if nobody can tell.
@@ -41,7 +43,7 @@ def _find_line(file: Path, names: Sequence[str]) -> str | None:
         source = file.read_text(encoding="utf-8")
         number = _find_number(ast.parse(source), names)
         if number is not None:
-            return f"{file}:{number}: {source.split('\n')[number - 1].strip()}"
+            return f"{file}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
     return None
 
 

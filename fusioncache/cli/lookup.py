@@ -13,6 +13,7 @@ import click
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.explain.relatives import Varying, find_relatives
 from fusioncache.humanize import escape_controls, format_count
+from fusioncache.process.secrets import hide_line
 from fusioncache.record.observations import Line, RegionRecord
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -129,7 +130,7 @@ def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
 
 def _source(line: Line) -> str:
     """Returns a line of source: where it is, and what it says if it is still there."""
-    text = linecache.getline(line.file, line.number).strip()
+    text = hide_line(linecache.getline(line.file, line.number).strip())
     return f"{line}  {text}" if text else str(line)
 
 

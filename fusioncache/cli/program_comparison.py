@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,7 @@ from fusioncache.cli.programs import (
 )
 from fusioncache.cli.terminal import Column, format_table, remove_controls
 from fusioncache.humanize import escape_controls
+from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
     from fusioncache.explain.program_difference import ProgramDifference
@@ -69,7 +70,7 @@ def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
     """Prints all in which two programs differ: the lines of their keys, their reads, and their traces."""
     keys, reads = _compare_keys(a, b), _compare_reads(a, b)
     traces = {
-        name: list(difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm=""))
+        name: list(map(blur, difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="")))
         for name, (one, other) in _compare_traces(a, b).items()
     }
     if as_json:
@@ -182,7 +183,8 @@ def _mark(found: Sequence[ProgramDifference]) -> str:
     """Writes each difference as the line that is only in A and the line that is only in B."""
     lines: list[str] = []
     for difference in found:
-        sides: dict[str, Any] = {"-": difference.before, "+": difference.after}
+        data = difference.data()
+        sides = {"-": data["before"], "+": data["after"]}
         head = " ".join(filter(None, (difference.where, difference.name)))
         lines += [f"{mark} {head} {text}" for mark, text in sides.items() if text is not None]
     return "\n".join(map(escape_controls, lines))

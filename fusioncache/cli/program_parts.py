@@ -17,6 +17,7 @@ from fusioncache.cli.terminal import (
     remove_controls,
 )
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time
+from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
     from fusioncache.program.reads import Read
@@ -50,7 +51,7 @@ def describe_program(program: KeptProgram) -> Part:
 def describe_key(program: KeptProgram) -> Part:
     """Returns what the key is made of, in short; as data with all texts."""
     digests = dict(program.entry.ingredients)
-    data = [{"name": name, "digest": digests.get(name), "text": text} for name, text in program.texts.items()]
+    data = [{"name": name, "digest": digests.get(name), "text": blur(text)} for name, text in program.texts.items()]
     rows = [
         (escape_controls(name), str(_count_lines(text)), digests.get(name, "")[:ID_DIGITS])
         for name, text in program.texts.items()
@@ -60,8 +61,9 @@ def describe_key(program: KeptProgram) -> Part:
 
 def describe_reads(reads: Sequence[Read]) -> Part:
     """Returns what the derivation read beside its key, a line for each; as data with all texts."""
-    data = [{"kind": read.kind, "name": read.name, "text": read.text} for read in reads]
-    rows = [(read.kind, *(cut(escape_controls(text), _LONGEST) for text in (read.name, read.text))) for read in reads]
+    texts = [(read.kind, read.name, blur(read.text)) for read in reads]
+    data = [{"kind": kind, "name": name, "text": text} for kind, name, text in texts]
+    rows = [(kind, *(cut(escape_controls(text), _LONGEST) for text in both)) for kind, *both in texts]
     heading = format_count(len(reads), "read", "reads")
     return Part(format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
 
@@ -69,7 +71,7 @@ def describe_reads(reads: Sequence[Read]) -> Part:
 def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
     """Returns the source of the traces with these names; as data all of each."""
     found = {name: trace for name, trace in select_traces(text).items() if name in names}
-    data: dict[str, Any] = {name: join_sources(trace) for name, trace in found.items()}
+    data: dict[str, Any] = {name: blur(join_sources(trace)) for name, trace in found.items()}
     sources = [highlight_source(remove_controls(source), "python").strip("\n") for source in data.values()]
     return Part("\n\n\n".join(sources), data)
 

@@ -15,6 +15,7 @@ from fusioncache.cli.lookup import make_ambiguity_error
 from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import cut
 from fusioncache.ir.key_text import read_key, read_values
+from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
     from fusioncache.program.reads import Read
@@ -39,8 +40,10 @@ class KeptProgram(KeptEntry):
     @property
     def texts(self) -> Mapping[str, str]:
         """The ingredients of its key, name to text; none if they are of another format."""
+        from fusioncache.store.slots import is_outdated
+
         try:
-            return read_key(self.entry.text)
+            return {} if is_outdated(self.entry.text) else read_key(self.entry.text)
         except ValueError:
             return {}
 
@@ -147,7 +150,7 @@ def format_inputs(arguments: str) -> str:
         arguments: the text of the ingredient that describes all of each.
     """
     found = []
-    for place, text in read_values(arguments).items():
+    for place, text in read_values(blur(arguments)).items():
         named = _PLACE.fullmatch(place)
         if named:
             found.append(f"{named[2]}={_shorten(text)}" if named[1] == "kwargs" else _shorten(text))

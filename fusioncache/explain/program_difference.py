@@ -16,6 +16,7 @@ from fusioncache.explain.change import NONE, shorten_values
 from fusioncache.explain.difference import Texts
 from fusioncache.ir.ingredients import Comparison, kind_of
 from fusioncache.ir.key_text import read_values
+from fusioncache.process.secrets import blur
 
 _LOOKED_INTO = 24
 """Keys whose lines are compared. Of all others, whole ingredients are."""
@@ -64,6 +65,8 @@ class ProgramDifference:
     def sentence(self) -> str:
         """What differs, as the end of a sentence about a program that was derived again."""
         before, after = self.values
+        if self.is_hidden:
+            return f"{self.what} differs (values hidden)"
         if self.before is None:
             return f"{self.what} is {after}, and was not there when this program was made"
         if self.after is None:
@@ -76,6 +79,11 @@ class ProgramDifference:
         return f"{self.what} is {after}, and was {before} when this program was made"
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether it differs in texts that are not shown, and in nothing else."""
+        return None not in (self.before, self.after) and self.data()["before"] == self.data()["after"]
+
+    @property
     def values(self) -> tuple[str, str]:
         """Both descriptions, long ones from where they begin to differ, and ``none`` where there is none."""
         before, after = map(_write_value, (self.before, self.after))
@@ -84,11 +92,13 @@ class ProgramDifference:
     def compare(self, a: str, b: str) -> str:
         """Returns a sentence for two stored programs, of which the first is before; ``a`` and ``b`` are their names."""
         before, after = self.values
-        return f"They differ in {self.what}: {before} in {a}, {after} in {b}."
+        values = "values hidden" if self.is_hidden else f"{before} in {a}, {after} in {b}"
+        return f"They differ in {self.what}: {values}."
 
     def data(self) -> dict[str, str | None]:
         """Returns the difference as JSON has it."""
-        return {"where": self.where, "name": self.name, "what": self.what, "before": self.before, "after": self.after}
+        before, after = (None if text is None else blur(text) for text in (self.before, self.after))
+        return {"where": self.where, "name": self.name, "what": self.what, "before": before, "after": after}
 
 
 def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference, ...]:
@@ -211,7 +221,7 @@ def _write_value(text: str | None) -> str:
     if text is None:
         return NONE
     known = _KNOWN.fullmatch(text)
-    return f"the very `{known[1]}`" if known else _HASH.sub(r"\1", text) or "empty"
+    return f"the very `{known[1]}`" if known else blur(_HASH.sub(r"\1", text)) or "empty"
 
 
 def _rank(name: str) -> int:

@@ -27,7 +27,7 @@ class Notes:
         names: of all attributes that were asked for.
         variables: of the environment.
         queries: what torch was asked, by name and arguments, and what it said.
-        texts: each global and attribute that was noted, what was found, and its description at that moment.
+        texts: each global and attribute that was noted, what was found, its name, and its description at that moment.
     """
 
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Notes:
     names: set[str] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
     queries: Mapping[tuple[str, tuple[Any, ...]], Any] = field(default_factory=dict)
-    texts: list[tuple[str, Any, str]] = field(default_factory=list)
+    texts: list[tuple[str, Any, str, str]] = field(default_factory=list)
 
     def size(self) -> int:
         """Returns how much was noted. Nothing that was noted is taken back."""
@@ -72,12 +72,12 @@ class Account:
 
     def _check_texts(self) -> None:
         """Refuses what is not as it was when it was noted: the trace saw that, and nobody knows when it changed."""
-        for what, value, text in self._notes.texts:
-            if describe(value, what, self._again) != text:
+        for what, value, name, text in self._notes.texts:
+            if describe(value, what, self._again, name) != text:
                 raise NotKept(f"{what} changed while it was used")
 
-    def _describe(self, value: Any, what: str) -> str:
-        return describe(value, what, self._describer)
+    def _describe(self, value: Any, what: str, name: str | None = None) -> str:
+        return describe(value, what, self._describer, name)
 
     def _describe_answers(self) -> list[Read]:
         return [
@@ -95,11 +95,9 @@ class Account:
             if namespace.get(name, ABSENT) is not value:
                 raise NotKept(f"the global {module}.{name} changed while it was used")
             current = lookup.find_global(module, name)
-            text = self._describe(current, f"the global {module}.{name}")
-            if value is ABSENT:
-                builtin.append(Read("builtin", f"{module}.{name}", text))
-            else:
-                found.append(Read("global", f"{module}.{name}", text))
+            kind = "builtin" if value is ABSENT else "global"
+            text = self._describe(current, f"the global {module}.{name}", name if kind == "global" else None)
+            (builtin if value is ABSENT else found).append(Read(kind, f"{module}.{name}", text))
         return builtin + found
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
@@ -123,7 +121,7 @@ class Account:
                 raise NotKept(f"{name} is looked up in a module that is not found under its name, {owner}")
             if vars(module).get(name, ABSENT) is not value:
                 raise NotKept(f"{owner}.{name} changed while it was used")
-            found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}")))
+            found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}", name)))
         return found
 
     def _describe_functions(self) -> list[Read]:
@@ -162,19 +160,20 @@ class Account:
                     raise NotKept(f"{name} of {name_of(cls)} has no value to compare: {reason}")
 
 
-def describe(value: Any, what: str, describer: Describer) -> str:
+def describe(value: Any, what: str, describer: Describer, name: str | None = None) -> str:
     """Returns the text of something that was read.
 
     Args:
         value: what was found.
         what: what people call it.
         describer: what describes it.
+        name: that it goes by, if it may be a text.
 
     Raises:
         NotKept: if it has no value.
     """
     try:
-        return describe_found(value, describer)
+        return describe_found(value, describer, name)
     except NoValue as reason:
         raise NotKept(f"{what} has no value to compare: {reason}") from reason
 

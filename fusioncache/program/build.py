@@ -5,12 +5,13 @@ from __future__ import annotations
 import linecache
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import CodeType
 from typing import Any
 
-from fusioncache.program.bytecode import CompiledProgram, name_file
+from fusioncache.process.secrets import reveal_texts
+from fusioncache.program.bytecode import CompiledProgram, compile_trace, name_file
 from fusioncache.program.cuda_graphs import capture
 from fusioncache.program.derived import FUNCTION_OBJECT
 from fusioncache.program.references import (
@@ -24,7 +25,8 @@ from fusioncache.program.references import (
 from fusioncache.program.resolve import Resolver, resolve_module
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
-from fusioncache.tracing.prologue.quickening import quicken
+from fusioncache.tracing.prologue.quickening import Rewrite, quicken
+from fusioncache.tracing.prologue.rewriting import rewrite
 
 Resolve = Callable[[Reference], Any]
 """Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what
@@ -47,14 +49,14 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
     from thunder.core.trace import TraceTag
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
-    built = [builder.build(trace) for trace in program.traces()]
+    built = [builder.build(trace) for trace in map(_reveal, program.traces())]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
     if backward:
         forward.tags.add(TraceTag.AUGMENTED_FORWARD)
         backward[0].tags.add(TraceTag.BACKWARD)
     return thunder.CacheEntry(
-        _with_stats(quicken(prologue, compiled.rewrite), [effects], backward),
+        _with_stats(quicken(prologue, _find_rewrite(program, compiled)), [effects], backward),
         [checks],
         computation,
         [forward],
@@ -64,6 +66,24 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
         backward,
         program.returns_none_for_gradients,
     )
+
+
+def _reveal(trace: TraceText) -> TraceText:
+    """Returns a trace with this process's texts in place of their digests.
+
+    Raises:
+        ValueError: if this process has no such text.
+    """
+    try:
+        return replace(trace, source=reveal_texts(trace.source))
+    except ValueError as error:
+        raise ValueError(f"its {trace.name} {error}") from error
+
+
+def _find_rewrite(program: ProgramText, compiled: CompiledProgram) -> Rewrite:
+    """Returns what writes the prologue anew: what was compiled of digests does not serve one with texts."""
+    source = program.prologue.source
+    return compiled.rewrite if reveal_texts(source) == source else rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +110,8 @@ class _Builder:
         # Only prologues ask for the function: ``derived.py`` refuses others that do.
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
-        return _execute(trace, self.codes[name_file(trace)], globals_), LoadedTrace(trace, context)
+        code = self.codes.get(name_file(trace)) or compile_trace(trace)
+        return _execute(trace, code, globals_), LoadedTrace(trace, context)
 
     def _resolve(self, reference: Reference) -> Any:
         match reference:
@@ -101,7 +122,7 @@ class _Builder:
             case SymbolReference():
                 return self.resolver.find_function(reference)
             case CudaGraphReference(trace, static_inputs):
-                return capture(self.build(trace)[0], static_inputs)
+                return capture(self.build(_reveal(trace))[0], static_inputs)
         return self.resolve(reference)
 
 

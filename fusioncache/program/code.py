@@ -14,6 +14,7 @@ import hashlib
 import types
 from typing import Any
 
+from fusioncache.program.containers import write_fields
 from fusioncache.program.introspection import by_identity
 from fusioncache.program.literals import LITERALS, is_of_module, write_class_name, write_name
 from fusioncache.program.lookup import find_module_name
@@ -31,9 +32,7 @@ def digest_code(memory: Memory, code: types.CodeType) -> str:
     names = (code.co_name, code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     steps, handlers = code.co_code, code.co_exceptiontable
     lines = [repr((numbers, names, len(steps), len(handlers)))]
-    for constant in code.co_consts:
-        literal = LITERALS.get(id(type(constant)))
-        lines.append(literal(constant) if literal is not None else _write_constant(memory, constant))
+    lines += (_write_constant(memory, constant) for constant in code.co_consts)
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
     result = hashlib.sha256(b"".join((steps, handlers, text))).hexdigest()[:32]
     memory.code_digests[id(code)] = code, result
@@ -41,6 +40,8 @@ def digest_code(memory: Memory, code: types.CodeType) -> str:
 
 
 def _write_constant(memory: Memory, constant: Any) -> str:
+    if type(constant) in (str, bytes):
+        return repr(constant)  # nothing of it is left in the hash
     if isinstance(constant, types.CodeType):
         return f"code {digest_code(memory, constant)}"
     if type(constant) is tuple:
@@ -79,13 +80,14 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
         writer.parts.append(f" in {write_name(function.__globals__.get('__name__'))}")
     if function.__defaults__:
         writer.parts.append(" defaults ")
-        writer.write(function.__defaults__)
+        names = code.co_varnames[: code.co_argcount]
+        write_fields(writer, names[len(names) - len(function.__defaults__) :], function.__defaults__)
     if function.__kwdefaults__:
         writer.parts.append(" keyword defaults ")
         writer.write(function.__kwdefaults__)
-    for cell in function.__closure__ or ():
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         writer.parts.append(" ")
-        writer.write(cell)
+        writer.write_named(name, cell)
     if function.__dict__:
         writer.parts.append(" attributes ")
         writer.write(function.__dict__)

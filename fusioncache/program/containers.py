@@ -10,12 +10,13 @@ import types
 import typing
 import weakref
 from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
 import torch
 
 from fusioncache.program.introspection import by_identity, contents_of_module
-from fusioncache.program.literals import write_name, write_string
+from fusioncache.program.literals import write_name
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
@@ -30,12 +31,22 @@ def write_items(writer: Writer, items: Iterable[object], opening: str = "[", clo
     parts.append(closing)
 
 
+def write_fields(writer: Writer, names: Iterable[object], items: Iterable[object]) -> None:
+    """Writes the items of a tuple in their order, each of which may have a name."""
+    parts = writer.parts
+    parts.append("(")
+    for name, item in zip(chain(names, repeat(None)), items, strict=False):
+        writer.write_named(name, item)
+        parts.append(", ")
+    parts.append(")")
+
+
 def write_pairs(writer: Writer, pairs: Iterable[tuple[object, object]]) -> None:
     """Writes the pairs of a dict in their order."""
     parts = writer.parts
     parts.append("{")
     for key, value in pairs:
-        writer.write(key)
+        writer.write_name(key)
         parts.append(": ")
         writer.write_named(key, value)
         parts.append(", ")
@@ -162,7 +173,7 @@ def _write_union(writer: Writer, value: types.UnionType) -> None:
 
 def _write_type_variable(writer: Writer, value: Any) -> None:
     if writer.enter(value):
-        writer.parts.append(f"{type(value).__name__} {write_string(value.__name__)}")
+        writer.parts.append(f"{type(value).__name__} {write_name(value.__name__)}")
 
 
 def write_module(writer: Writer, value: types.ModuleType) -> None:

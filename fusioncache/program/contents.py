@@ -8,9 +8,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fusioncache.program.containers import ordered_pairs, write_items, write_pairs, write_set
-from fusioncache.program.introspection import by_identity
-from fusioncache.program.literals import LITERALS
+from fusioncache.program.containers import ordered_pairs, write_fields, write_items, write_pairs, write_set
+from fusioncache.program.introspection import by_identity, find_in_class
 from fusioncache.program.writer import Handler, Writer
 
 
@@ -22,14 +21,19 @@ def _literal(read: Callable[[Any], Any]) -> Handler:
     """Returns what writes the exact value of a builtin type that is in a value of a derived one."""
 
     def write(writer: Writer, value: Any) -> None:
-        exact = read(value)
-        writer.parts.append(LITERALS[id(type(exact))](exact))
+        writer.write(read(value))
 
     return write
 
 
 def _sequence(iterate: Callable[[Any], Iterable[object]], opening: str = "[", closing: str = "]") -> Handler:
     return lambda writer, value: write_items(writer, iterate(value), opening, closing)
+
+
+def _write_tuple(writer: Writer, value: tuple[object, ...]) -> None:
+    """Writes the items of a tuple, whose class may have names for them."""
+    names = find_in_class(type(value), "_fields")
+    write_fields(writer, names if type(names) is tuple else (), tuple.__iter__(value))
 
 
 def _pairs(read: Callable[[Any], Iterable[tuple[object, object]]]) -> Handler:
@@ -63,7 +67,7 @@ CONTENTS: dict[int, Handler] = by_identity(
     (complex, _literal(complex.__complex__)),
     (str, _literal(str.__str__)),
     (bytes, _literal(bytes.__bytes__)),
-    (tuple, _sequence(tuple.__iter__, "(", ")")),
+    (tuple, _write_tuple),
     (list, _sequence(list.__iter__)),
     (dict, _pairs(dict.items)),
     (set, _set(set.__iter__)),

@@ -22,8 +22,9 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
-from fusioncache.program.literals import LITERALS, digest, write_string
+from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
 from fusioncache.program.refusal import NoValue
@@ -34,7 +35,9 @@ from fusioncache.program.watched_tables import WatchedTables
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
 
-_PLAIN = frozenset({type(None), bool, int, float, complex, bytes, type(...), type(NotImplemented)})
+_PLAIN = frozenset({type(None), bool, int, float, complex, type(...), type(NotImplemented)})
+_TEXTS = frozenset({str, bytes})
+_MAY_BE_SECRET = frozenset({*_TEXTS, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
 _BEGINNING = 60
 _BYSTANDERS = {
@@ -127,8 +130,8 @@ class Definitions:
         kind = type(value)
         if kind in _PLAIN:
             return repr(value)
-        if kind is str:
-            return write_string(value)
+        if kind in _TEXTS:
+            return write_text(value)
         # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
         key = value if kind is FunctionType else id(value)
         known = self._known.get(key)
@@ -338,7 +341,7 @@ class Definitions:
 
     def _name_mapping(self, value: Mapping[Any, Any]) -> str:
         name = self.name
-        pairs = sorted([f"{name(key)}: {name(item)}" for key, item in list(value.items())])
+        pairs = sorted([f"{name(key)}: {self._name_item(key, item)}" for key, item in list(value.items())])
         return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
@@ -363,9 +366,17 @@ class Definitions:
     def _name_all(self, sign: str, values: Iterable[Any]) -> str:
         return f"{sign}({', '.join(map(self.name, values))})"
 
+    def _name_item(self, name: object, value: Any) -> str:
+        """Returns the name of what has a name of its own, by which a text may be secret."""
+        if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not Kind.SECRET:
+            return self.name(value)
+        self._passing.append(None)
+        return self.describer.describe(value, name)
+
     def _name_items(self, sign: str, values: Mapping[str, Any]) -> str:
         # The hash that a symbol remembers is another one in each process.
-        return f"{sign}({', '.join([f'{key}={self.name(item)}' for key, item in values.items() if key != '_hash'])})"
+        named = [f"{key}={self._name_item(key, item)}" for key, item in values.items() if key != "_hash"]
+        return f"{sign}({', '.join(named)})"
 
 
 _read_function = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__closure__")

@@ -1,6 +1,7 @@
 """From what Thunder made of a model, one of its cache entries, to a program as data.
 
-What is written is what runs: the source that was compiled, and the globals of the function that came of it.
+What is written is what runs: the source that was compiled, with digests in place of a user's texts, and the globals of
+the function that came of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from fusioncache.process.secrets import hide_texts
 from fusioncache.program.code import list_names
 from fusioncache.program.cuda_graphs import find_captured
 from fusioncache.program.references import (
@@ -118,14 +120,15 @@ class _TraceWriter:
             raise NotKept(f"its {name} takes values from where another process cannot")
         if function.__defaults__ or function.__kwdefaults__ or function.__closure__:
             raise NotKept(f"its {name} has values of its own")
+        try:
+            source = hide_texts(source)
+            check_source(name, source)
+        except ValueError as error:
+            raise NotKept(f"its {name} {error}") from error
         imported = _imported_names(source)
         # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
         names = sorted(function.__globals__.keys() & list_names(function.__code__) - imported - _OF_EACH - {name})
         context = {used: self._refer(used, function.__globals__[used]) for used in names}
-        try:
-            check_source(name, source)
-        except ValueError as error:
-            raise NotKept(f"its {name} {error}") from error
         return TraceText(name, source, context)
 
     def _refer(self, name: str, value: Any) -> Reference:

@@ -56,17 +56,21 @@ class Describer:
         self._look_at_classes()
         return Describer(self._memory.copy())
 
-    def describe(self, value: object) -> str:
+    def describe(self, value: object, name: object = None) -> str:
         """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
 
         Objects that a walk met have the walk's name for them. All others have names of this text alone, but for tensors
         and bare ``object()``s: so describe things in the order in which those were that they are compared with.
 
+        Args:
+            value: to describe.
+            name: that it goes by, if it has one: it says whether texts are secret.
+
         Raises:
             NoValue: if it has no value.
         """
         writer = self._writer(digests=True)
-        self._write(writer, value)
+        self._write(writer, value, name)
         return writer.text()
 
     def outline(self, values: Iterable[object]) -> list[str]:
@@ -109,11 +113,11 @@ class Describer:
         name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
         return f"{name} {digest(self.describe(function))}"
 
-    def walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
+    def walk(self, path: str, value: object, name: object = None) -> Iterator[tuple[str, str]]:
         """Yields each part of a value: its path, which has no spaces, and a text.
 
         Modules of torch.nn are walked into, attribute by attribute; everything else is one text. Classes are named in
-        the texts, and ``classes`` says what they are.
+        the texts, and ``classes`` says what they are. For a name see ``describe``.
 
         Raises:
             NoValue: if a part has no value. The reason begins with its path.
@@ -123,7 +127,7 @@ class Describer:
                 yield from self._walk_module(path, value)
             else:
                 writer = self._writer(path)
-                self._write(writer, value)
+                self._write(writer, value, name)
                 yield path, writer.text()
         except RecursionError as error:
             raise NoValue(f"{path}: modules are nested too deeply") from error

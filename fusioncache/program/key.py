@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import CO_VARARGS
+from itertools import chain, repeat
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
@@ -17,6 +20,7 @@ from fusioncache.program.class_lines import ClassTexts, write_classes
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, WriteThunder, write_function_map, write_thunder
+from fusioncache.program.introspection import find_in_class
 from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
@@ -24,6 +28,7 @@ from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.tensors import write_layout
 from fusioncache.program.versions import read_versions
+from fusioncache.store.slots import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.lengths.arguments import Place, find_integers, find_tensors
 from fusioncache.tracing.passes.collector import without_collector
@@ -31,7 +36,7 @@ from fusioncache.tracing.passes.collector import without_collector
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 4
+FORMAT = PROGRAM_FORMAT
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
@@ -139,7 +144,7 @@ def _make_key(
     texts = {"program format": str(FORMAT)}
     for name, lines in {
         "model": write_lines(_read_model(describer, compile_data)),
-        "arguments": write_lines(_read_arguments(describer, args, kwargs)),
+        "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
         "state": write_lines(read_state(compile_data)),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
         "function map": write_function_map(definitions, compile_data.executors_list, writers.thunder),
@@ -200,7 +205,9 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
                 yield from describer.walk(f"{kind}.{name}", value)
 
 
-def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[NamedValue]:
+def _read_arguments(
+    describer: Describer, function: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[NamedValue]:
     """Yields what the function is called with: how many arguments there are, then what each holds, by its place.
 
     Thunder makes a program for each number and each text. Of tensors it is all but their numbers, and which of them,
@@ -208,6 +215,7 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
 
     Args:
         describer: has described the model, so that it knows its parameters.
+        function: that is called.
         args: by position.
         kwargs: by name, in their order: a function may see it.
 
@@ -215,10 +223,27 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
         NoValue: if one has no value that could be compared, as an open file.
     """
     yield "args", " ".join((str(len(args)), *map(escape_name, kwargs)))
-    for position, value in enumerate(args):
-        yield from describer.walk(_name_argument(position), value)
+    for position, (value, name) in enumerate(zip(args, _list_parameters(function), strict=False)):
+        yield from describer.walk(_name_argument(position), value, name)
     for name, value in kwargs.items():
-        yield from describer.walk(_name_argument(name), value)
+        yield from describer.walk(_name_argument(name), value, name)
+
+
+def _list_parameters(function: Any) -> Iterator[str | None]:
+    """Yields the names by which a function takes what it is given by position, without end; None where it has none."""
+    import torch
+
+    first = 0
+    if isinstance(function, torch.nn.Module):
+        own = vars(function).get("forward")
+        first, function = (0, own) if own is not None else (1, find_in_class(type(function), "forward"))
+    if type(function) is MethodType:
+        first, function = 1, function.__func__
+    if type(function) is not FunctionType:
+        return repeat(None)
+    code = function.__code__
+    rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & CO_VARARGS else None
+    return chain(code.co_varnames[first : code.co_argcount], repeat(rest))
 
 
 def _write_classes(describer: Describer, write: Callable[[Mapping[str, ClassTexts]], str]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The texts of values that are nothing but what they say: numbers, strings, dtypes, and names of all kinds.
 
 Two such values have equal texts if and only if they are of one type and equal to the last bit: 1, 1.0 and True differ,
-and so do 0.0 and -0.0; NaN equals itself. Only exact types are here, so that no code of a subclass runs.
+and so do 0.0 and -0.0; NaN equals itself. Only exact types are here, so that no code of a subclass runs. Which strings
+are written out, ``process/secrets.py`` decides.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ from typing import Any
 
 import torch
 
+from fusioncache.process.secrets import Kind, write_text
 from fusioncache.program.introspection import by_identity
 
-LONGEST = 200
-"""Characters of the longest string that is written out. A longer one is written as its hash."""
-
 _PLAIN_NAME = re.compile(r"[\w.<>\-]+")
-_SECRET = re.compile(r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth|(^|_)token($|_)|(^|_)key$")
 
 
 def digest(text: str) -> str:
@@ -28,10 +26,10 @@ def digest(text: str) -> str:
 
 
 def write_name(name: object) -> str:
-    """Returns a name of a class, a function or a module as it is if it is a plain one, else quoted."""
+    """Returns a name of a class, a function or a module as it is if it is a plain one, else as a text."""
     if type(name) is str and _PLAIN_NAME.fullmatch(name):
         return name
-    return write_string(name) if type(name) is str else "(unnamed)"
+    return write_text(name, Kind.NAME) if type(name) is str else "(unnamed)"
 
 
 _module_of = type.__dict__["__module__"].__get__
@@ -48,27 +46,6 @@ def is_of_module(cls: type, module: str) -> bool:
     return write_class_name(cls).startswith(f"{module}.")
 
 
-def may_be_secret(name: str) -> bool:
-    """Returns whether the string that goes by a name may be one that is not to be written out."""
-    return _SECRET.search(name) is not None
-
-
-def hash_string(value: str) -> str:
-    """Returns what stands for a string that is long or may be secret."""
-    return f"str of {len(value)} characters, hash {digest(value)}"
-
-
-def write_string(value: str) -> str:
-    """Returns a string in quotes, or its hash if it is long."""
-    return repr(value) if len(value) <= LONGEST else hash_string(value)
-
-
-def _write_bytes(value: bytes) -> str:
-    if len(value) <= LONGEST:
-        return repr(value)
-    return f"bytes of {len(value)}, hash {hashlib.sha256(value).hexdigest()[:32]}"
-
-
 def _write_integer(value: int) -> str:
     return repr(value) if value.bit_length() <= 1024 else hex(value)  # Python refuses very long ones in decimal
 
@@ -83,8 +60,8 @@ LITERALS: dict[int, Callable[[Any], str]] = by_identity(
     (int, _write_integer),
     (float, repr),
     (complex, _write_complex),
-    (str, write_string),
-    (bytes, _write_bytes),
+    (str, write_text),
+    (bytes, write_text),
     (type(Ellipsis), repr),
     (type(NotImplemented), repr),
     (torch.dtype, repr),

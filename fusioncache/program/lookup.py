@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import hashlib
 import os
 import sys
 import types
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
+from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.introspection import ABSENT, contents_of_module, find_in_class
 
 _UNSET = "unset"
@@ -59,8 +59,8 @@ QUERIES = (
 class Describing(Protocol):
     """What describes values."""
 
-    def describe(self, value: object) -> str:
-        """Returns the text of a value."""
+    def describe(self, value: object, name: object = None) -> str:
+        """Returns the text of a value, which may go by a name."""
 
 
 def find_module(name: object) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def describe_variable(name: str) -> str:
         value = os.environ[name]
     except KeyError:
         return _UNSET
-    return f"set, hash {hashlib.sha256(os.fsencode(value)).hexdigest()[:32]}"
+    return f"set, {write_text(value, Kind.SECRET if find_kind(name) is Kind.SECRET else Kind.HIDDEN)}"
 
 
 def write_question(name: str, args: tuple[Any, ...]) -> str:

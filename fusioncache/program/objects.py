@@ -129,7 +129,13 @@ def find_handler(cls: type) -> Handler:
             write_attributes(writer, layout.read_attributes(value), is_module)
             writer.parts.append(">")
 
+    if is_enumeration(cls):
+        return lambda writer, value: writer.write_below(_name_of_member(layout, value), write, value)
     return write
+
+
+def _name_of_member(layout: Layout, value: object) -> object:
+    return None if layout.attributes is None else layout.attributes(value).get("_name_")
 
 
 def find_plain_layout(cls: type) -> Layout | None:

@@ -4,7 +4,10 @@ A transform or an executor may change a program in any way, and nothing of it is
 what it depends on. There is a small protocol for this, and transforms and executors of anybody may follow it::
 
     def cache_key(self) -> str:
-        \"\"\"Returns what the programs that this takes part in depend on, beside its inputs: options, versions.\"\"\"
+        \"\"\"Returns what the programs that this takes part in depend on, beside its inputs: options, versions.
+
+        It is stored as it is, so there must be no secret in it.
+        \"\"\"
 
 Those of Thunder's own that are listed here do without. Programs with any other are not kept.
 """
@@ -88,7 +91,7 @@ def _read_own_options(describer: Describer, definitions: Definitions, compile_da
     for group in ("compile_options", "debug_options"):
         options = known[group] if isinstance(known[group], dict) else vars(known[group])
         for name, value in sorted(options.items(), key=lambda option: str(option[0])):
-            yield f"{group}.{_write_name(name)}", describer.describe(value)
+            yield f"{group}.{_write_name(name)}", describer.describe(value, name)
 
 
 def _name_of(executor: Any) -> str:

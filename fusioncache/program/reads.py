@@ -2,7 +2,7 @@
 
 A read says what was found where: a global or a builtin of a module, an attribute of a module, a function whose code
 ran, a class, a variable of the environment, or what torch says of its state. Texts are those of a ``Describer``, so
-that two of them are equal if a trace could not tell what they stand for apart. A variable's text is a hash.
+that two of them are equal if a trace could not tell what they stand for apart. A variable's text is a digest.
 
 What is stored are the reads in the order in which they were described, which is that in which they are to be compared::
 
@@ -21,7 +21,7 @@ from fusioncache.program import lookup
 from fusioncache.program.introspection import ABSENT
 from fusioncache.program.lookup import Describing
 
-FORMAT = 1
+FORMAT = 2
 
 KINDS = ("variable", "query", "builtin", "global", "attribute", "function", "class")
 """Every kind of read, in the order in which they are recorded: what is likely to differ and quick to compare first."""
@@ -105,7 +105,7 @@ def find_text(kind: str, name: str, describer: Describing) -> str | None:
         if kind == "query":
             return lookup.ask(name, describer)
         found = _find(kind, name)
-        return describe_found(found, describer)
+        return describe_found(found, describer, _split(name, ".")[1] if kind in ("global", "attribute") else None)
     except Exception:  # what is found is anybody's, and whatever it does instead of answering is a difference
         return None
 
@@ -123,8 +123,8 @@ def _split(name: str, mark: str) -> tuple[str, str]:
     return module, rest
 
 
-def describe_found(value: object, describer: Describing) -> str:
-    """Returns the text of something that was read.
+def describe_found(value: object, describer: Describing, name: str | None = None) -> str:
+    """Returns the text of something that was read under a name.
 
     Raises:
         Exception: whatever the describer raises.
@@ -133,4 +133,4 @@ def describe_found(value: object, describer: Describing) -> str:
         return "nothing"
     if lookup.is_environment(value):
         return f"the environment, found by {describer.describe(lookup.list_environment_parts())}"
-    return describer.describe(value)
+    return describer.describe(value, name)

@@ -136,7 +136,7 @@ class Recorder(hooks.Observer):
         found = namespace.get(name, ABSENT)
         self._notes.globals[id(namespace), name] = namespace, found
         value = found if found is not ABSENT else vars(builtins).get(name, ABSENT)
-        self._note_text(f"the global {lookup.find_module_name(namespace)}.{name}", value)
+        self._note_text(f"the global {lookup.find_module_name(namespace)}.{name}", value, name)
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
@@ -276,17 +276,17 @@ class Recorder(hooks.Observer):
             if (owner, name) in _NOT_READ:
                 return f"reads {owner}.{name}"
             self._notes.attributes[id(module), name] = module, found
-            self._note_text(f"{owner}.{name}", found)
+            self._note_text(f"{owner}.{name}", found, name)
             self._seen.add((id(module), name))
         if type(module) is not types.ModuleType:
             self._notes.classes.setdefault(id(type(module)), type(module))
         return None
 
-    def _note_text(self, what: str, value: Any) -> None:
+    def _note_text(self, what: str, value: Any, name: str) -> None:
         """Notes what something is at this moment, to which it is compared when the trace is made."""
         if self._reason is None:
             try:
-                self._notes.texts.append((what, value, describe(value, what, self._early)))
+                self._notes.texts.append((what, value, name, describe(value, what, self._early, name)))
             except Exception as error:  # among them that it has no value
                 self._refuse(str(error))
 

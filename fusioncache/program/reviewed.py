@@ -21,7 +21,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
 from fusioncache.program.introspection import by_identity, is_derived
-from fusioncache.program.literals import is_of_module, write_class_name, write_string
+from fusioncache.program.literals import is_of_module, write_class_name, write_name
 from fusioncache.program.process_groups import describe_group
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
@@ -62,13 +62,13 @@ def _write_overloads(writer: Writer, value: OpOverloadPacket) -> None:
 
 
 def _write_higher_order(writer: Writer, value: HigherOrderOperator) -> None:
-    writer.parts.append(f"<operator of higher order {write_string(value._name)}>")
+    writer.parts.append(f"<operator of higher order {write_name(value._name)}>")
 
 
 def _write_symbol(writer: Writer, value: Symbol) -> None:
     """Writes a symbol of Thunder's without the hash that it remembers."""
     if writer.enter(value):
-        writer.parts.append(f"<symbol {write_string(value.name)} ")
+        writer.parts.append(f"<symbol {write_name(value.name)} ")
         writer.write((_name_of_id(value.id), value.is_prim, value.is_fusion, value.executor, value._module))
         writer.write((value.meta, value.python_impl, value._bind_postprocess, value.python_printer))
         writer.write((value._print_as_impl, [str(tag) for tag in value.tags or ()]))
@@ -102,7 +102,8 @@ def _write_group(writer: Writer, value: Any) -> None:
 def _write_path(writer: Writer, value: pathlib.PurePath) -> None:
     """Writes a path without the text and the hash that it remembers once it was asked for them."""
     writer.write_class(type(value))
-    writer.parts.append(f" {write_string(str(value))}")
+    writer.parts.append(" ")
+    writer.write(str(value))
 
 
 def _write_by_text(writer: Writer, value: object) -> None:
@@ -134,7 +135,7 @@ def _write_bound_function(writer: Writer, value: Any) -> None:
 
 def _write_dispatcher(writer: Writer, value: Any) -> None:
     """Writes a function of numpy's that asks its arguments' classes first."""
-    writer.parts.append(f"<numpy {write_string(value.__qualname__)} ")
+    writer.parts.append(f"<numpy {write_name(value.__qualname__)} ")
     writer.write(value._implementation)
     writer.parts.append(">")
 

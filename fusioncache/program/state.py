@@ -9,21 +9,19 @@ Under one no program is kept. Random numbers, the number of threads and the like
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
 from fusioncache.backends.torch_settings import read_torch_settings, read_variables
 from fusioncache.ir.key_text import NamedValue
-from fusioncache.program.literals import digest
+from fusioncache.process.secrets import find_kind, write_text
 from fusioncache.program.refusal import NotKept
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
 """What the names of variables begin with that Thunder and nvFuser read while a program is derived."""
-_HARMLESS = re.compile(r"'(\d{0,4}|true|false|yes|no|on|off)'", re.IGNORECASE)
-"""The values that are no secret."""
 
 
 def read_state(compile_data: Any) -> Iterator[NamedValue]:
@@ -110,6 +108,8 @@ def _write_autocast_stack(stack: Iterable[Any]) -> str:
 
 
 def read_variables_of_thunder() -> Iterator[NamedValue]:
-    """Yields each variable that is set, by name. A value that may be a secret is there as its hash."""
+    """Yields each variable that is set, by name, with its value as a text that may be written."""
     for name, value in read_variables(_PREFIXES, (), ()):
-        yield name, value if _HARMLESS.fullmatch(str(value)) else f"hash {digest(str(value))}"
+        now = os.environ.get(name, "")
+        # One that was changed has both values.
+        yield name, write_text(now if value == repr(now) else str(value), find_kind(name))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fusioncache.ir import strict_json
 from fusioncache.program.references import CudaGraphReference, TemplateReference, TraceText, decode_trace, encode_trace
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from fusioncache.program.literals import LITERALS, digest, may_be_secret
+from fusioncache.process.secrets import Kind, find_kind, write_text
+from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.memory import Memory
 from fusioncache.program.refusal import NoValue, TooMuch
 
@@ -25,6 +26,10 @@ MOST_VALUES = 1_000_000
 DEEPEST = 150
 LONGEST_TEXT = 10_000
 """Characters that are written out of one text: a table of words may be a part of a model."""
+_ABOUT_SECRETS = frozenset({"name", "type", "_name_"})
+"""What a secret may have beside its value."""
+MOST_SECRETS = 16
+"""How many texts below one name that says so are written as secrets, which takes long."""
 
 Handler = Callable[["Writer", Any], None]
 """Writes a value of the type that it stands for."""
@@ -46,7 +51,9 @@ class Writer:
         "_digests",
         "_find_handler",
         "_journal",
+        "_kind",
         "_names",
+        "_secrets",
         "classes",
         "memory",
         "parts",
@@ -76,6 +83,8 @@ class Writer:
         self.path = path
         self._names: MutableMapping[int, str] = {} if path is None else memory.names
         self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
+        self._kind = Kind.VALUE
+        self._secrets = 0
         self._depth = 0
         self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
@@ -99,7 +108,7 @@ class Writer:
             raise TooMuch(f"there are more than {MOST_VALUES} values")
         literal = LITERALS.get(id(type(value)))
         if literal is not None:
-            self.parts.append(literal(value))
+            self.parts.append(literal(value) if self._kind is Kind.VALUE else self._write_of_kind(value, literal))
             return
         if self.memory.met is not None:
             self.memory.met.append(value)
@@ -110,11 +119,40 @@ class Writer:
         self._depth -= 1
 
     def write_named(self, name: object, value: object) -> None:
-        """Writes a value that has a name, by which a string may be a secret one."""
-        if type(value) is str and type(name) is str and may_be_secret(name):
-            self.parts.append(f"str, hash {digest(value)}")
-        else:
-            self.write(value)
+        """Writes a value that has a name, by which it and what it consists of may be secret, or names themselves."""
+        before = self._begin(name)
+        self.write(value)
+        self._kind = before
+
+    def write_name(self, name: object) -> None:
+        """Writes what a dictionary or an object has a value under."""
+        before, self._kind = self._kind, Kind.NAME
+        self.write(name)
+        self._kind = before
+
+    def write_below(self, name: object, write: Callable[[Writer, Any], None], value: object) -> None:
+        """Has something that has a name written by a function."""
+        before = self._begin(name)
+        write(self, value)
+        self._kind = before
+
+    def _begin(self, name: object) -> Kind:
+        """Begins to write what has a name, and returns what kind of texts was written before."""
+        before, kind = self._kind, find_kind(name) if type(name) is str else Kind.VALUE
+        if before is Kind.SECRET:
+            kind = Kind.NAME if type(name) is str and name in _ABOUT_SECRETS else Kind.SECRET
+        elif kind is Kind.SECRET:
+            self._secrets = 0
+        self._kind = kind
+        return before
+
+    def _write_of_kind(self, value: Any, literal: Callable[[Any], str]) -> str:
+        if type(value) not in (str, bytes):
+            return literal(value)
+        if self._kind is Kind.SECRET:
+            self._secrets += 1
+            return write_text(value, Kind.SECRET if self._secrets <= MOST_SECRETS else Kind.HIDDEN)
+        return write_text(value, self._kind)
 
     def write_class(self, cls: type) -> None:
         """Writes the name of a class, and notes that the text depends on it."""
@@ -183,11 +221,12 @@ class Writer:
         self._restore(before)
         return text
 
-    def _state(self) -> tuple[int, ...]:
-        return len(self.parts), len(self._journal), len(self.classes), self._depth, self._count, self.memory.lasting
+    def _state(self) -> tuple[Any, ...]:
+        counts = len(self.parts), len(self._journal), len(self.classes), self._depth, self._count, self.memory.lasting
+        return (*counts, self._secrets, self._kind)
 
-    def _restore(self, state: tuple[int, ...]) -> None:
-        parts, journal, classes, self._depth, self._count, self.memory.lasting = state
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        parts, journal, classes, self._depth, self._count, self.memory.lasting, self._secrets, self._kind = state
         del self.parts[parts:]
         for table, key in self._journal[journal:]:
             del table[key]

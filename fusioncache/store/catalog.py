@@ -13,6 +13,7 @@ from fusioncache.store.entry import Entry, Summary, sort_newest_first, summary
 from fusioncache.store.errors import Refusal
 from fusioncache.store.index import Busy, Event, Index
 from fusioncache.store.journal import Journal
+from fusioncache.store.slots import is_outdated
 
 
 def list_entries(disk: DiskStore, journal: Journal) -> tuple[Summary, ...]:
@@ -49,7 +50,7 @@ def find_nearest(journal: Journal, key: Key, backend: str) -> str:
 
 
 def read_texts(disk: DiskStore, journal: Journal) -> Mapping[str, str]:
-    """Returns the whole text of each entry's key, by its digest.
+    """Returns the whole text of each entry's key, by its digest, but for programs of another format.
 
     Raises:
         OSError: if the directory cannot be read.
@@ -58,7 +59,8 @@ def read_texts(disk: DiskStore, journal: Journal) -> Mapping[str, str]:
     known = _ask(journal, lambda index: index.texts()) or {}
     ids = {item.digest: f"{item.digest}.{item.backend}" for item in listed}
     missing = filter(None, (read_entry(disk, id_) for digest, id_ in ids.items() if digest not in known))
-    return {**known, **{entry.digest: entry.text for entry in missing}}
+    texts = {**known, **{entry.digest: entry.text for entry in missing}}
+    return {digest: text for digest, text in texts.items() if not is_outdated(text)}
 
 
 def read_contents(disk: DiskStore, journal: Journal, name: str) -> Mapping[str, bytes]:

@@ -17,6 +17,7 @@ from fusioncache.store.files import TEMPORARY, remove
 from fusioncache.store.folders import EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.leases import find_leased
 from fusioncache.store.locks import FileLock, SweepLock
+from fusioncache.store.slots import is_outdated
 
 FILL = 0.9
 """How full a store is that was too full, so that the next save does not have to clean up again."""
@@ -44,11 +45,11 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """An entry's file, the objects that it needs (None if only another version can say), and whether it is spoilt."""
+    """An entry's file, the objects that it needs (None if only another version can say), and whether it is useless."""
 
     file: EntryFile
     objects: frozenset[str] | None
-    damaged: bool = False
+    useless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,10 @@ class Sweeper:
             entry = self.entries.get(id_)
         except Refusal as refusal:
             other = refusal.reason == OTHER_FORMAT
-            return _Seen(file, None if other else frozenset(), damaged=not other)
-        return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts) if entry else frozenset())
+            return _Seen(file, None if other else frozenset(), useless=not other)
+        if entry is None:
+            return _Seen(file, frozenset())
+        return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
 
     def _remove_litter(self, max_age: float) -> int:
         litter = [*self.entries.find_litter(), *self.objects.find_litter()]
@@ -155,7 +158,7 @@ def _choose_victims(
     for id_, entry in sorted(seen.items(), key=lambda item: _turn(item[1].file, item[0], now)):
         if id_ in used or entry.objects is None:
             continue
-        useless = entry.damaged or not entry.objects <= sizes.keys()
+        useless = entry.useless or not entry.objects <= sizes.keys()
         if useless or total > goal or _age(entry.file, now) > max_age:
             victims.append(id_)
             users.subtract(entry.objects)

@@ -15,6 +15,7 @@ from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encode_entry
 from fusioncache.store.errors import Refusal, RemoteError, StoreError
 from fusioncache.store.remote import Remote, RemoteFiles
+from fusioncache.store.slots import is_outdated
 from fusioncache.store.store import Store
 
 _AT_ONCE = 8
@@ -186,6 +187,8 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         entry = remote.entry(id_)
         if entry is None:
             return  # it was removed meanwhile
+        if is_outdated(entry.text):
+            raise Refusal(OTHER_FORMAT)
         missing = {part.object: part.size for part in entry.artifacts if sizes.get(part.object) != part.size}
         if not dry_run and disk.save(entry, remote.contents(entry, disk.max_bytes, here)) is None:
             tally.add(skipped=1)  # somebody else was faster
@@ -226,6 +229,8 @@ def _find_missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Ta
 
     def look(id_: str) -> None:
         entry = disk.entries.get(id_)
+        if entry and is_outdated(entry.text):
+            raise Refusal(OTHER_FORMAT)
         if entry and _has(remote, there, entry):
             tally.add(skipped=1)
         elif entry:

@@ -7,11 +7,23 @@ are in one more. What programs at several lengths have in common is a family, of
 
 from __future__ import annotations
 
+from fusioncache.ir.key_text import read_key
+
+PROGRAM_FORMAT = 5
+"""Of the keys of programs, their texts and their reads. Those of another format are not shown, copied or compared."""
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""
 SIZES_SLOT = "sizes"
 FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
 """In the order in which they are looked into."""
+
+
+def is_outdated(key: str) -> bool:
+    """Returns whether the text of a key is that of a program, or of a family of programs, of another format."""
+    try:
+        return read_key(key).get("program format", str(PROGRAM_FORMAT)) != str(PROGRAM_FORMAT)
+    except ValueError:  # of what is no key, the store says so
+        return False
 
 
 def is_program(backend: str) -> bool:

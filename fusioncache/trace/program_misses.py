@@ -16,7 +16,7 @@ from fusioncache.ir import Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.program.reads import ReadDifference
 from fusioncache.store import Store
-from fusioncache.store.slots import is_program
+from fusioncache.store.slots import is_outdated, is_program
 
 _MOST_COMPARED = 32
 """How many stored programs of one name are compared, the newest first."""
@@ -45,6 +45,6 @@ def _compare_read(difference: ReadDifference) -> ProgramDifference:
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
     entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
     known = [store.entry(each.digest, each.backend) for each in entries]
-    texts = [read_key(entry.text) for entry in known if entry is not None]
+    texts = [read_key(entry.text) for entry in known if entry is not None and not is_outdated(entry.text)]
     nearest = find_nearest_program(key.texts, texts)
     return () if nearest is None else compare_program_keys(texts[nearest], key.texts)

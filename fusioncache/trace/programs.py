@@ -303,7 +303,7 @@ class ProgramKeeper:
             return
         logger.info("a program can neither be loaded nor kept", exc_info=error)
         if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
-            warn(f"what Thunder makes of a model is neither loaded nor kept: {error!r}")
+            warn(f"what Thunder makes of a model is neither loaded nor kept: {type(error).__name__}")
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:

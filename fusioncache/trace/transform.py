@@ -398,4 +398,4 @@ class FusionCache(Transform):
     def _report_failure(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
         if self._ledger.count_bypass(f"failed: {type(error).__name__}"):
-            warn(f"{what} stays as Thunder made it: {error!r}")
+            warn(f"{what} stays as Thunder made it: {type(error).__name__}")

@@ -46,6 +46,25 @@ def test_the_programs_of_models_are_listed(monkeypatch):
     assert rest.startswith("float32[2, 16] cpu, mask=None  ") and rest.endswith(" 38.500") and " 3 d " in rest
 
 
+def test_nothing_of_a_program_of_another_format_is_shown_and_cleaning_up_removes_it():
+    """Those before format 5 hold texts of the user's."""
+    old = replace(PROGRAM, key={"program format": "4", "arguments": "args 0 mask\nkwargs.mask 'zqhunter'"})
+    (digest, other) = keep(old, PROGRAM)
+    for command in (
+        ["ls", "--programs"],
+        ["show", digest],
+        ["explain", digest],
+        ["explain", other],
+        ["diff", digest, other],
+    ):
+        assert "zqhunter" not in call(*command).output, command
+    store = Store.open()
+    assert digest not in store.texts() and other in store.texts()
+    assert store.sweep().entries == 1
+    assert [entry.digest for entry in store.entries()] == [other]
+    store.close()
+
+
 def test_the_programs_of_models_as_json():
     digest, other = keep(PROGRAM, OTHER_READS)
     assert digest == other

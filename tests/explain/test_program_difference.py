@@ -14,6 +14,7 @@ from fusioncache.explain.program_difference import (
 
 SILU = "torch.nn.functional.silu"
 ONE, OTHER = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
+HIDDEN, OTHER_HIDDEN = (f"hidden str {letter * 32}" for letter in "ab")
 TRACE = """
   # /home/me/model.py:31: \t        return F.silu(x) * self.scale
   t281 = torch.nn.functional.linear(t113, t_layers_0_a_weight, None)  # t281: "cpu f32[4, 32]"
@@ -75,12 +76,29 @@ TRACE = """
             ("variable", "SCALE", "unset", f"hash {OTHER}"),
             "the variable `SCALE` of the environment is hash fedcba98, and was unset when this program was made",
         ),
+        (("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN), "`mine.API_KEY` differs (values hidden)"),
+        (
+            ("global", "mine.A", f"{{'key': {HIDDEN}, }}", f"{{'key': {OTHER_HIDDEN}, }}"),
+            "`mine.A` differs (values hidden)",
+        ),
+        (
+            ("global", "mine.MODE", "'fast'", OTHER_HIDDEN),
+            "`mine.MODE` is (hidden), and was 'fast' when this program was made",
+        ),
         (("builtin", "len", "", "<function mine.len>"), "the builtin `len` is <function mine.len>, and was empty when"),
         (("a later kind", "x", "1", "2"), "`x` is 2, and was 1 when this program was made"),
     ],
 )
 def test_a_read_that_differs(read, sentence):
     assert compare_read(*read).sentence.startswith(sentence)
+
+
+def test_hidden_values_are_in_nothing_that_is_printed():
+    difference = compare_read("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN)
+    assert difference.compare("A", "B") == "They differ in `mine.API_KEY`: values hidden."
+    assert difference.values == ("(hidden)", "(hidden)")
+    assert difference.data()["before"] == difference.data()["after"] == "(hidden)"
+    assert not compare_read("global", "mine.A", None, HIDDEN).is_hidden
 
 
 def test_the_sentence_of_a_program_that_was_derived_again():

@@ -53,9 +53,9 @@ def test_nothing_stays_of_what_has_no_value():
 
 
 def test_a_long_text_is_its_beginning_and_a_hash():
-    words = [f"word {number}" for number in range(5000)]
+    words = ["one", "other"] * 2500
     text = described(words)
-    assert len(text) < 11_000 and text.startswith("['word 0', 'word 1', ")
+    assert len(text) < 11_000 and text.startswith("['one', 'other', ")
     assert described([*words[:-1], "another"]) != text == described(list(words))
 
 

@@ -18,6 +18,7 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 from torch.nn import functional as F
 
 import fusioncache
+from fusioncache.process.secrets import write_text
 from fusioncache.program.derived import write_program
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.refusal import NotKept
@@ -63,6 +64,15 @@ def write_calling(value, *head: str):
     """Writes a program whose forward pass uses this value."""
     computation = make("computation", *head, "def computation(x):", "  return used(x)", used=value)
     return write_program(entry_of(computation), helper, lambda function: None).computation.context
+
+
+def test_a_text_is_stored_as_a_digest_if_what_the_program_depends_on_has_it():
+    lines = "def computation(x):", "  return x.used('Zq a text')"
+    with pytest.raises(NotKept, match="its computation has a text that is not stored"):
+        write_program(entry_of(make("computation", *lines)), helper, lambda function: None)
+    digest = write_text("Zq a text")
+    written = write_program(entry_of(make("computation", *lines)), helper, lambda function: None)
+    assert written.computation.source.splitlines()[1] == f"  return x.used({digest!r})"
 
 
 @pytest.mark.parametrize(

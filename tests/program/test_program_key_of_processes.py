@@ -80,7 +80,7 @@ def test_sources_that_are_younger_than_the_process_may_not_be_what_it_imported(t
 def test_the_key_names_the_variable_that_is_another_one_and_hides_its_value(name, jitted, key, monkeypatch):
     monkeypatch.setenv(name, "a secret")
     other = key_of(jitted, X)
-    assert_names(f"the variable {name}: none, hash ", key, other)
+    assert_names(f"the variable {name}: none, hidden str ", key, other)
     assert "secret" not in other.text
 
 

@@ -31,13 +31,13 @@ def test_other_reads_have_other_bytes(one, other):
 @pytest.mark.parametrize(
     "body",
     [
-        {"format": 2, "reads": []},
+        {"format": 3, "reads": []},
         {"reads": []},
-        {"format": 1, "reads": {}},
-        {"format": 1, "reads": [], "more": 1},
-        {"format": 1, "reads": [{"kind": "global", "name": "a.b"}]},
-        {"format": 1, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
-        {"format": 1, "reads": [{"kind": "global", "name": 1, "text": ""}]},
+        {"format": 2, "reads": {}},
+        {"format": 2, "reads": [], "more": 1},
+        {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
+        {"format": 2, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
+        {"format": 2, "reads": [{"kind": "global", "name": 1, "text": ""}]},
     ],
 )
 def test_what_is_no_such_json_is_refused(body):

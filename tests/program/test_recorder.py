@@ -236,7 +236,7 @@ def test_reads_say_no_value_of_a_variable(recorded, monkeypatch):
     monkeypatch.setenv("READING_PROGRAMS", "no secret")
     reads = record(look_around, X).reads()
     assert b"no secret" not in encode_reads(reads)
-    assert next(each for each in reads if each.kind == "variable").text.startswith("set, hash ")
+    assert next(each for each in reads if each.kind == "variable").text.startswith("set, hidden str ")
 
 
 def test_reads_survive_as_bytes(recorded):

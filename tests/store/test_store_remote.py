@@ -18,6 +18,7 @@ import fsspec
 import pytest
 from faulty_filesystem import faulty
 from file_server import serve
+from kept_programs import SavedProgram
 from store_contents import (
     BACKEND,
     collect_warnings,
@@ -38,6 +39,7 @@ from fusioncache.store import Store, StoreError, entry, transport
 from fusioncache.store.errors import Refusal, RemoteError
 from fusioncache.store.remote import Remote
 from fusioncache.store.sharing import pull, push
+from fusioncache.store.slots import PROGRAM_FORMAT
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +219,21 @@ def test_an_entry_of_a_later_version_is_left_alone(url, here, there, monkeypatch
     fresh = Store.open(find_root(there).parent / "fresh", remote="")
     assert pull(fresh, Remote(url)).refused == {"an entry of another format": 1}
     assert find_present(fresh, 1, 2) == [2]
+
+
+def test_programs_of_another_format_are_neither_pushed_nor_pulled(tmp_path, here):
+    """Those before format 5 hold texts of the user's."""
+    old, new = SavedProgram({"program format": "4"}), SavedProgram({"program format": str(PROGRAM_FORMAT)})
+    ids = {f"{program.save(here)}.program" for program in (old, new)}
+    remote = Remote(str(tmp_path / "remote"))
+    pushed = push(here, remote)
+    assert (pushed.entries, dict(pushed.refused)) == (1, {entry.OTHER_FORMAT: 1})
+    there = Store.open(tmp_path / "again")
+    assert pull(there, remote).entries == 1
+    for id_ in ids:  # as an earlier version pushed it
+        remote.put(here.disk.entries.get(id_))
+    assert dict(pull(there, remote).refused) == {entry.OTHER_FORMAT: 1}
+    assert {f"{each.digest}.program" for each in there.entries()} == {f"{new.make_key().digest}.program"}
 
 
 def test_what_has_no_room_is_not_begun(url, here, tmp_path):

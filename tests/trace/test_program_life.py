@@ -374,7 +374,7 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
     def fail(*_args):
         raise KeyError("no such thing")
 
-    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="no such thing"):
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="nor kept: KeyError$"):
         patch.setattr("fusioncache.trace.programs.build_program", fail)
         assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
@@ -437,6 +437,40 @@ def test_verify_mode_derives_again_and_finds_the_same(trained):
     assert are_same(step(compiled, model, x), results)
     assert counts(transform) == (0, 0, {})
     assert transform.stats().verified and thunder.cache_misses(compiled) == 1
+
+
+class Called(torch.nn.Module):
+    """Does what a text says, and another thing for one of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.note = torch.nn.Linear(4, 4), "Zq note"
+
+    def forward(self, x, how, **more):
+        x = self.linear(x) if how == "Zq layer" else x * 2
+        return x if self.note == "Zq note" and more["other"] != "Zq less" else x - 1
+
+
+def test_programs_that_compare_texts_are_loaded_and_compare_them_in_every_call(tmp_path):
+    """Also the faster prologue of a loaded one, and what is filled in for another length."""
+    model = Called()
+    cases = [("Zq layer", "Zq more"), ("Zq twice", "Zq more"), ("Zq layer", "Zq less")]
+    for derived in (1, 0):
+        compiled, transform = compile_anew(model, tmp_path)
+        for length in (3, 5, 7):
+            x = torch.randn(length, 4)
+            for _ in range(4):
+                for how, other in cases:
+                    assert torch.equal(compiled(x, how, other=other), model(x, how, other=other))
+        assert transform.stats().programs_refused == {}
+        assert (transform.stats().programs_loaded > 0, transform.stats().programs_filled > 0) == (not derived, True)
+        model.note = "Zq other"
+        assert torch.equal(compiled(x, "Zq layer", other=""), model.linear(x) - 1)
+        model.note = "Zq note"
+    compiled, transform = compile_anew(model, tmp_path, verify=True)
+    assert torch.equal(compiled(x[:3], "Zq layer", other="Zq more"), model.linear(x[:3]))
+    contents = (path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(b"Zq " in content for content in contents)
 
 
 def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):

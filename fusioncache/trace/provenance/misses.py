@@ -28,6 +28,7 @@ from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template
 from fusioncache.ir.key_text import read_key
 from fusioncache.process import forks
+from fusioncache.process.secrets import hide_line
 from fusioncache.process.settings import EXPLAIN
 from fusioncache.record.events import CompileEvent
 from fusioncache.record.observations import Line
@@ -155,7 +156,7 @@ def _find_source(miss: _Miss, difference: Difference) -> str:
     line = next((line for line in found if not line.library), found[0] if found else None)
     if line is None:
         return ""
-    text = linecache.getline(line.file, line.number).strip()
+    text = hide_line(linecache.getline(line.file, line.number).strip())
     return f"\n  {line}: {text}" if text else f"\n  {line}"
 
 

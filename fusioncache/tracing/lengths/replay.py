@@ -148,7 +148,7 @@ class _Performance:
         try:
             result = _find_function(call)(*args, **kwargs)
         except Exception as error:
-            raise Different(f"an operation raised {type(error).__name__}: {error}") from error
+            raise Different(f"an operation raised {type(error).__name__}") from error
         self._match(call.result, result)
         self._names = call.names[1]
 

@@ -1,0 +1,127 @@
+"""Nothing that may be secret is in what a run leaves behind, nor in what is printed of it, whatever holds it."""
+
+import base64
+import gzip
+import json
+import lzma
+import os
+import re
+import stat
+import sys
+import zlib
+
+import pytest
+from commands import call
+from forked_processes import run
+from repository import HELPERS
+
+SEEDS = ("one", "one", "two")
+TEMPLATE = (HELPERS / "secretive_model.py").read_text()
+PLANTED = sorted(set(re.findall(r"[Zz]q[a-z]+(?=SEED)|Zq[a-z .]+(?=SEED)|/zq/path/(?=SEED)| made (?=SEED)", TEMPLATE)))
+ARGUMENTS = ("--password", "zqshortSEED", "--token=zqlongSEED", "-pzqletterSEED", "zqrestSEED", "--", "--zqbehindSEED")
+COMMANDS = (
+    *(["report", "-o", "report.html"], ["explain"], ["ls"], ["ls", "--programs"], ["ls", "--store"], ["ls", "--json"]),
+    *(["diff"], ["stats", "-v"], ["stats", "--runs", "--json"], ["stats", "--json"], ["verify"], ["dir"]),
+)
+
+
+def list_commands() -> list[list[str]]:
+    """All commands that show what there is, those about programs for each program of the model."""
+    listed = json.loads(call("ls", "--programs", "--json").stdout)["programs"]
+    ids = [one["id"] for one in listed if one["name"] == "Model"]
+    assert len(ids) == 2
+    about = [command for id_ in ids for command in (["show", id_], ["show", id_, "--json"], ["explain", id_])]
+    traces = [["show", ids[0], "--trace", name] for name in ("prologue", "forward", "epilogue")]
+    both = [["diff", *ids], ["diff", *ids, "--json"], ["explain", *ids, "--json"]]
+    return [*COMMANDS, *about, *traces, *both]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """What three processes left behind, of which two had the same secrets: contents by file, and what was printed."""
+    folder, home = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("secrets") / "home"
+    variables = {"FUSIONCACHE_LOG": str(home / "log.jsonl"), "FUSIONCACHE_EXPLAIN": "1", "FUSIONCACHE_DIR": str(home)}
+    home.mkdir(0o700)
+    printed = {}
+    for number, seed in enumerate(SEEDS):
+        (folder / "model_copy.py").write_text(TEMPLATE.replace("SEED", seed))
+        arguments = [each.replace("SEED", seed) for each in ARGUMENTS]
+        with open(folder / f"said-{number}", "w+") as output:
+            environment = {**os.environ, **variables}
+            command = [sys.executable, "-m", "model_copy", *arguments]
+            done = run(command, cwd=folder, env=environment, stdout=output, stderr=output)
+            output.seek(0)
+            printed[f"run {number}"] = output.read()
+        assert done.returncode == 0, printed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSIONCACHE_DIR", str(home))
+        patch.chdir(home)
+        for command in list_commands():
+            result = call(*command)
+            assert result.exit_code == 0, (command, result.output)
+            printed[" ".join(command)] = result.output
+        yield home, printed
+
+
+def spell(word: str) -> list[bytes]:
+    """A word in all the ways in which it may be written."""
+    plain = word.encode()
+    encoded = [base64.b64encode(b"." * shift + plain)[4 if shift else 0 : -4] for shift in range(3)]
+    return [plain, plain.hex().encode(), json.dumps(word)[1:-1].encode(), *(each for each in encoded if len(each) > 4)]
+
+
+def expand(content: bytes) -> list[bytes]:
+    """A content, and what comes of it where it is compressed."""
+    found = [content]
+    for open_ in (zlib.decompress, gzip.decompress, lzma.decompress):
+        try:
+            found.append(open_(content))
+        except Exception:
+            continue
+    return found
+
+
+def test_what_holds_a_secret_is_stored_and_loaded_and_tells_secrets_apart(left):
+    _, printed = left
+    counts = [re.findall(r"^made (\d) loaded (\d)", printed[f"run {number}"], re.MULTILINE) for number in range(3)]
+    assert counts == [[("1", "0")] * 2, [("0", "1")] * 2, [("1", "0")] * 2]
+    assert "differs (values hidden)" in printed["run 2"]
+
+
+def test_no_secret_is_in_a_file_or_printed(left):
+    home, printed = left
+    assert len(PLANTED) > 35
+    words = [f"{word}{seed}" for word in PLANTED for seed in set(SEEDS)]
+    words += [f"zq{word}{seed}" for word in ("short", "long", "letter", "rest", "behind") for seed in set(SEEDS)]
+    contents = {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    contents |= {name: text.encode() for name, text in printed.items()}
+    assert len(contents) > 30
+    for name, content in contents.items():
+        for whole in expand(content):
+            found = [word for word in words if any(spelt in whole for spelt in spell(word))]
+            assert not found, name
+
+
+def test_the_command_line_is_on_record_without_values(left):
+    _, printed = left
+    assert json.loads(printed["stats --json"])["command"].endswith("/model_copy.py --password --token -p")
+
+
+def test_no_digest_of_a_secret_is_printed(left):
+    _, printed = left
+    for name, text in printed.items():
+        assert not re.search(r"hidden (str|bytes) [a-p]{8}", text), name
+    assert "check_string_value(s0, (hidden))" in next(text for name, text in printed.items() if "prologue" in name)
+
+
+def test_what_is_no_secret_is_shown(left):
+    _, printed = left
+    shown = next(text for name, text in printed.items() if name.startswith("show") and "--json" in name)
+    assert "'gelu'" in shown and "'auth_token': (hidden)" in shown
+
+
+def test_all_files_are_the_owners_alone(left):
+    home, _ = left
+    for path in home.rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert path.name == "report.html" or mode in (0o700, 0o600), path
