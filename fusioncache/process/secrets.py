@@ -33,7 +33,7 @@ class Kind(Enum):
     SECRET = "secret"
     """A value whose name says that it is secret."""
     HIDDEN = "hidden"
-    """One of many such values below one name: its digest is a quick one."""
+    """A value that is never written, with a quick digest."""
 
 
 LONGEST_KNOWN = 10_000
@@ -41,7 +41,9 @@ LONGEST_KNOWN = 10_000
 _MOST_KNOWN = 1 << 19
 """How many texts a process remembers by their digests."""
 COST = 1 << 14
-"""Of the digest of a secret, as a power of two."""
+"""Of the digest of a secret."""
+MOST_SECRETS = 64
+"""How many digests of secrets a process makes, which takes seconds. Those of further ones are quick."""
 
 _SECRET = re.compile(
     r"(?i)secret|passw|passphrase|passcode|(^|_)(pwd|dsn|jwt|cookie)($|_)|(^|_)pin$|credential|auth(?!ors?($|_))|bearer|webhook"
@@ -83,6 +85,8 @@ def write_text(value: str | bytes, kind: Kind = Kind.VALUE) -> str:
     texts = _texts[kind, type(value)]
     text = texts.get(value)
     if text is None:
+        if kind is Kind.SECRET and len(texts) >= MOST_SECRETS:
+            return write_text(value, Kind.HIDDEN)
         text = repr(value) if _is_open(value, kind) else _hide(value, kind)
         if len(texts) >= _MOST_KNOWN:
             forget()
@@ -100,10 +104,11 @@ def forget() -> None:
 def _is_open(value: str | bytes, kind: Kind) -> bool:
     if isinstance(value, bytes) or kind in (Kind.SECRET, Kind.HIDDEN):
         return not value
-    return _is_word(value) or (kind is Kind.NAME and _is_name(value))
+    return is_word(value) or (kind is Kind.NAME and _is_name(value))
 
 
-def _is_word(text: str) -> bool:
+def is_word(text: str) -> bool:
+    """Returns whether a string is a plain word, which may be written if its name does not say that it is secret."""
     return len(text) <= _LONGEST_WORD and _WORD.fullmatch(text) is not None
 
 
@@ -169,7 +174,7 @@ def _hide_lexeme(found: re.Match[str]) -> str:
     except (ValueError, SyntaxError) as error:
         raise Untold("has a text that is made while it runs") from error
     kind = Kind.NAME if found["access"] else Kind.VALUE
-    secret = _texts[Kind.SECRET, type(value)].get(value)
+    secret = _texts[Kind.SECRET, type(value)].get(value) or _texts[Kind.HIDDEN, type(value)].get(value)
     if secret is None and _is_open(value, kind):
         return found[0]
     text = secret or f"hidden {type(value).__name__} {_digest(value, kind)}"
@@ -213,7 +218,7 @@ def _hide_parts(line: str, is_secret: bool = True) -> Iterator[str]:
             yield "" if found[0] == "#" else "…"
             return
         text = found["string"][1:-1]
-        yield found[0] if _is_word(text) and not is_secret else "'…'"
+        yield found[0] if is_word(text) and not is_secret else "'…'"
         position = found.end()
     yield line[position:]
 

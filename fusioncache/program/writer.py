@@ -28,8 +28,6 @@ LONGEST_TEXT = 10_000
 """Characters that are written out of one text: a table of words may be a part of a model."""
 _ABOUT_SECRETS = frozenset({"name", "type", "_name_"})
 """What a secret may have beside its value."""
-MOST_SECRETS = 16
-"""How many texts below one name that says so are written as secrets, which takes long."""
 
 Handler = Callable[["Writer", Any], None]
 """Writes a value of the type that it stands for."""
@@ -53,7 +51,6 @@ class Writer:
         "_journal",
         "_kind",
         "_names",
-        "_secrets",
         "classes",
         "memory",
         "parts",
@@ -84,7 +81,6 @@ class Writer:
         self._names: MutableMapping[int, str] = {} if path is None else memory.names
         self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
         self._kind = Kind.VALUE
-        self._secrets = 0
         self._depth = 0
         self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
@@ -141,18 +137,11 @@ class Writer:
         before, kind = self._kind, find_kind(name) if type(name) is str else Kind.VALUE
         if before is Kind.SECRET:
             kind = Kind.NAME if type(name) is str and name in _ABOUT_SECRETS else Kind.SECRET
-        elif kind is Kind.SECRET:
-            self._secrets = 0
         self._kind = kind
         return before
 
     def _write_of_kind(self, value: Any, literal: Callable[[Any], str]) -> str:
-        if type(value) not in (str, bytes):
-            return literal(value)
-        if self._kind is Kind.SECRET:
-            self._secrets += 1
-            return write_text(value, Kind.SECRET if self._secrets <= MOST_SECRETS else Kind.HIDDEN)
-        return write_text(value, self._kind)
+        return write_text(value, self._kind) if type(value) in (str, bytes) else literal(value)
 
     def write_class(self, cls: type) -> None:
         """Writes the name of a class, and notes that the text depends on it."""
@@ -223,10 +212,10 @@ class Writer:
 
     def _state(self) -> tuple[Any, ...]:
         counts = len(self.parts), len(self._journal), len(self.classes), self._depth, self._count, self.memory.lasting
-        return (*counts, self._secrets, self._kind)
+        return (*counts, self._kind)
 
     def _restore(self, state: tuple[Any, ...]) -> None:
-        parts, journal, classes, self._depth, self._count, self.memory.lasting, self._secrets, self._kind = state
+        parts, journal, classes, self._depth, self._count, self.memory.lasting, self._kind = state
         del self.parts[parts:]
         for table, key in self._journal[journal:]:
             del table[key]

@@ -10,6 +10,7 @@ from fusioncache.backends.literals import HERE, encode
 from fusioncache.backends.symbols import may_write, outputs_of, symbol_name
 from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
 from fusioncache.ir.ops import COPY, op_traits
+from fusioncache.process.secrets import is_word
 
 
 def region_of(fusion: Any) -> Region:
@@ -83,6 +84,8 @@ class _Reader:
             return Ref(self._known(arg))
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
+        if type(arg) is str and not is_word(arg):
+            raise Bypass("a text among its arguments")
         return HERE if arg is not None and arg is self.device else encode(arg)
 
     def _type(self, proxy: Any) -> ValueType:

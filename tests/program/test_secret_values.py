@@ -27,6 +27,7 @@ X = torch.zeros(2, 4)
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch):
     monkeypatch.setattr(secrets, "COST", 2)
+    secrets.forget()
 
 
 class Pair(typing.NamedTuple):
