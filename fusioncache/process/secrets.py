@@ -1,17 +1,17 @@
 """Decides which texts are written into what outlives a process or is printed: stores, records, reports, messages.
 
-A text of the user's may be a key or a password, wherever it stands. So a string is written only if it is a plain word
-of a few small letters, such as ``gelu``, and its name does not say that it is secret; a key of a dictionary also if it
-is an identifier. What stands for any other string, and for all bytes, is a digest: two digests are equal if and only if
-the values are. It has no digits, so that none is taken for a number of a program::
+A user's text may be a key or a password, wherever it stands. So a string is written only if it is a plain word, such as
+``gelu``, and its name does not say that it is secret. A key of a dictionary is also written if it is an identifier. Of
+any other string, and of all bytes, a digest is written. Two digests are equal if and only if the values are. They have
+no digits, which would be taken for numbers of a program::
 
     hidden str mfkbplcgodhanjeimfkbplcgodhanjei
 
-A digest can be tried out: whoever has it can compare it with that of a guess. One of a text that is named as a secret
-takes 40 ms and 16 MB for each guess. The salt is the same everywhere: processes, ranks and stores share by equal texts.
+A reader of a digest can compare it with that of a guess. One of a text that is named as a secret takes 40 ms and 16 MB
+for each guess. The salt is the same everywhere, because processes, ranks and stores share by equal texts.
 
-A program compares texts with what it was derived for. What is stored of it has digests in place of these, and the
-process that loads it puts its own equal texts there, which it had to describe to find the program.
+A program compares texts with those that it was derived for. A stored program has digests in their place. The process
+that loads it puts its own equal texts there, which it had to describe to find the program.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ MOST_SECRETS = 64
 """How many digests of secrets a process makes, which takes seconds. Those of further ones are quick."""
 
 _SECRET = re.compile(
-    r"(?i)secret|passw|passphrase|passcode|(^|_)(pwd|dsn|jwt|cookie)($|_)|(^|_)pin$|credential|auth(?!ors?($|_))|bearer|webhook"
-    r"|(api|access|private|signing|encryption)_?keys?|(access|refresh|session)_?token|(^|_)token($|_)|(^|_)key$"
+    r"(?i)secret|passw|passphrase|passcode|credential|auth(?!ors?($|_))|bearer|webhook|(^|_)(pwd|dsn|jwt|cookie)($|_)"
+    r"|(api|access|private|signing|encryption)_?keys?|(access|refresh|session)_?token|(^|_)token($|_)|(^|_)(key|pin)$"
 )
 _OF_NAMES = frozenset({"_fields", "_member_names_", "_name_"})
 """Attributes of classes that hold names."""
 _WORD = re.compile(
-    r"[a-z]+\d{0,3}([_-]([a-z]+\d{0,3}|\d{1,2}))*|([A-Z]{1,4}[a-z]+){1,3}|[A-Z]{1,5}|[a-z]{2,12}:\d{1,2}|\d{1,3}|\d{1,4}(\.\d{1,4}){1,3}|\W{0,3}"
+    r"(?!(sk|pk|rk|hf|gh[oprsu]|xox[a-z]|glpat|npm|pypi)[-_])(?!(\D*\d){5})[a-z]+\d{0,3}([_-]([a-z]+\d{0,3}|\d{1,2}))*"
+    r"|([A-Z]{1,4}[a-z]+){1,3}|[A-Z]{1,5}|[a-z]{2,12}:\d{1,2}|\d{1,3}|\d{1,4}(\.\d{1,4}){1,3}|\W{0,3}"
 )
+"""Not what begins as the tokens of well-known services do."""
 _LONGEST_WORD = 20
 _NAME = re.compile(r"([^\W\d]\w*|\d{1,4})(\.([^\W\d]\w*|\d{1,4}))*")
 _LONGEST_NAME = 128
@@ -81,7 +83,7 @@ def find_kind(name: str) -> Kind:
 
 
 def write_text(value: str | bytes, kind: Kind = Kind.VALUE) -> str:
-    """Returns a string or bytes as they may be written: in quotes if everybody may read them, else as a digest."""
+    """Returns a string or bytes as they may be written: in quotes if all may read them, else as a digest."""
     texts = _texts[kind, type(value)]
     text = texts.get(value)
     if text is None:
@@ -159,7 +161,7 @@ def hide_texts(source: str) -> str:
     """Returns the source of a trace as it may be stored, with digests in place of texts.
 
     Raises:
-        Untold: if a text in it was never described, so that nobody who loads the program has it by its digest.
+        Untold: if a text in it was never described, so that no process that loads the program finds it by its digest.
     """
     return _LEXEME.sub(_hide_lexeme, source)
 
@@ -205,7 +207,7 @@ def hide_line(line: str) -> str:
     Where it cannot be told where a text ends, the rest of the line is left out.
     """
     if "'''" in line or '"""' in line:
-        return "…"
+        return "..."
     names = re.findall(r"\w+", "".join(_hide_parts(line)))
     return "".join(_hide_parts(line, any(find_kind(name) is Kind.SECRET for name in names))).rstrip()
 
@@ -215,10 +217,10 @@ def _hide_parts(line: str, is_secret: bool = True) -> Iterator[str]:
     for found in re.finditer(rf"(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})|['\"#]", line):
         yield line[position : found.start()]
         if found["string"] is None or "f" in (found["prefix"] or "").lower():
-            yield "" if found[0] == "#" else "…"
+            yield "" if found[0] == "#" else "..."
             return
         text = found["string"][1:-1]
-        yield found[0] if is_word(text) and not is_secret else "'…'"
+        yield found[0] if is_word(text) and not is_secret else "'...'"
         position = found.end()
     yield line[position:]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fusioncache.process.secrets import Untold, hide_line, hide_texts, reveal_texts
+from fusioncache.process.secrets import Untold, blur, hide_line, hide_texts, reveal_texts
 from fusioncache.program.text import ProgramText
 from fusioncache.verification.verifier import VerificationError
 
@@ -41,7 +41,7 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
         after = list(_normalize(_print_last(what, derived))) if derived else []
         if before != after:
             lines = list(difflib.unified_diff(before, after, "stored", "derived", lineterm=""))
-            shown = "\n".join(lines[:_MOST_LINES])
+            shown = blur("\n".join(lines[:_MOST_LINES]))
             raise VerificationError(
                 f"the stored program of {name} is not what Thunder derives now: its {what} trace differs.\n{shown}"
             )

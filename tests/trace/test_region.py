@@ -222,6 +222,17 @@ def test_results_that_are_no_values_are_refused():
         region_of(fusion.from_bsym(subsymbols=(changed,)))
 
 
+def test_a_string_that_is_no_plain_word_stays_out_of_templates():
+    fusion = fusion_of(lambda x: prims.neg(x), (2, 3))
+    word, text = (
+        fusion.from_bsym(subsymbols=(fusion.subsymbols[0].from_bsym(args=(fusion.args[0], given)),))
+        for given in ("mean", "Zq a text")
+    )
+    assert region_of(word).ops[0].args[1] == Const("str", "mean")
+    with pytest.raises(Bypass, match="a text among its arguments"):
+        region_of(text)
+
+
 def test_unknown_literals_are_refused():
     fusion = fusion_of(lambda x: prims.sum(x, (1,)), (2, 3))
     changed = fusion.subsymbols[0].from_bsym(args=(fusion.args[0], slice(1)))
