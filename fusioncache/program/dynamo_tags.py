@@ -4,10 +4,13 @@
 They call the original, and then enter the module into a table that only Dynamo asks. No trace depends on that, and a
 process without Dynamo makes the same one. So classes are described as if the originals stood there, and what tagging
 looks up is no read. This holds for torch's own code only: with any other in its place there is nothing here.
+
+Where it compiled a function, Dynamo also adds names to that function's module, for nothing but the code that it made.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +22,16 @@ _TABLES = "torch._dynamo.utils"
 
 MARK = "___needs_generation_tag_patch"
 """The attribute by which ``torch.nn.Module`` says that Dynamo did this."""
+
+_ADDED = re.compile(
+    r"__(builtins_dict_|compiled_fn|gen_rand_values|import|resume_at)_.+|___prev_torch_function_mode_stack_\d+|_(.*_)?\d+_c\d+"
+)
+"""Names that ``OutputGraph.install_global`` and ``install_global_by_id`` make up, and ``import_source``."""
+
+
+def is_added(name: str) -> bool:
+    """Tells whether a name in a module is one that Dynamo adds, which no source names."""
+    return name.startswith("_") and _ADDED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The ingredient ``function map``: what Thunder makes of each function of torch, and all else that its modules hold.
 
 Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
-tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever was put there
-by somebody else, or taken away, changes the text. How an entry is named is told in ``definitions.py``.
+tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others put
+there or took away changes the text, but for names that Dynamo adds. How an entry is named is told in
+``definitions.py``.
 
 Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
 for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
@@ -20,6 +21,7 @@ from typing import Any
 
 from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.program.definitions import Definitions
+from fusioncache.program.dynamo_tags import is_added
 from fusioncache.program.literals import digest
 from fusioncache.program.watched_tables import Table, WatchedTables
 
@@ -88,9 +90,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 """Modules of which only these functions take part, and what they look up there. They find that they have nothing to do
 with a model that is in one process, and that nobody asked for their executor."""
 
-FOREIGN = "foreign."
-"""What names of functions and classes of somebody else begin with that Thunder may run while it derives a program."""
-
 _CHANGING = frozenset(
     {
         ("thunder.core.baseutils", "_exec_ctr"),
@@ -116,6 +115,9 @@ _SKIPPED_IN_CLASSES = frozenset(
 )
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
+
+FOREIGN = "foreign."
+"""What names of functions and classes of somebody else begin with that Thunder may run while it derives a program."""
 
 WriteThunder = Callable[[Definitions, Iterable[Any]], str]
 
@@ -251,7 +253,8 @@ def _list_pytrees() -> Iterator[tuple[type, Any]]:
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yields what a module holds, and what its own classes hold, by name."""
     for name, value in list(vars(module).items()):
-        if name in _SKIPPED or (module.__name__, name) in _CHANGING or _is_own_module(module, name, value):
+        is_skipped = name in _SKIPPED or is_added(name) or (module.__name__, name) in _CHANGING
+        if is_skipped or _is_own_module(module, name, value):
             continue
         yield name, value
         if _is_own_class(module, value):

@@ -37,6 +37,7 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
 from fusioncache.trace.calls import Compilers
+from fusioncache.trace.dynamo_frames import keep_dynamo_out
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
@@ -177,6 +178,7 @@ class FusionCache(Transform):
         install_more("grouped products", grouped_products.replacements)
         install_more("rematerialization", rematerialization.replacements)
         dynamo_graphs.separate_graphs()
+        keep_dynamo_out()
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import dis
+import re
+import types
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
@@ -181,6 +183,34 @@ def test_a_gpu_that_thunder_meets_first_is_no_change(jitted, key):
         assert_same(key, key_of(jitted, X))
     finally:
         devices.Device._cache.pop((devices.DeviceType.CUDA, 7))
+
+
+def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted, key):
+    """For what it compiled there: Thunder's own functions, where one is inside ``torch.compile``."""
+
+    def function(x, other):
+        y = torch.sin(x)
+        torch._dynamo.graph_break()
+        return torch.cos(y), [each.check_type(x, torch.Tensor) for each in (other,)]
+
+    before = set(vars(utils))
+    compiled = torch.compile(types.FunctionType(function.__code__, vars(utils)), backend="eager")
+    for length in (3, 4):
+        compiled(torch.ones(length), thunder.core.baseutils)
+    added = {re.sub(r"[\d_]*$|_\d.*", "", name) for name in vars(utils).keys() - before}
+    assert {"__compiled_fn", "__resume_at", "__builtins_dict", "__import_thunder_dot_core_dot_baseutils"} <= added
+    assert_same(key, key_of(jitted, X))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "name", ["__resume_at_12_3", "_139841013112304_c221", "___module_math_1398_c38", "__import_math"]
+)
+def test_only_what_dynamo_adds_is_left_out(name, jitted, key):
+    with changed(utils, name, len):
+        assert_same(key, key_of(jitted, X))
+    with changed(utils, name.strip("_"), len):
+        assert_names("Thunder's `thunder.core.utils`", key, key_of(jitted, X))
 
 
 @dataclasses.dataclass

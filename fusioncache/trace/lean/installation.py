@@ -11,8 +11,8 @@ from fusioncache.tracing.replacement import is_known
 
 logger = logging.getLogger("fusioncache")
 
-_OWN = "jit.<locals>.update_call_statistics.<locals>.wrapped"
-"""Thunder's function that a module calls: nobody has put anything around it yet."""
+OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
+"""Thunder's function that a call of a compiled function begins with, around which nothing was put yet."""
 
 
 def shorten_calls(module: Any, order: Order) -> bool:
@@ -39,7 +39,7 @@ def _can_shorten(module: Any) -> bool:
     compiled, model = module._lc_cd, module._model
     if type(module) is not ThunderModule or not is_thunder_known():
         return False
-    is_own = module._forward_fn.__code__.co_qualname == _OWN
+    is_own = module._forward_fn.__code__.co_qualname == OWN_CALL
     is_split = not compiled.compile_options.get("thunderfx_disable_split_autograd", False)
     flags = ("use_ddp", "use_fsdp")
     return (

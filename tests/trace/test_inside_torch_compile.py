@@ -1,0 +1,165 @@
+"""A compiled function inside ``torch.compile`` is not traced, and does what it does elsewhere, as in Thunder alone."""
+
+import copy
+
+import pytest
+import thunder
+import torch
+from dynamo_frames import is_thunders, note_frames
+from stored_programs import compile_anew, counts
+from thunder.dynamo import thunderfx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+LENGTHS = (3, 5, 3)
+
+
+def curve(x):
+    return torch.tanh(x) * 2
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+
+def make_input(length, *, grad=False):
+    return torch.linspace(-1, 1, 4 * length).reshape(length, 4).requires_grad_(grad)
+
+
+def dynamo(call, **options):
+    return torch.compile(lambda x: call(x) + 1, **{"backend": "eager", **options})
+
+
+def stepping(call):
+    """Goes backward where Dynamo compiles."""
+
+    def step(x):
+        loss = call(x * 2).sum()
+        loss.backward()
+        return loss.detach() + 1
+
+    return torch.compile(step, backend="eager")
+
+
+def checkpointed(call):
+    return dynamo(lambda x: torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False))
+
+
+def beside_thunderfx(call):
+    other = thunderfx(torch.sin)
+    return dynamo(lambda x: call(x) + other(x))
+
+
+def after_a_reset(call):
+    torch._dynamo.reset()
+    return dynamo(call)
+
+
+def warm(call):
+    for length in LENGTHS:
+        call(make_input(length))
+    return dynamo(call)
+
+
+def by_another_way(call):
+    return torch._dynamo.optimize("eager")(lambda x: call(x) + 1)
+
+
+INSIDE = {
+    "eager": dynamo,
+    "aot_eager": lambda call: dynamo(call, backend="aot_eager"),
+    "any length": lambda call: dynamo(call, dynamic=True),
+    "alone": lambda call: torch.compile(call, backend="eager"),
+    "called before": warm,
+    "disabled": lambda call: dynamo(torch._dynamo.disable(call)),
+    "after a reset": after_a_reset,
+    "optimize": by_another_way,
+    "a checkpoint": checkpointed,
+    "backward inside": stepping,
+    "beside thunderfx": beside_thunderfx,
+    "inside thunderfx": lambda call: thunderfx(lambda x: call(x) + 1),
+}
+
+
+def take_steps(call, model):
+    """Returns what a function returns at each length, and the gradients that it leaves."""
+    found = []
+    for length in LENGTHS:
+        x = make_input(length, grad=True)
+        result = call(x)
+        if result.requires_grad:
+            result.sum().backward()
+        found += [result.detach(), x.grad]
+    return [*found, *(each.grad for each in model.parameters())] if isinstance(model, torch.nn.Module) else found
+
+
+@pytest.mark.parametrize("way", INSIDE)
+def test_dynamo_compiles_what_is_around_and_nothing_of_a_compiled_function(way, tmp_path):
+    for model in (curve, make_model()):
+        own = copy.deepcopy(model)
+        compiled, transform = compile_anew(model, tmp_path)
+        with note_frames() as files:
+            found = take_steps(INSIDE[way](compiled), model)
+        with torch.compiler.set_stance("force_eager"):
+            torch.testing.assert_close(found, take_steps(INSIDE[way](own), own))
+        assert [each for each in files if is_thunders(each)] == []
+        assert sum(counts(transform)[:2]) > 0 and not counts(transform)[2]
+        assert any(each == __file__ for each in files) or way in ("alone", "disabled")
+
+
+def whole(call):
+    return dynamo(call, fullgraph=True)
+
+
+def exported(call):
+    class Caller(torch.nn.Module):
+        def forward(self, x):
+            return call(x) + 1
+
+    return lambda x: torch.export.export(Caller(), (x,), strict=True).module()(x)
+
+
+def differentiated(call):
+    return torch.func.grad(lambda x: call(x).sum())
+
+
+OTHERS = {
+    "fullgraph": whole,
+    "optimize_assert": lambda call: torch._dynamo.optimize_assert("eager")(lambda x: call(x) + 1),
+    "export": exported,
+    "dynamo export": lambda call: lambda x: torch._dynamo.export(lambda x: call(x) + 1)(x)[0](x),
+    "jit.trace": lambda call: lambda x: torch.jit.trace(call, (x,))(x),
+    "jit.script": lambda call: torch.jit.script(call),
+    "make_fx": lambda call: lambda x: make_fx(call)(x)(x + 1),
+    "make_fx of fakes": lambda call: lambda x: make_fx(call, tracing_mode="fake")(x)(x + 1),
+    "make_fx of symbols": lambda call: lambda x: make_fx(call, tracing_mode="symbolic")(x)(x + 1),
+    "symbolic_trace": lambda call: torch.fx.symbolic_trace(lambda x: call(x) + 1),
+    "vmap": torch.vmap,
+    "func.grad": differentiated,
+    "jvp": lambda call: lambda x: torch.func.jvp(call, (x,), (x,))[1],
+    "functionalize": torch.func.functionalize,
+    "a compiled function": lambda call: call,
+}
+
+
+def outcome(make, call, x):
+    """What comes of a call: a tensor, or the kind of an error."""
+    try:
+        result = make(call)(x)
+    except Exception as error:
+        return type(error)
+    return result.detach()
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_whatever_else_looks_at_a_compiled_function_gets_what_it_gets_of_thunders(way, tmp_path):
+    inner = torch.compile(curve, backend="eager")
+    for model, x in ((curve, make_input(3)), (make_model(), make_input(3)), (lambda x: inner(x) + 1, make_input(3))):
+        if way == "jit.script" and model is not curve:
+            continue
+        compiled, _ = compile_anew(model, tmp_path)
+        with note_frames():
+            plain, found = (outcome(OTHERS[way], call, x) for call in (thunder.jit(model), compiled))
+        assert torch.equal(plain, found) if isinstance(plain, torch.Tensor) else plain == found
