@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.program.foreign import Foreign, add_foreign
 from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
@@ -74,7 +75,7 @@ class Definitions:
         self._attributes: list[Mapping[str, Any]] = []
         self._passing: list[int | FunctionType | None] = []  # names made or used that the next key does not take over
         self._renewed: set[int | FunctionType] = set()
-        self._foreign: dict[str, None] = {}
+        self._foreign: dict[str, tuple[CodeType, ...] | None] = {}
         self.bystanders = tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
@@ -85,9 +86,9 @@ class Definitions:
         """The names that were taken over."""
         return self._watched
 
-    def meet(self, foreign: Iterable[str]) -> None:
+    def meet(self, foreign: Foreign) -> None:
         """Takes note of what somebody else wrote and that was named before, by its place."""
-        self._foreign.update(dict.fromkeys(foreign))
+        add_foreign(self._foreign, foreign)
 
     @contextmanager
     def noting(self) -> Iterator[Noted]:
@@ -98,8 +99,9 @@ class Definitions:
             with self.describer.recording() as learned:
                 yield noted
         finally:
-            noted.foreign = tuple(self._foreign)
-            self._foreign = {**foreign, **self._foreign}
+            noted.foreign = dict(self._foreign)
+            add_foreign(foreign, noted.foreign)
+            self._foreign = foreign
         noted.held = (*islice(self._held.values(), held, None), *self._attributes[attributes:])
         # What was named before may have been described, and then somebody else watches that.
         if set(islice(self._held, held)).isdisjoint(self._passing[passing:]):
@@ -185,9 +187,9 @@ class Definitions:
         return lines
 
     @property
-    def foreign(self) -> tuple[str, ...]:
-        """Functions and classes of somebody else that were named, by their places. Thunder may run their code."""
-        return tuple(sorted(self._foreign))
+    def foreign(self) -> Foreign:
+        """Functions and classes of somebody else that were named, in order. Thunder may run their code."""
+        return dict(sorted(self._foreign.items()))
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
@@ -269,11 +271,11 @@ class Definitions:
             return f"{text} of {self.name(inner)}"
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
 
-    def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
+    def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
         is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self.bystanders):
-            self._foreign[place_of(function)] = None
+            self.meet({place_of(function): tuple(code for code in codes if not self._places.find(code))})
         self._passing.append(None)
         return self.describer.describe_function(function)
 
@@ -290,7 +292,7 @@ class Definitions:
     def _name_class(self, value: type) -> str:
         if not self.is_foreign(value):
             return place_of(value)
-        self._foreign[place_of(value)] = None
+        self.meet({place_of(value): None})
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -346,7 +348,7 @@ class Definitions:
 
     def _name_object(self, value: Any) -> str:
         if self.is_foreign(type(value)):
-            self._foreign[place_of(type(value))] = None
+            self.meet({place_of(type(value)): None})
         try:
             return self._describe(value)
         except NoValue:

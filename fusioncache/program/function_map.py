@@ -3,7 +3,7 @@
 Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
 tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others put
 there or took away changes the text, but for names that Dynamo adds. How an entry is named is told in
-``definitions.py``.
+``definitions.py``, and which programs what others put there refuses in ``foreign.py``.
 
 Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
 for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
@@ -116,9 +116,6 @@ _SKIPPED_IN_CLASSES = frozenset(
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
-FOREIGN = "foreign."
-"""What names of functions and classes of somebody else begin with that Thunder may run while it derives a program."""
-
 WriteThunder = Callable[[Definitions, Iterable[Any]], str]
 
 
@@ -150,7 +147,7 @@ def write_function_map(
     """
     yield write(definitions, executors)
     # Executors were named before: these are all that are not trusted.
-    yield from write_lines((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+    yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
 
 def _read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:

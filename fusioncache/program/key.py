@@ -19,7 +19,7 @@ from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_
 from fusioncache.program.class_lines import ClassTexts, write_classes
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
-from fusioncache.program.function_map import FOREIGN, WriteThunder, write_function_map, write_thunder
+from fusioncache.program.function_map import WriteThunder, write_function_map, write_thunder
 from fusioncache.program.introspection import find_in_class
 from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
@@ -158,21 +158,6 @@ def _make_key(
         except NoValue as reason:
             raise NotKept(f"{_SUBJECTS.get(name, name)}: {reason}") from reason
     return program_key_of(texts)
-
-
-def check_foreign(key: Key) -> None:
-    """Checks that Thunder runs nobody's code unwatched.
-
-    Its own and that of trusted executors says what it depends on, or has its sources in the key. Of any other the code
-    is in the key, but not what that looks at.
-
-    Raises:
-        NotKept: if it does.
-    """
-    for name in read_values(key.texts["function map"]):
-        if name.startswith(FOREIGN):
-            place = name.removeprefix(FOREIGN)
-            raise NotKept(f"Thunder runs {place}, and nobody sees what that reads; an executor can say it: cache_key()")
 
 
 _SUBJECTS = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.program.definitions import Definitions
+from fusioncache.program.foreign import Foreign
 from fusioncache.program.function_map import watch_thunder, write_thunder
 from fusioncache.program.records import Record
 from fusioncache.program.snapshot import Snapshot, are_same
@@ -33,7 +34,7 @@ class KnownMap:
     """
 
     text: str
-    foreign: tuple[str, ...]
+    foreign: Foreign
     record: Record
     names: Snapshot
     own: Snapshot

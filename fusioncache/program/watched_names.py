@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
 from fusioncache.program.code_places import CodePlaces
+from fusioncache.program.foreign import Foreign
 from fusioncache.program.records import Record
 from fusioncache.program.snapshot import Snapshot
 from fusioncache.program.watched_tables import WatchedTables
@@ -57,5 +58,5 @@ class Noted:
     """
 
     held: tuple[Any, ...] = ()
-    foreign: tuple[str, ...] = ()
+    foreign: Foreign = field(default_factory=dict)
     record: Record | None = None

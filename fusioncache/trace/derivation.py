@@ -11,7 +11,7 @@ from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.definitions import Definitions
-from fusioncache.program.key import check_foreign
+from fusioncache.program.foreign import ForeignRuns
 from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
@@ -66,12 +66,22 @@ class Derivation:
     program: KnownProgram | None = None
     family: Family | None = None
     _recorder: Recorder | None = None
+    _foreign: ForeignRuns | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
         self._trace_number = self.keeper.ledger.history.traces
+
+    def begin(self) -> None:
+        """Begins to watch what Thunder runs to derive it."""
+        self._foreign = ForeignRuns(self.definitions.foreign)
+
+    def end(self) -> None:
+        """Ends what ``begin`` began: it is derived, or never will be."""
+        if self._foreign is not None:
+            self._foreign.end()
 
     def may_be(self, candidate: Candidate) -> bool:
         """Tells whether a stored program was derived from the same, as far as it was recorded."""
@@ -154,7 +164,8 @@ class Derivation:
         if self._recorder is not None:
             reads = self._recorder.reads()
             self._check_key()
-            check_foreign(self.key)
+            assert self._foreign is not None
+            self._foreign.check()
             self.reads = reads
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)

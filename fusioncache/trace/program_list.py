@@ -100,7 +100,10 @@ class ProgramList(list[Any]):
         derivation = self._derivations.pop(threading.get_ident(), None)
         if derivation is not None:
             self.derived.add(derivation.key.digest)
-            self.kept += derivation.finish(entry)
+            try:
+                self.kept += derivation.finish(entry)
+            finally:
+                derivation.end()
             self.lengths.learn(derivation, entry)
             derive_ahead(derivation, self.lengths, self.last_key)
         entry = self.capture(entry)
@@ -121,9 +124,11 @@ class ProgramList(list[Any]):
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""
-        if derivation is None:
-            self._derivations.pop(threading.get_ident(), None)
-        else:
+        unfinished = self._derivations.pop(threading.get_ident(), None)
+        if unfinished is not None:
+            unfinished.end()
+        if derivation is not None:
+            derivation.begin()
             self._derivations[threading.get_ident()] = derivation
 
     def expected(self) -> Derivation | None:

@@ -206,9 +206,10 @@ def test_what_was_described_is_described_again():
     first = Definitions(Describer())
     name = first.name((mine, utils.check))
     second = Definitions(Describer(), first.watch())
-    assert second.foreign == ()
+    assert not second.foreign
     assert second.name((mine, utils.check)) == name
-    assert second.foreign == first.foreign != ()
+    assert second.foreign == first.foreign
+    assert list(first.foreign.values()) == [(mine.__code__,)]
 
 
 @pytest.fixture(params=["by fields", "asked"])

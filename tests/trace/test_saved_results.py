@@ -9,6 +9,7 @@ from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
+from fusioncache.program.foreign import ForeignRuns
 from fusioncache.trace.query_layout import QUERIES
 from fusioncache.trace.saved_results import RESULTS
 
@@ -121,7 +122,7 @@ def test_backward_twice(tmp_path):
 @pytest.fixture
 def kept(monkeypatch):
     """Programs are kept although what plays the kernels is nobody's that is known."""
-    monkeypatch.setattr("fusioncache.trace.derivation.check_foreign", lambda key: None)
+    monkeypatch.setattr(ForeignRuns, "check", lambda self: None)
 
 
 def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, kept):
