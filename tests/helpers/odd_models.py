@@ -1,0 +1,411 @@
+"""What one model may do in a process before another one, whose program is to be kept all the same.
+
+    python -m odd_models HARMLESS store
+
+does all of a group, has another model compiled behind each, and prints what became of its programs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import contextlib
+import copy
+import gc
+import importlib
+import json
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optree
+import thunder
+import torch
+import torch.nn.functional as F
+from stored_programs import Cell, compile_anew, counts
+from thunder.core.pytree import OPTREE_NAMESPACE
+from thunder.extend import ImplInfo, OperatorExecutor, add_default_executor, register_executor, remove_default_executor
+
+import fusioncache
+
+X = torch.ones(3, 4)
+STORE = Path(sys.argv[2] if len(sys.argv) > 2 else ".")
+COUNTS: list[int] = []
+LAST: Any = None
+LIBRARY = torch.library.Library("fusioncache_tests", "DEF")
+
+
+class Other(torch.nn.Module):
+    """Whose program is to be kept."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.norm(F.gelu(self.linear(x))) * self.number, -1)
+
+
+def call(function: Any, *args: Any, **options: Any) -> Any:
+    """Compiles and calls a function; what it raises is part of it."""
+    with contextlib.suppress(Exception, KeyboardInterrupt):
+        return compile_anew(function, STORE, jit=options)[0](*(args or (X,)))
+
+
+def curve(x):
+    return torch.tanh(x) * 2
+
+
+def compile_inside() -> None:
+    function = torch.compile(curve, backend="eager")
+    with contextlib.suppress(Exception):
+        thunder.jit(lambda x: function(x) + 1)(X)
+    call(lambda x: function(x) + 1)
+
+
+def compile_around() -> None:
+    for model in (curve, Cell()):
+        compiled, _ = compile_anew(model, STORE)
+        torch.compile(lambda x, compiled=compiled: compiled(x) + 1, backend="eager")(X)
+
+
+def compile_beside() -> None:
+    model = Cell()
+    torch.compile(model, backend="aot_eager")(X).sum().backward()
+    model.compile(backend="eager")
+    model(X)
+    call(model)
+
+
+def mark_for_dynamo() -> None:
+    x, model = torch.ones(3, 4), Cell()
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.allow_in_graph(curve)
+    torch.compile(lambda x: model(curve(x)), backend="eager")(x)
+    call(model, x)
+
+
+def use_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        call(Cell())
+
+
+def have_hooks() -> None:
+    model = Cell()
+    model.register_forward_hook(lambda *_: None)
+    model.register_full_backward_hook(lambda *_: None)
+    call(model)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    call(Cell())
+    handle.remove()
+
+
+def leave_effects() -> None:
+    def function(x):
+        global LAST
+        COUNTS.append(1)
+        LAST = x
+        return x * time.time()
+
+    call(function)
+
+
+def define_operations() -> None:
+    own = torch.library.custom_op(
+        "fusioncache_tests::double", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    own.register_fake(torch.empty_like)
+    LIBRARY.define("half(Tensor x) -> Tensor")
+    LIBRARY.impl("half", lambda x: x / 2, "CPU")
+    call(lambda x: torch.ops.fusioncache_tests.half(own(x)))
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0] * 2
+
+
+def define_gradients() -> None:
+    call(Square.apply, X.clone().requires_grad_())
+
+
+def use_einops() -> None:
+    einops = importlib.import_module("einops")
+    call(lambda x: einops.rearrange(x, "a b -> b a"))
+
+
+def change_defaults() -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    call(lambda x: x + torch.ones(4))
+    torch.use_deterministic_algorithms(False)
+    torch.set_grad_enabled(True)
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(3)
+    random.seed(3)
+
+
+def use_transforms() -> None:
+    torch.vmap(torch.func.grad(lambda x: x.square().sum()))(X)
+    compiled, _ = compile_anew(curve, STORE)
+    for transform in (torch.vmap, torch.func.functionalize):
+        with contextlib.suppress(Exception):
+            transform(compiled)(X)
+    with contextlib.suppress(Exception):
+        torch.jit.trace(compiled, (X,))
+
+
+class Failing(thunder.Transform):
+    """Fails while Thunder is at it."""
+
+    def cache_key(self):
+        return "failing"
+
+    def transform_traces_pre_prologue(self, *traces, **options):
+        raise KeyboardInterrupt
+
+
+def fail() -> None:
+    def function(error):
+        def raising(x):
+            torch.sin(x)
+            raise error
+
+        return raising
+
+    for error in (ValueError, KeyboardInterrupt):
+        call(function(error))
+    call(Cell(), transforms=[Failing()])
+    call(lambda x: x @ x)
+
+
+def use_threads() -> None:
+    threads = [threading.Thread(target=call, args=(Cell(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def nest() -> None:
+    inner, model = compile_anew(curve, STORE)[0], Cell()
+    call(lambda x: inner(x) + 1)
+    model.linear = compile_anew(model.linear, STORE)[0]
+    call(model)
+    call(lambda x: thunder.jit(curve)(x))
+
+
+def replace_and_restore() -> None:
+    def around(own):
+        return lambda *args, **kwargs: own(*args, **kwargs)
+
+    places = (
+        (F, "linear"),
+        (thunder.torch, "tanh"),
+        (torch.nn.Module, "__call__"),
+        (builtins, "print"),
+        (thunder, "jit"),
+    )
+    for holder, name in places:
+        own = getattr(holder, name)
+        setattr(holder, name, around(own))
+        call(Cell())
+        setattr(holder, name, own)
+
+
+def make_noise() -> None:
+    warnings.filterwarnings("error", category=DeprecationWarning)
+    logging.getLogger("thunder").setLevel(logging.DEBUG)
+    logging.getLogger().addHandler(logging.NullHandler())
+    warnings.simplefilter("ignore")
+
+
+def use_other_options() -> None:
+    call(Cell(), executors=["torch"])
+    call(Cell(), cache="no caching")
+    call(Cell(), sharp_edges="error")
+    call(lambda x, n: x * n, X, 3, cache="symbolic values")
+    thunder.jit(Cell(), debug_options=thunder.DebugOptions(check_traces=True))(X).sum().backward()
+
+
+def is_able(*_):
+    return False
+
+
+def register_executors() -> None:
+    executor = OperatorExecutor("odd", version="1")
+    register_executor(executor)
+    executor._implmap["torch.tanh"] = ImplInfo(checker=is_able)
+    call(Cell(), executors=[executor, *fusioncache.executors()])
+    add_default_executor(executor)
+    call(Cell())
+    remove_default_executor(executor)
+
+
+def delete_modules() -> None:
+    module = types.ModuleType("odd_gone")
+    exec("def function(x): return x * 2", vars(module))
+    sys.modules["odd_gone"] = module
+    call(vars(module)["function"])
+    del sys.modules["odd_gone"], module
+    gc.collect()
+
+
+def hook_imports() -> None:
+    class Finder:
+        def find_spec(self, *args, **kwargs):
+            return None
+
+    finder: Any = Finder()
+    sys.meta_path.insert(0, finder)
+    call(Cell())
+
+
+def watch_python() -> None:
+    for setter in (sys.setprofile, sys.settrace):
+        setter(lambda *_: None)
+        call(Cell())
+        setter(None)
+    with torch.profiler.profile():
+        call(Cell())
+
+
+def use_modes() -> None:
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    with Mode():
+        call(Cell())
+    with torch.inference_mode():
+        call(Cell())
+    with torch.autograd.graph.save_on_cpu():
+        call(Cell())
+
+
+def use_strange_modules() -> None:
+    model = Cell()
+    torch.nn.utils.parametrizations.weight_norm(model.linear)
+    call(model)
+    shared: Any = Cell()
+    shared.use_ddp = True
+    call(shared)
+    copy.deepcopy(model)
+    call(lambda x: collections.namedtuple("Pair", "a b")(x, x).a)
+
+
+HARMLESS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        compile_inside, compile_around, compile_beside, mark_for_dynamo, torch._dynamo.reset, use_autocast, have_hooks,
+        leave_effects, define_operations, define_gradients, use_einops, change_defaults, use_transforms, fail,
+        use_threads, nest, replace_and_restore, make_noise, use_other_options, register_executors, delete_modules,
+        hook_imports, watch_python, use_modes, use_strange_modules,
+    )
+}  # fmt: skip
+"""What changes nothing for later programs: a process that did none of this loads them."""
+
+
+def use_thunderfx() -> None:
+    compiler = importlib.import_module("thunder.dynamo")
+    cache = fusioncache.Cache(record=False, store=STORE)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiler.thunderfx(Cell(), executors=fusioncache.executors(), transforms=[transform])(X).sum().backward()
+
+
+def double(a):
+    return thunder.torch.mul(a, 2)
+
+
+def register_operations() -> None:
+    custom_op = importlib.import_module("thunder.torch.custom_op")
+    schema = "(Tensor x) -> Tensor"
+    own = torch.library.custom_op("fusioncache_tests::own", lambda x: x + 1, mutates_args=(), schema=schema)
+    own.register_fake(lambda x: torch.empty_like(x))
+    custom_op._register_custom_op(own)
+    thunder.torch.torchsymbol(torch.special.zeta, id="odd.zeta")(double)
+    call(lambda x: torch.ops.fusioncache_tests.own(torch.special.zeta(x)))
+
+
+class Pair:
+    def __init__(self, first: Any, second: Any):
+        self.first = first
+        self.second = second
+
+
+def register_trees() -> None:
+    def flatten(pair):
+        return (pair.first, pair.second), None, None
+
+    optree.register_pytree_node(Pair, flatten, lambda _, parts: Pair(*parts), namespace=OPTREE_NAMESPACE)
+    call(lambda pair: pair.first * 2, Pair(X, X))
+
+
+def add_methods() -> None:
+    torch.Tensor.odd = lambda self: self * 2  # type: ignore[attr-defined]
+    torch.nn.Module.odd = lambda self: 2  # type: ignore[assignment]
+    call(lambda x: x.odd())
+
+
+def replace_for_good() -> None:
+    own = thunder.torch.cos
+
+    def cosine(a):
+        return own(a)
+
+    thunder.torch.cos = cosine
+    call(lambda x: torch.cos(x))
+
+
+def change_precision() -> None:
+    torch.set_float32_matmul_precision("high")
+    call(Cell())
+
+
+LASTING: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        use_thunderfx, register_operations, register_trees, add_methods, replace_for_good, change_precision,
+    )
+}  # fmt: skip
+"""What later programs depend on: a process that did the same loads them."""
+
+
+def list_programs(group: str) -> Iterator[tuple[str, Any]]:
+    """Yields what became of the program of another model behind each of a group; nothing is done for ``NOTHING``."""
+    known = {**HARMLESS, **LASTING}
+    names = HARMLESS if group == "NOTHING" else globals()[group]
+    for number, name in enumerate(known):
+        if name in names:
+            if group != "NOTHING":
+                known[name]()
+            model, transform = compile_anew(Other(number + 2), STORE)
+            model(torch.ones(3, 4))
+            yield name, counts(transform)
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(list_programs(sys.argv[1]))))
