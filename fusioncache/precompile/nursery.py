@@ -91,6 +91,7 @@ class Nursery:
         is_alone: tells whether the process that it works for is gone.
         device: the number of the GPU to compile for; None if it is for none, or nobody knows yet.
         early: whether workers start before there is a task, because there will be many.
+        clock: returns the seconds of a clock that only goes forward.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class Nursery:
         *,
         device: int | None = None,
         early: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ):
+        self._clock = clock
         self._connection = connection
         self._owner = Channel(connection)
         self._jobs = jobs
@@ -114,7 +117,7 @@ class Nursery:
         self._workers: list[_Worker] = []
         self._ending: list[tuple[float, Forked | subprocess.Popen]] = []
         self._longest = 0.0
-        self._idle_since = time.monotonic()
+        self._idle_since = self._clock()
         self._selector = selectors.DefaultSelector()
         self._over = False
 
@@ -178,7 +181,7 @@ class Nursery:
 
     def _has_idled(self, seconds: float) -> bool:
         busy = len(self._backlog) or any(each.task is not None for each in self._workers)
-        now = time.monotonic()
+        now = self._clock()
         if busy:
             self._idle_since = now
         return not busy and now - self._idle_since >= seconds
@@ -190,7 +193,7 @@ class Nursery:
             if found is None:
                 break
             each.task, task = found
-            each.since = time.monotonic()
+            each.since = self._clock()
             try:
                 each.channel.send(task)
                 self._select(each)
@@ -219,7 +222,7 @@ class Nursery:
             return False
         finally:
             its.close()
-        started = _Worker(process, Channel(mine), mine, time.monotonic())
+        started = _Worker(process, Channel(mine), mine, self._clock())
         self._workers.append(started)
         self._selector.register(started.channel, selectors.EVENT_READ, started)
         return True
@@ -267,7 +270,7 @@ class Nursery:
         self._selector.unregister(each.channel)
         each.channel.close()
         self._workers.remove(each)
-        self._ending.append((time.monotonic() + grace, each.process))
+        self._ending.append((self._clock() + grace, each.process))
 
     def _dismiss(self) -> None:
         """Has all workers end that wait for something to do."""
@@ -276,7 +279,7 @@ class Nursery:
 
     def _end_late(self) -> None:
         """Ends workers that take too long, and those that rest."""
-        now = time.monotonic()
+        now = self._clock()
         patience = allow_seconds(self._longest)
         for each in list(self._workers):
             limit = START_SECONDS if not each.ready else patience if each.task is not None else float("inf")

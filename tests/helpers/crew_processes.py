@@ -17,8 +17,8 @@ from pathlib import Path
 from fusioncache.precompile import crew, nursery, offspring, worker
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
 
-WAIT = 30.0
-"""Seconds after which a test that waits for something fails."""
+WAIT = 240.0
+"""Seconds after which a test that waits for something fails: for what never happens, on however busy a machine."""
 
 
 class ForkedModule(offspring.Forked):

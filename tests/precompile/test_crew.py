@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from crew_processes import (
+    WAIT,
     ForkedModule,
     fork_module,
     is_running,
@@ -33,9 +36,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
 @pytest.fixture(autouse=True)
 def _play(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the nursery may take a while to answer."""
     for module in (link, nursery):
         monkeypatch.setattr(module, "start_module", fork_module)
     monkeypatch.setattr(EntryCompiler, "compile", play)
+    monkeypatch.setattr(crews, "ANSWER_SECONDS", WAIT)
+
+
+def give_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> None:
+    """Gives the nurseries of crews, which are forks of this process, another clock."""
+    monkeypatch.setattr(nursery, "Nursery", partial(nursery.Nursery, clock=clock))
 
 
 def reasons(crew: Crew, *ids: str) -> list[str]:
@@ -75,7 +85,8 @@ def test_a_worker_that_dies_costs_one_task(tmp_path):
 
 
 def test_a_worker_that_hangs_is_ended_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(nursery, "LEAST_SECONDS", 0.3)
+    """An hour passes as soon as it hangs."""
+    give_clock(monkeypatch, lambda: 3600.0 * any(id_ == "hang" for id_, _ in read_played(tmp_path)))
     with make_crew(tmp_path, 1) as crew:
         assert reasons(crew, "quick", "hang", "after") == ["quick", "worker died", "after"]
     assert not any(is_running(pid) for _, pid in read_played(tmp_path))
@@ -142,7 +153,15 @@ def test_workers_end_when_their_owner_has_all_and_others_start_when_it_wants_mor
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
     monkeypatch.setattr(nursery, "REST_SECONDS", 0.0)
     monkeypatch.setattr(nursery, "TICK", 0.02)
-    opened = tmp_path / "opened"
+    opened, looks = tmp_path / "opened", tmp_path / "looks"
+
+    def look():
+        """Tells the time, and leaves a trace of that."""
+        with looks.open("a") as file:
+            file.write("x")
+        return time.monotonic()
+
+    give_clock(monkeypatch, look)
     monkeypatch.setattr(worker, "prepare", lambda backend: None)
     monkeypatch.setattr(worker, "BACKENDS", {"": None})
     backend = type("Slow", (), {"open_device": staticmethod(lambda number: opened.open("a").write(f"{os.getpid()} "))})
@@ -150,7 +169,8 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch)
     with make_crew(tmp_path, 2, early=True) as crew:
         crew.start()
         wait_until(lambda: opened.exists() and len(opened.read_text().split()) == 2)
-        time.sleep(0.2)
+        before = looks.stat().st_size
+        wait_until(lambda: looks.stat().st_size > before + 20)
         assert reasons(crew, "a") == ["a"]
     assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
 
@@ -165,6 +185,7 @@ def test_workers_that_idle_end_and_so_does_their_nursery(tmp_path, monkeypatch):
         crew.start()
         wait_until(lambda: started[0].poll() == 0)
         wait_until(lambda: crew.hand_over(EntryTask("a")) is not None and len(started) == 2)
+    assert started[0].returncode == 0
 
 
 def test_a_nursery_that_is_killed_leaves_no_worker_and_nobody_waiting(tmp_path):
@@ -178,11 +199,11 @@ def test_a_nursery_that_is_killed_leaves_no_worker_and_nobody_waiting(tmp_path):
 
 
 def test_a_nursery_that_hangs_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(crews, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(link, "END_SECONDS", 0.2)
     with make_crew(tmp_path, 1) as crew:
         assert reasons(crew, "a") == ["a"]
         os.kill(crew.pid, signal.SIGSTOP)
+        monkeypatch.setattr(crews, "ANSWER_SECONDS", 0.0)
         number = crew.hand_over(EntryTask("b"))
         answer = crew.take(number)
         assert answer is None or answer.outcome.result == "refused"
@@ -235,6 +256,7 @@ def test_nothing_is_left_of_a_process_that_is_killed_or_ends(tmp_path, end):
         children += [pid for _, pid in read_played(tmp_path)]
         if "False" in end:
             owner.kill()
+    assert owner.returncode == (-signal.SIGKILL if "False" in end else 0)
     wait_until(lambda: not any(map(is_running, children)))
 
 

@@ -25,6 +25,10 @@ class Rank:
         stretch = Stretch(self.group, "0", self.ranks, messages)
         return Agreement([stretch], self.number, self.store, self.places)
 
+    def count(self) -> int:
+        """Returns how many collectives were run."""
+        return self.places.advance(self.group, 0)
+
 
 def make_ranks(count: int = 2) -> list[Rank]:
     store = HashStore()
@@ -37,6 +41,7 @@ def test_ranks_that_do_the_same_go_on():
         for _ in range(2):
             forward()
             backward()
+        assert rank.count() == 2 * (len(SHORT) + len(LONG))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -65,6 +70,7 @@ def test_who_runs_again_what_is_new_to_another_one_does_not_keep_it_waiting():
         other.derive(*LONG)()
     one.derive(*SHORT)()
     other.derive(*SHORT)()
+    assert one.count() == other.count() == 2 * len(LONG) + len(SHORT)
 
 
 def test_programs_are_compared_at_their_place_among_all_that_ran():
@@ -90,4 +96,6 @@ def test_each_group_has_places_of_its_own():
 
 
 def test_a_store_that_fails_ends_no_job():
-    Rank(0, object()).derive(*LONG)()
+    rank = Rank(0, object())
+    rank.derive(*LONG)()
+    assert rank.count() == len(LONG)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from crew_processes import fork_module, wait_until
+from crew_processes import WAIT, fork_module, wait_until
 from models import Blocks, compile_with
 from store_contents import fork, wait_for
 from store_processes import PersistentEager
@@ -19,7 +19,7 @@ from store_processes import PersistentEager
 import fusioncache
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
-from fusioncache.precompile import ahead, entry_compiler, jobs, link
+from fusioncache.precompile import ahead, crew, entry_compiler, jobs, link
 from fusioncache.precompile.ahead import CrewHelpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
@@ -46,6 +46,7 @@ def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in ("trace.region_backends", "precompile.entry_compiler"):
         patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
     patch.setattr(link, "start_module", fork_module)
+    patch.setattr(crew, "ANSWER_SECONDS", WAIT)  # on a busy machine it takes a while
     yield
     end_crews()
 
@@ -287,3 +288,4 @@ def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):
     fusioncache.FusionCache(cache=kept, backend="inductor", verify=True)
     fusioncache.FusionCache(cache=kept, backend="eager")
     fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="inductor", jobs=4)
+    assert not ahead.crews

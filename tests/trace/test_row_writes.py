@@ -180,8 +180,10 @@ def test_rows_that_lie_in_the_buffer_are_read_before_any_is_written():
 
 @torch.no_grad()
 def test_a_write_of_another_type_stays_thunders():
-    compare(write, ROWS.double(), PLACES)
-    compare(lambda cache, rows, places: cache.rows.index_copy_(0, places.int(), rows), ROWS, PLACES)
+    """Of rows; places of another type are places."""
+    assert COPIES not in compare(write, ROWS.double(), PLACES)
+    taken = compare(lambda cache, rows, places: cache.rows.index_copy_(0, places.int(), rows), ROWS, PLACES)
+    assert taken[COPIES] == 2
 
 
 def test_what_may_compute_gradients_is_left_alone():
@@ -209,7 +211,7 @@ def test_gradients_that_are_wanted_where_none_were():
             return cache.rows * cache.weight
 
     with torch.no_grad():
-        compare(turn_on, ROWS, PLACES)
+        assert COPIES not in compare(turn_on, ROWS, PLACES)
 
 
 def test_a_leaf_that_requires_a_gradient_is_not_written():

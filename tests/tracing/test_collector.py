@@ -1,6 +1,7 @@
 """The garbage collector rests while Thunder traces and transforms, and afterwards is as it was before."""
 
 import gc
+import itertools
 import os
 import threading
 from contextlib import contextmanager
@@ -206,7 +207,8 @@ def counted():
 
 
 def test_a_full_collection_follows_work_that_took_far_longer():
-    collections = FullCollections(usual=1.0)
+    """A collection takes two seconds here."""
+    collections = FullCollections(usual=1.0, clock=itertools.count(step=2.0).__next__)
     with counted() as full:
         for _ in range(19):
             collections.follow(1.0)
@@ -214,9 +216,9 @@ def test_a_full_collection_follows_work_that_took_far_longer():
         assert not full
         collections.follow(1.0)
         assert len(full) == 1
-        collections.follow(0.1)  # with what was before it starts anew
+        collections.follow(39.0)  # with what was before it starts anew
         assert len(full) == 1
-        collections.follow(100.0)  # the one before took less than a twentieth of that
+        collections.follow(1.0)  # the one before took a twentieth of both
         assert len(full) == 2
 
 

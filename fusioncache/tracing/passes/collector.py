@@ -122,10 +122,12 @@ class FullCollections:
 
     Args:
         usual: the seconds that one is thought to take, until one was measured.
+        clock: returns the seconds of a clock that only goes forward.
     """
 
-    def __init__(self, usual: float = 0.5) -> None:
+    def __init__(self, usual: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = forks.lock()
+        self._clock = clock
         self._seconds = usual
         self._worked = 0.0
 
@@ -142,9 +144,9 @@ class FullCollections:
             if self._worked < WORK_PER_COLLECTION * self._seconds:
                 return
             self._worked = 0.0
-        begun = time.perf_counter()
+        begun = self._clock()
         gc.collect()
-        self._seconds = time.perf_counter() - begun
+        self._seconds = self._clock() - begun
 
 
 _pause = Pause()
