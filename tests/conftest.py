@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 import quick_process
+from hypothesis import HealthCheck, settings
+
+# On a busy machine everything takes longer. What hangs ends by pytest's own limit.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def make_arguments(region: Graph) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(recipes(), st.lists(settings_of_sizes(SIZES), min_size=3, max_size=4))
 def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], drawn: list[Setting]):
     regions = list(dict.fromkeys(draw(recipe, setting) for setting in drawn))

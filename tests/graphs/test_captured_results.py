@@ -152,7 +152,7 @@ def test_an_argument_whose_elements_lie_over_each_other_has_no_buffer():
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=4))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_what_does_not_overlap_has_a_place_for_each_element(dimensions):
     shape, strides = tuple(size for size, _ in dimensions), tuple(stride for _, stride in dimensions)
     places = torch.arange(200).as_strided(shape, strides).flatten().tolist()
@@ -167,7 +167,7 @@ def test_what_does_not_overlap_has_a_place_for_each_element(dimensions):
         st.integers(), lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner)
     )
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_is_taken_apart_is_put_together_again(value):
     leaves, build = take_apart(value)
     assert build(leaves) == value

@@ -22,7 +22,7 @@ from fusioncache.cache.reuse import SOON
 from fusioncache.process import forks
 
 _STEPS = 30
-_PATIENCE = 30.0
+_PATIENCE = 240.0
 
 
 class Watch:

@@ -14,7 +14,7 @@ from fusioncache.ir.codec import decode, encode
 
 
 @given(graph=graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_region_comes_back_as_it_was(graph):
     instance = Instance(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
     assert decode(encode(instance)) == instance
@@ -32,14 +32,14 @@ def test_every_kind_of_type_and_argument_comes_back():
 
 
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_other_bytes_pass_for_a_region(content):
     with pytest.raises(ValueError):
         decode(content)
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
     content = bytearray(encode(Instance(make_region(), (0, 1), (0, 1))))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))

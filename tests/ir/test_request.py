@@ -30,7 +30,7 @@ def test_a_request_comes_back_as_it_was():
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
     content = bytearray(encode(_request()))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))

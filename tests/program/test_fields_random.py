@@ -92,7 +92,7 @@ def change(each: Any, draw: random.Random, values: list[Any]) -> None:
                 setattr(each, what, new.get(what, value))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 12))
 def test_fields_and_the_collector_tell_the_same(seed: int, steps: int) -> None:
     draw, objects = random.Random(seed), make_objects()

@@ -139,7 +139,7 @@ def describe(tree: Tree, known: KnownClasses) -> list[tuple[str, str]]:
     return [*describer.walk("model", tree.body), *list_lines(describer.list_classes())]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_what_is_known_is_what_is_described(seed):
     tree = Tree(random.Random(seed))

@@ -71,7 +71,7 @@ PARTS = st.builds(CudaGraphReference, traces(), st.none() | st.lists(st.booleans
 PROGRAMS = st.builds(ProgramText, traces(), traces(PARTS), st.none() | traces(PARTS), traces(), st.booleans())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(PROGRAMS, st.data())
 def test_programs_survive_and_parts_of_them_do_not(program, data):
     content = encode(program)

@@ -27,7 +27,7 @@ def run_jobs(seed: int, helpers: Path, *jobs: Job) -> list[list[dict[str, Any]]]
     """Returns what processes found that train what is in ``program_zoo``."""
     environment = os.environ | {"PYTHONPATH": import_path(helpers), "PYTHONHASHSEED": str(seed)}
     command = [sys.executable, str(helpers / "program_zoo.py"), json.dumps(list(map(asdict, jobs)))]
-    done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers, timeout=600)
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

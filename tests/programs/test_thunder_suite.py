@@ -29,11 +29,10 @@ _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder'
 
 
 @pytest.mark.skipif(bool([name for name in _NEEDED if find_spec(name) is None]), reason="needs " + ", ".join(_NEEDED))
-@pytest.mark.timeout(580)
 def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     # Each job imports and collects all anew, and the other core has the other tests of this run to do.
-    command = [sys.executable, str(_SCRIPT), "--suite", "ci", "--jobs", "0", "--time-limit", "540", "--reruns", "1"]
+    command = [sys.executable, str(_SCRIPT), "--suite", "ci", "--jobs", "0", "--time-limit", "1700", "--reruns", "1"]
     command += ["--backend", "eager", "--json", str(result), "--directory", str(tmp_path / "runs")]
     command += ["--without", str(_RECORD)] if is_up_to_date(_RECORD) else []
     done = subprocess.run(command, capture_output=True, text=True)

@@ -7,13 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 
 import pytest
 import thunder
 import torch
 from commands import call, get_output
+from crew_processes import wait_until
 from models import train_residual
 from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
 from repository import HELPERS, import_path
@@ -38,11 +38,15 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
-        for _ in range(100):  # what follows shortly on a template is written beside the steps
-            while_it_runs = get_output("stats", "-v")
-            if ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]:
-                break
-            time.sleep(0.1)
+        said = []
+
+        def is_written():
+            """What follows shortly on a template is written beside the steps."""
+            said.append(get_output("stats", "-v"))
+            return ["compiles", str(before.compiles)] in [line.split() for line in said[-1].splitlines()]
+
+        wait_until(is_written)
+        while_it_runs = said[-1]
         job.send_signal(signal.SIGKILL)
     assert job.returncode == -signal.SIGKILL
     assert get_output("stats", "-v") == while_it_runs
@@ -58,26 +62,39 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
 
+class ToldTimer(threading.Timer):
+    """Goes off when it is told to."""
+
+    def run(self):
+        self.finished.wait()
+        self.function()
+
+
 def test_what_many_templates_do_is_written_together(monkeypatch):
-    opened, ended = [], threading.Event()
+    opened, timers = [], []
     real = recorder.open_for_writing
 
     def note(path, lock_seconds):
         opened.append(threading.current_thread())
-        if len(opened) == 2:
-            ended.set()
         return real(path, lock_seconds)
 
+    def make_timer(*args):
+        timers.append(ToldTimer(*args))
+        return timers[-1]
+
     monkeypatch.setattr(recorder, "open_for_writing", note)
-    monkeypatch.setattr(recorder, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "APPEND_SECONDS", 3600.0)
+    monkeypatch.setattr(threading, "Timer", make_timer)
     writer = recorder.RecordWriter(ledger := Ledger())
     for number in range(5):
         ledger.history.begin_trace()
         ledger.count_program_made(f"model {number}")
         writer.append()
     assert len(opened) == 1
-    assert ended.wait(10)
-    assert opened[0] is threading.current_thread() is not opened[1]
+    (timer,) = timers
+    timer.cancel()  # which is how this one is told
+    timer.join()
+    assert opened == [threading.current_thread(), timer]
     writer.end()
     (run,) = RecordReader().runs()
     assert run.stats.programs_made == 5

@@ -102,7 +102,7 @@ def test_bounds_must_be_positive():
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=200)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, other=TEXTS, name=TEXTS)
 @example(text="", other="\x00", name="")
 @example(text="a\nb\r\n\x00", other="a\nb\n\x00", name="\n\x00\x7f")

@@ -17,7 +17,7 @@ from fusioncache.template.skeleton import fill, skeleton_of
 from fusioncache.template.text import read_exactly, write_graph
 
 several = st.lists(settings_of_sizes(), min_size=2, max_size=4)
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 def region(recipe, setting: Setting) -> Generalization:

@@ -29,7 +29,7 @@ def count(graph: Graph) -> int:
     return max(prod(type_.shape) for type_ in types)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(recipes(), settings_of_sizes(), settings_of_sizes(), st.integers(0, 2), st.integers(0, 2))
 def test_a_pattern_reads_what_the_holes_of_a_skeleton_hold(recipe, known, asked, one, other):
     first, second = instance(recipe, known, one), instance(recipe, asked, other)

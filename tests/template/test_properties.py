@@ -29,21 +29,21 @@ def same_bits(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(graphs())
 def test_canonicalizing_is_idempotent(graph):
     once = canonicalize(graph).graph
     assert canonicalize(once).graph == once
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(graphs())
 def test_a_graph_is_read_again_as_it_was_written(graph):
     for one in (graph, canonicalize(graph).graph):
         assert read_exactly(write_graph(one)) == one
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(graphs(), st.integers())
 def test_the_way_a_region_is_written_does_not_matter(graph, seed):
     try:
@@ -55,7 +55,7 @@ def test_the_way_a_region_is_written_does_not_matter(graph, seed):
     assert found.binding.arities == expected.binding.arities
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(graphs(), st.integers(0, 2**32))
 def test_a_template_computes_what_its_region_does_bit_for_bit(graph, seed):
     inputs = numbers(graph, seed)
