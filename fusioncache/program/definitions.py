@@ -188,7 +188,7 @@ class Definitions:
 
     @property
     def foreign(self) -> Foreign:
-        """Functions and classes of somebody else that were named, in order. Thunder may run their code."""
+        """Functions and classes of others that were named, in order. Thunder may run their code."""
         return dict(sorted(self._foreign.items()))
 
     @contextmanager
