@@ -10,11 +10,11 @@ from fusioncache.cache.executable import Executable
 from fusioncache.cache.first_calls import FirstCalls
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.helpers import Helpers
-from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.process import forks
+from fusioncache.process.lru import LruMap
 from fusioncache.process.settings import STORE
 from fusioncache.record.events import EventPublisher, open_log
 from fusioncache.record.ledger import Ledger

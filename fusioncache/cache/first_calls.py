@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from fusioncache.cache.executable import Executable
-from fusioncache.cache.lru import LruMap
 from fusioncache.ir import Instance
+from fusioncache.process.lru import LruMap
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from math import prod
 from fusioncache.backends.api import NotGeneral
 from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
 from fusioncache.cache.kept_places import Holes, KeptPlace, keep_place, read_places
-from fusioncache.cache.lru import LruMap
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, Key, NumberType, TensorType, Value
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
+from fusioncache.process.lru import LruMap
 from fusioncache.template.general_region import Family, in_order_of_template, make_family
 from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key

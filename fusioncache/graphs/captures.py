@@ -45,6 +45,11 @@ class ForwardCaptures:
         self._captured: list[CapturedForward] = []
         self._times = 0
 
+    @property
+    def count(self) -> int:
+        """How many captures there are."""
+        return len(self._captured)
+
     def observe(self, arguments: Sequence[Any]) -> None:
         """Takes note of where the tensors of a call are."""
         self._addresses.observe([arguments[place] for place in self._positions])

@@ -65,6 +65,11 @@ class ForwardProgram:
             self._failures.refuse(refusal.reason)
         return self._function.call(*args)
 
+    @property
+    def is_captured(self) -> bool:
+        """Tells whether anything of it is captured at this moment."""
+        return any(kind.captures.count for kind in tuple(self._kinds.values()))
+
     def _begin(self, args: Sequence[Any]) -> KindReader:
         try:
             reader = KindReader(args)

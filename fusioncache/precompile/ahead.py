@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from fusioncache.store import Store
 
 logger = logging.getLogger("fusioncache")
 
+MOST_EXPECTED = 64
+"""Of how many loaded programs it is held what their calls may ask for."""
+
 GONE = Outcome("refused", "nobody wants it any more")
 
 
@@ -38,7 +42,7 @@ class CrewHelpers:
         self._crew = crew
         self._numbers: dict[Key, int] = {}
         self._asks: dict[int, Ask] = {}
-        self._expected: list[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = []
+        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False)
         self._lock = forks.lock()
@@ -64,7 +68,8 @@ class CrewHelpers:
     def note_missing(self) -> bool:
         """See ``Helpers``."""
         with self._lock:
-            expected, self._expected = self._expected, []
+            expected = [*self._expected]
+            self._expected.clear()
         try:
             for asks, handed_over in expected:
                 handed_over(self.hand_over(asks()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from fusioncache.process.secrets import reveal_texts
+from fusioncache.process.source_lines import show_lines
 from fusioncache.program.bytecode import CompiledProgram, compile_trace, name_file
 from fusioncache.program.cuda_graphs import capture
 from fusioncache.program.derived import FUNCTION_OBJECT
@@ -103,7 +103,7 @@ class _Builder:
     resolver: Resolver
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
-        """Returns the function of a trace, and the trace."""
+        """Returns the function of a trace, whose lines tracebacks show as they do those of Thunder's, and the trace."""
         import thunder
 
         context = {name: self._resolve(reference) for name, reference in trace.context.items()}
@@ -111,7 +111,9 @@ class _Builder:
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
         code = self.codes.get(name_file(trace)) or compile_trace(trace)
-        return _execute(trace, code, globals_), LoadedTrace(trace, context)
+        loaded, built = LoadedTrace(trace, context), _execute(trace, code, globals_)
+        show_lines(built, code.co_filename, loaded.find_text)
+        return built, loaded
 
     def _resolve(self, reference: Reference) -> Any:
         match reference:
@@ -127,10 +129,7 @@ class _Builder:
 
 
 def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:
-    """Returns the function of a trace. Tracebacks show its lines, as they do for traces that Thunder makes."""
-    # Without a time the lines stay, whatever the file system says of such a file.
-    lines = trace.source.splitlines(keepends=True)
-    linecache.cache[code.co_filename] = len(trace.source), None, lines, code.co_filename
+    """Returns the function of a trace."""
     try:
         exec(code, context)
     except ImportError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from thunder.core.trace import TraceCtx
@@ -16,17 +19,21 @@ _LATE = ("args", "scopes", "names", "_bound_symbols", "_siginfo")
 class LoadedTrace(TraceCtx):
     """A trace that was loaded: its text, and what else Thunder's traces have.
 
-    That is read off the text when it is asked for. Of a template's call there are the arguments and results, not the
-    operations that it consists of.
+    That is read off the text when it is asked for, and the text, of which there is one for each length, is held
+    compressed. Of a template's call there are the arguments and results, not the operations that it consists of.
 
     Args:
         trace: the text.
         context: what the names in it stand for.
+
+    Attributes:
+        find_text: returns the text, and holds nothing else.
     """
 
     def __init__(self, trace: TraceText, context: Mapping[str, Any]):
         super().__init__(None)
-        self._loaded = trace, context
+        self.find_text = partial(_unpack, zlib.compress(trace.source.encode(), 1))
+        self._loaded = replace(trace, source=""), context
         for name in _LATE:
             delattr(self, name)
 
@@ -34,7 +41,8 @@ class LoadedTrace(TraceCtx):
         """Takes the text apart when the first of these attributes is asked for. The others Python finds itself."""
         if name not in _LATE:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        statements = StatementReader(*self._loaded)
+        trace, context = self._loaded
+        statements = StatementReader(replace(trace, source=self.find_text()), context)
         self.args, self.names = statements.args, set(statements.proxies)
         self._bound_symbols, self._siginfo = statements.bound_symbols, statements.signature()
         self.scopes = [self._bound_symbols]
@@ -42,8 +50,12 @@ class LoadedTrace(TraceCtx):
 
     def python(self, *, print_depth: int = 1, include_decorators: bool = True) -> str:
         """Returns the text, whatever is asked for: it is what runs."""
-        return self._loaded[0].source
+        return self.find_text()
 
     def python_ctx(self) -> dict[str, Any]:
         """Returns what the names in the text stand for."""
         return dict(self._loaded[1])
+
+
+def _unpack(content: bytes) -> str:
+    return zlib.decompress(content).decode()

@@ -34,13 +34,23 @@ class Counts:
 
 
 class Account(Counts):
-    """The counts of one template, and what sharing it saved."""
+    """The counts of one template, and what sharing it saved.
 
-    __slots__ = ("arities", "saved_seconds", "template")
+    Args:
+        template: it.
+        number: how many templates were seen before it.
 
-    def __init__(self, template: Template):
+    Attributes:
+        is_changed: whether something was counted that was not taken since.
+    """
+
+    __slots__ = ("arities", "is_changed", "number", "saved_seconds", "template")
+
+    def __init__(self, template: Template, number: int):
         super().__init__()
         self.template = template
+        self.number = number
+        self.is_changed = False
         self.arities: set[tuple[int, ...]] = set()
         self.saved_seconds = 0.0
 

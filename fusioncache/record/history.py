@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.process import forks
+from fusioncache.process.lru import LruMap
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord, Source
 from fusioncache.record.placements import PlacementRecord
 
@@ -70,7 +71,7 @@ class History:
         self._models: dict[str, None] = {}
         self._regions: _Series[RegionRecord] = _Series()
         self._numbers: dict[_Kind, list[int]] = defaultdict(list)
-        self._amendments: dict[_Kind, dict[str, Any]] = defaultdict(dict)
+        self._amendments: LruMap[_Kind, dict[str, Any]] = LruMap(MOST_OBSERVATIONS)
         self._choices: _Series[ChoiceRecord] = _Series()
         self._placements: _Series[PlacementRecord] = _Series()
         self._compiles: _Series[CompileRecord] = _Series()
@@ -117,7 +118,7 @@ class History:
         with self._lock:
             for region in regions:
                 kind = (region.digest, region.arities)
-                if self._add(self._regions, replace(region, **self._amendments.get(kind, {}))):
+                if self._add(self._regions, replace(region, **self._amendments.find(kind) or {})):
                     self._numbers[kind].append(len(self._regions.items) - 1)
 
     def find_regions(self, trace_number: int) -> tuple[RegionRecord, ...]:
@@ -160,7 +161,7 @@ class History:
         """Sets fields of all regions of this template with these arities, of earlier ones and of later ones."""
         kind = (digest, arities)
         with self._lock:
-            self._amendments[kind].update(fields)
+            self._amendments.get_or_make(kind, dict)[0].update(fields)
             for number in self._numbers.get(kind, ()):
                 self._regions.change(number, replace(self._regions.items[number], **fields))
 

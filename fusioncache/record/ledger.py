@@ -9,12 +9,16 @@ from types import MappingProxyType
 
 from fusioncache.ir import Template
 from fusioncache.process import forks
+from fusioncache.process.lru import LruMap
 from fusioncache.record.accounts import Account, Counts, ProgramCounts
 from fusioncache.record.events import CompileEvent, CompileObserver, EventPublisher
 from fusioncache.record.graph_counts import GraphCounts
 from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
 from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
+
+MOST_TEMPLATES = 4096
+"""Of how many templates the counts are kept apart: those for which something was counted last. All are in ``Stats``."""
 
 
 class Ledger:
@@ -37,8 +41,8 @@ class Ledger:
         self.observers: list[CompileObserver] = []
         self.graphs: GraphCounts = GraphCounts(parent.graphs if parent else None)
         self._lock = forks.lock()
-        self._accounts: dict[str, Account] = {}
-        self._changed: dict[str, None] = {}
+        self._accounts: LruMap[str, Account] = LruMap(MOST_TEMPLATES)
+        self._seen = 0
         self._total = Counts()
         self._templates = 0
         self._bypasses: Counter[str] = Counter()
@@ -339,25 +343,27 @@ class Ledger:
     def templates(self) -> tuple[TemplateStats, ...]:
         """Returns each template's counts now, in the order in which they were first seen."""
         with self._lock:
-            return AllTemplates(account.freeze() for account in self._accounts.values())
+            return AllTemplates(account.freeze() for account in self._list_accounts())
 
     def template(self, digest: str) -> TemplateStats | None:
         """Returns one template's counts now; None if nothing was counted for it."""
         with self._lock:
-            account = self._accounts.get(digest)
+            account = self._accounts.find(digest)
             return account.freeze() if account else None
 
     def has(self, template: Template) -> bool:
         """Returns whether a region with this template was counted."""
         with self._lock:
-            account = self._accounts.get(template.key.digest)
+            account = self._accounts.find(template.key.digest)
             return account is not None and account.regions > 0
 
     def take_changed(self) -> tuple[TemplateStats, ...]:
         """Returns the counts of those templates for which something was counted since the last call."""
         with self._lock:
-            changed, self._changed = self._changed, {}
-            return tuple(self._accounts[digest].freeze() for digest in changed)
+            changed = [account for account in self._list_accounts() if account.is_changed]
+            for account in changed:
+                account.is_changed = False
+            return tuple(account.freeze() for account in changed)
 
     def phases(self) -> Phases:
         """Returns where the seconds went, up to now."""
@@ -383,16 +389,18 @@ class Ledger:
 
     def _add(self, template: Template, **counts: int | float) -> Account:
         digest = template.key.digest
-        account = self._accounts.get(digest)
-        if account is None:
-            account = self._accounts[digest] = Account(template)
+        account, was_seen = self._accounts.get_or_make(digest, lambda: Account(template, self._seen))
+        self._seen += not was_seen
         account.add(counts)
         self._total.add(counts)
         self._saved_seconds += account.save(self._cost(account))
-        self._changed[digest] = None
+        account.is_changed = True
         return account
+
+    def _list_accounts(self) -> list[Account]:
+        return sorted(self._accounts.values(), key=lambda account: account.number)
 
     def _cost(self, account: Account) -> float:
         """Returns the seconds that a hit saves, also where another transform compiled the template."""
-        everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
+        everywhere = self._parent._accounts.find(account.template.key.digest) if self._parent else None
         return max(account.cost(), everywhere.cost() if everywhere else 0.0)

@@ -61,6 +61,15 @@ FROM entries LEFT JOIN artifacts ON artifacts.id = entries.id GROUP BY entries.i
 """
 
 
+Parts = tuple[tuple[str, str], ...]
+"""What keys are compared by: the name and the digest of each ingredient. Its text may have 100,000 characters."""
+
+
+def list_parts(key: Key) -> Parts:
+    """Returns the parts of a key."""
+    return tuple((part.name, part.digest) for part in key.ingredients)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a store.
@@ -103,14 +112,14 @@ class Index:
 
     def write(
         self,
-        events: Sequence[tuple[Event, Key | None]],
+        events: Sequence[tuple[Event, Parts | None]],
         entries: Iterable[tuple[Entry, EntryFile]],
         timeout: float | None = None,
     ) -> None:
         """Adds events, and entries that were just published.
 
         Args:
-            events: what happened, each miss with the key that was missed: the nearest key is found here.
+            events: what happened, each miss with the parts of the key that was missed: the nearest key is found here.
             entries: with their files.
             timeout: how many seconds to wait for others; by default ``LOCK_SECONDS``.
 
@@ -123,7 +132,7 @@ class Index:
         def add(database: sqlite3.Connection) -> None:
             for entry, found in entries:
                 _put(database, entry, found)
-            rows = [astuple(_complete(database, event, key)) for event, key in events]
+            rows = [astuple(_complete(database, event, parts)) for event, parts in events]
             database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             database.execute("DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM events) - ?", (EVENTS_KEPT,))
 
@@ -161,7 +170,7 @@ class Index:
         Raises:
             What ``write`` raises.
         """
-        return self._run(lambda database: _find_nearest(database, key, backend, time))
+        return self._run(lambda database: _find_nearest(database, key.digest, list_parts(key), backend, time))
 
     def texts(self) -> dict[str, str]:
         """Returns the whole text of each key, by its digest.
@@ -241,20 +250,20 @@ def _is_damage(error: Exception) -> bool:
     return missing or foreign or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _complete(database: sqlite3.Connection, event: Event, key: Key | None) -> Event:
+def _complete(database: sqlite3.Connection, event: Event, parts: Parts | None) -> Event:
     """Returns a miss with its nearest key; any other event as it is."""
-    if key is None:
+    if parts is None:
         return event
-    return replace(event, nearest=_find_nearest(database, key, event.id.rpartition(".")[2], event.time))
+    digest, _, backend = event.id.rpartition(".")
+    return replace(event, nearest=_find_nearest(database, digest, parts, backend, event.time))
 
 
-def _find_nearest(database: sqlite3.Connection, key: Key, backend: str, time: float) -> str:
+def _find_nearest(database: sqlite3.Connection, digest: str, parts: Parts, backend: str, time: float) -> str:
     """Returns a digest, or an empty text. Digests are compared, and no text is read: others wait for the index."""
-    own = {(part.name, part.digest) for part in key.ingredients}
-    graph = graph_digest((part.name, part.digest) for part in key.ingredients)
-    if not (graph and DIGEST.fullmatch(key.digest)):
+    own, graph = set(parts), graph_digest(parts)
+    if not (graph and DIGEST.fullmatch(digest)):
         return ""
-    found = database.execute(_SAME_GRAPH, (graph, key.digest, backend, time, _MOST_COMPARED)).fetchall()
+    found = database.execute(_SAME_GRAPH, (graph, digest, backend, time, _MOST_COMPARED)).fetchall()
     differing = {digest: len(own ^ set(map(tuple, json.loads(ingredients)))) for digest, ingredients in found}
     return min(differing, key=lambda digest: differing[digest], default="")
 

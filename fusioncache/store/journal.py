@@ -15,7 +15,7 @@ from fusioncache.process.warning import warn
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import name_cause
 from fusioncache.store.folders import EntryFolder
-from fusioncache.store.index import Busy, Event, Index
+from fusioncache.store.index import Busy, Event, Index, Parts, list_parts
 
 _MOST_WAITING = 256
 """Events that are kept back before they are written: the index is no part of any load or save."""
@@ -53,7 +53,7 @@ class Journal:
     def __init__(self, index: Index | None, entries: EntryFolder | None):
         self._counts: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
-        self._events: list[tuple[Event, Key | None]] = []
+        self._events: list[tuple[Event, Parts | None]] = []
         self._entries: list[Entry] = []
         self._disk = (index, entries) if index and entries else None
         self._lock = forks.lock()
@@ -134,7 +134,7 @@ class Journal:
             event = Event(
                 time.time(), self.pid, get_host(), what, escape_surrogates(id_), escape_surrogates(reason), seconds
             )
-            self._events.append((event, key))
+            self._events.append((event, None if key is None else list_parts(key)))
             full = len(self._events) % _MOST_WAITING == 0
         if full:
             self.flush(0.0)  # or a load would wait here

@@ -21,7 +21,7 @@ from fusioncache.store.entry import Entry, StoredArtifacts, Summary, make_entry_
 from fusioncache.store.errors import Refusal, StoreError, name_cause
 from fusioncache.store.evict import SweepResult
 from fusioncache.store.flight import SingleFlight, Turn
-from fusioncache.store.index import Event, Index
+from fusioncache.store.index import Event, Index, list_parts
 from fusioncache.store.journal import Journal, StoreStats, escape_surrogates, get_host
 from fusioncache.store.memory import MemoryStore
 
@@ -247,7 +247,7 @@ class Store:
         make_entry_id(key, backend)
         if not all(map(is_text, artifacts)):
             raise Refusal("an artifact whose name is no valid Unicode")
-        parts = tuple((part.name, part.digest) for part in key.ingredients)
+        parts = list_parts(key)
         origin = (escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
         return self._put("save", key, Entry(key.digest, backend, key.text, parts, (), *origin), artifacts, start)
 

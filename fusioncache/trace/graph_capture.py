@@ -19,6 +19,7 @@ from typing import Any
 from fusioncache.backends.symbols import may_write
 from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.cuda import find_recorder
+from fusioncache.graphs.forward import ForwardProgram
 from fusioncache.graphs.last_product import LastProduct
 from fusioncache.graphs.program import CudaGraphs, Program
 from fusioncache.ir import Graph
@@ -90,6 +91,12 @@ def capture_entry(entry: Any, compile_data: Any) -> Any:
         logger.info("nothing is captured", exc_info=error)
         graphs.count_refusal(f"failed: {type(error).__name__}")
         return entry
+
+
+def is_idle(entry: Any) -> bool:
+    """Tells whether nothing of an entry is captured at this moment: what is runs in memory that it owns."""
+    forward = entry.computation_fn
+    return not isinstance(forward, ForwardProgram) or not forward.is_captured
 
 
 def _explain_refusal(compile_data: Any, transforms: Collection[Any]) -> str | None:

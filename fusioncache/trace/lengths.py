@@ -37,6 +37,9 @@ logger = logging.getLogger("fusioncache")
 MOST_WAYS = 4
 """How many ways through a program are known at once: each may have been taken because of other sizes."""
 
+MOST_FORMS = 16
+"""Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
+
 SHARED = "ranks share the model"
 """Why each length is interpreted."""
 
@@ -80,10 +83,12 @@ class Lengths:
 
     def __init__(self) -> None:
         """Knows of none yet."""
+        self._forms: list[Key] = []
         self._instances: list[InterpretedProgram] = []
         self._ways: list[WatchedProgram] = []
         self._families = Families()
-        self._hopeless: dict[Key, str] = {}
+        self._hopeless: dict[str, str] = {}
+        """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
@@ -108,11 +113,26 @@ class Lengths:
         keeper = derivation.keeper
         if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
-        return self._families.fill(derivation, note_form(derivation))
+        form = self._note_form(derivation)
+        return None if form.digest in self._hopeless else self._families.fill(derivation, form)
+
+    def _note_form(self, derivation: Derivation) -> Key:
+        """Returns the form of a program, of which something will be known. That of another one may be forgotten."""
+        form = note_form(derivation)
+        known = [*(each for each in self._forms if each != form), form]
+        for surplus in known[:-MOST_FORMS]:
+            self._forget(surplus)
+        self._forms = known[-MOST_FORMS:]
+        return form
+
+    def _forget(self, form: Key) -> None:
+        self._families.forget(form)
+        self._ways = [each for each in self._ways if each.instance.form != form]
+        self._instances = [each for each in self._instances if each.form != form]
 
     def _replay(self, derivation: Derivation) -> Any | None:
-        form = note_form(derivation)
-        reason = self._hopeless.get(form)
+        form = self._note_form(derivation)
+        reason = self._hopeless.get(form.digest)
         for way in self._find_ways(form):
             if not way.is_proved and self._count_instances(form) == 1:
                 continue  # it is that one
@@ -140,14 +160,14 @@ class Lengths:
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
-        form = note_form(derivation)
+        form = self._note_form(derivation)
         is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
         fixed = explain_fixed(derivation.call.args, derivation.call.kwargs)
         if fixed and any(differ_in_arguments(each.form, form) for each in self._instances):
             self._count(derivation, fixed)
         if (
             not (is_known or has_symbols(derivation.call.compile_data.fn))
-            or form in self._hopeless
+            or form.digest in self._hopeless
             or len(list(self._find_ways(form))) >= MOST_WAYS
         ):
             return _interpret_as_called(derivation, interpret)
@@ -183,7 +203,7 @@ class Lengths:
             entry: Thunder's, with its traces.
         """
         form = derivation.form
-        if derivation.reads is None or form is None:
+        if derivation.reads is None or form is None or form.digest in self._hopeless:
             return
         ways = (way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads)
         self._families.learn(derivation, form, next((way.journal for way in ways), None))
@@ -196,7 +216,7 @@ class Lengths:
         journal = derivation.journal
         if journal is not None and journal.refusals:
             self._give_up(derivation, form, journal.refusals[0])
-        if form in self._hopeless:
+        if form.digest in self._hopeless:
             return
         is_explained = [self._prove(way, new, derivation) for way in self._find_ways(form)]
         if journal is not None and not any(is_explained):
@@ -241,18 +261,16 @@ class Lengths:
 
     def _give_up(self, derivation: Derivation, form: Key, reason: str) -> None:
         """Has the programs of a form interpreted from now on."""
-        self._hopeless[form] = reason
-        self._families.give_up(form)
-        self._ways = [each for each in self._ways if each.instance.form != form]
-        self._instances = [each for each in self._instances if each.form != form]
+        self._forget(form)
+        self._hopeless[form.digest] = reason
         self._count(derivation, reason)
 
     def _count_shared(self, derivation: Derivation) -> None:
         """Counts a program of a model that ranks share, if it is not the first one of its form."""
-        form = note_form(derivation)
-        if form in self._hopeless:
-            self._count(derivation, self._hopeless[form])
-        self._hopeless[form] = SHARED
+        form = self._note_form(derivation)
+        if form.digest in self._hopeless:
+            self._count(derivation, self._hopeless[form.digest])
+        self._hopeless[form.digest] = SHARED
 
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:

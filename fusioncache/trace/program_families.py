@@ -70,9 +70,10 @@ class Families:
             self._families[form] += _load_families(derivation, form)
         return iter(tuple(self._families[form]))
 
-    def give_up(self, form: Key) -> None:
-        """Forgets the families of a form, and looks for no others in the store."""
-        self._families[form] = []
+    def forget(self, form: Key) -> None:
+        """Forgets all programs of a form. The store is asked again when one comes."""
+        self._families.pop(form, None)
+        self._loose.pop(form, None)
 
     def unite(
         self, derivation: Derivation, form: Key, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]

@@ -6,7 +6,8 @@ whatever it finds; if it finds one, that comes next, and Thunder calls its prolo
 derives a program if there is none, and appends it: that is when it is kept.
 
 Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
-at the sizes of the arguments, and only entries that may be for these come next (``entry_index.py``).
+at the sizes of the arguments, and only entries that may be for these come next (``entry_index.py``). Of those that can
+be had again a bounded number is held: a program of a length that comes once would stay for ever.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from functools import partial, wraps
 from typing import Any
 from weakref import ref
 
+from fusioncache.process import forks
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.known_parts import LastKey
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.trace.ahead import derive_ahead, is_ahead
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.entry_index import EntryIndex, find_compared
-from fusioncache.trace.graph_capture import capture_entry
+from fusioncache.trace.graph_capture import capture_entry, is_idle
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, find_sizes
@@ -32,7 +34,9 @@ from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
 FEW = 4
-"""How many entries may be tried in turn. With more, nobody asks those for other sizes."""
+"""How many entries may be tried in turn. With more, those for other sizes are not asked."""
+MOST_ENTRIES = 256
+"""How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
 
 
 class NoProgram(Exception):
@@ -43,7 +47,7 @@ class ProgramList(list[Any]):
     """Thunder's entries for one compiled function, and the programs that the store has for it.
 
     Attributes:
-        derived: the digests of the keys for which Thunder derived a program here. Nothing is looked for twice.
+        derived: the digests of the keys whose programs were derived here and are held. Nothing is looked for twice.
         kept: how many of these programs were kept.
         lengths: what is known of these programs at other lengths.
         last_key: what is known of the key that was made last.
@@ -59,6 +63,7 @@ class ProgramList(list[Any]):
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
         self._index = EntryIndex()
+        self._lock = forks.lock()
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
@@ -98,29 +103,45 @@ class ProgramList(list[Any]):
             VerificationError: if it is not what the store has.
         """
         derivation = self._derivations.pop(threading.get_ident(), None)
+        is_kept = False
         if derivation is not None:
             self.derived.add(derivation.key.digest)
             try:
-                self.kept += derivation.finish(entry)
+                is_kept = derivation.finish(entry)
             finally:
                 derivation.end()
+            self.kept += is_kept
             self.lengths.learn(derivation, entry)
             derive_ahead(derivation, self.lengths, self.last_key)
-        entry = self.capture(entry)
-        self._append(entry, derivation)
+        self._append(self.capture(entry), derivation, can_be_had=is_kept)
 
     def capture(self, entry: Any) -> Any:
         """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
         return capture_entry(entry, self.compile_data() if self.compile_data else None)
 
     def append_loaded(self, entry: Any, derivation: Derivation) -> None:
-        """Adds an entry that was loaded for a call."""
-        self._append(entry, derivation)
+        """Adds an entry that was loaded or filled in for a call."""
+        self._append(entry, derivation, can_be_had=True)
 
-    def _append(self, entry: Any, derivation: Derivation | None) -> None:
+    def _append(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
         sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
-        self._index.append(entry, sizes, _find_compared(entry, derivation))
-        super().append(entry)
+        key = derivation.key.digest if derivation and can_be_had else None
+        compared = _find_compared(entry, derivation)
+        with self._lock:
+            self._index.append(entry, sizes, compared, key)
+            super().append(entry)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drops the entry that was not used for longest if there are too many that can be had again.
+
+        What runs of it goes on: autograd has the functions of its own, and the others are called.
+        """
+        while surplus := self._index.find_surplus(MOST_ENTRIES, is_idle):
+            entry, key = surplus
+            self._index = self._index.without(entry)
+            self[:] = [each for each in self if each is not entry]
+            self.derived.discard(key)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache as remember
 from functools import partial
+from itertools import chain, count
 from types import FunctionType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.backend_executables import BackendExecutables
@@ -15,6 +16,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
+from fusioncache.process.lru import LruMap
 from fusioncache.program.filling import Identity
 from fusioncache.program.references import TemplateReference, TemplateUse
 from fusioncache.template.plan import Arities
@@ -31,26 +33,53 @@ def read_once() -> Environments:
     return remember(lambda executables: executables.backend.environment())
 
 
+MOST_CALLED = 4096
+"""How many templates keep their calls although no program may have them any more."""
+
+
+class _Group:
+    """The calls of one template: one for each way in which regions write it. It lives as long as one of them does.
+
+    Args:
+        called: is told at the end of each first call for a layout.
+
+    Attributes:
+        calls: these.
+    """
+
+    def __init__(self, called: Callable[[Template], None]):
+        self.calls: list[TemplateCall] = []
+        self._called = called
+
+    def note_first_call(self, template: Template, seconds: float) -> None:
+        """Is told at the end of a first call. Each call has this method, and so keeps its group."""
+        collect_behind(seconds)
+        self._called(template)
+
+
 class TemplateCalls:
     """The calls of templates that the traces of one transform have.
+
+    A call stays as long as a program has it. Of those that no program has the last ones stay.
 
     Args:
         called: is told at the end of each first call for a layout.
     """
 
     def __init__(self, called: Callable[[Template], None]):
-        self._calls: defaultdict[str, list[TemplateCall]] = defaultdict(list)
-        self._names: Counter[str] = Counter()
+        self._groups: WeakValueDictionary[str, _Group] = WeakValueDictionary()
+        self._named: WeakValueDictionary[str, _Group] = WeakValueDictionary()
+        self._recent: LruMap[str, _Group] = LruMap(MOST_CALLED)
         self._called = called
 
     def all(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that are called: once for each way in which regions write them."""
-        return tuple(call for calls in self._calls.values() for call in calls)
+        return tuple(call for group in self._groups.values() for call in group.calls)
 
     def find_template(self, digest: str) -> Template | None:
         """Returns the template that is called and whose key has this digest, if there is one."""
-        calls = self._calls.get(digest)
-        return calls[0].template if calls else None
+        group = self._groups.get(digest)
+        return group.calls[0].template if group and group.calls else None
 
     def find(
         self,
@@ -60,28 +89,26 @@ class TemplateCalls:
         generation: Generation | None = None,
     ) -> TemplateCall:
         """Returns the call of a template for such regions, which is made, for this program, if it is not there."""
-        calls = self._calls[template.key.digest]
-        call = next((call for call in calls if call.claim_all(instances)), None)
+        group = self._find_group(template.key.digest)
+        call = next((call for call in group.calls if call.claim_all(instances)), None)
         if call is None:
-            call = TemplateCall(template, executables, self._new_name(template), self._note_first_call, generation)
+            name = _choose_name(template, self._named)
+            self._named[name] = group
+            call = TemplateCall(template, executables, name, group.note_first_call, generation)
             call.claim_all(instances)
-            calls.append(call)
+            group.calls.append(call)
         return call
 
-    def _note_first_call(self, template: Template, seconds: float) -> None:
-        collect_behind(seconds)
-        self._called(template)
-
-    def _new_name(self, template: Template) -> str:
-        """Returns a name that no call of this transform has."""
-        return _choose_name(template, self._names)
+    def _find_group(self, digest: str) -> _Group:
+        group, _ = self._recent.get_or_make(digest, lambda: self._groups.get(digest) or _Group(self._called))
+        self._groups.setdefault(digest, group)
+        return group
 
 
-def _choose_name(template: Template, taken: Counter[str]) -> str:
-    """Returns a name for a template's calls, and counts it: two templates may have one name, as it is cut short."""
-    taken[template.name] += 1
-    number = taken[template.name]
-    return template.name if number == 1 else f"{template.name}_{number}"
+def _choose_name(template: Template, taken: Container[str]) -> str:
+    """Returns a name for a template's calls: two templates may have one name, as it is cut short."""
+    names = chain((template.name,), (f"{template.name}_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def find_references(calls: Iterable[TemplateCall]) -> Callable[[Any], TemplateReference | None]:
@@ -171,11 +198,12 @@ class TemplateLoader:
             Bypass: if a backend does not have such a template.
         """
         identities: dict[str, Identity] = {}
-        taken: Counter[str] = Counter()
+        taken: set[str] = set()
         for name, reference in references.items():
             executables = self._backends.find(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
             identities[name] = Identity(_choose_name(template, taken), template.key.digest)
+            taken.add(identities[name].name)
         return identities
 
     def _make_fallback(self, use: TemplateUse) -> Fallback:

@@ -15,8 +15,8 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
-from fusioncache.cache.lru import LruMap
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.process.lru import LruMap
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of

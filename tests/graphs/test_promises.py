@@ -44,6 +44,17 @@ def test_forward_and_backward_are_captured_once_and_replayed(captured):
     assert not stats.not_captured
 
 
+def test_whether_anything_of_a_program_is_captured_is_known(graphs, monkeypatch):
+    """As long as it is, it owns memory, and is held."""
+    monkeypatch.setattr(memory, "MOST_CAPTURES", 1)
+    first, second = Layer(graphs), Layer(graphs)
+    found = []
+    for layer, steps in ((first, 1), (first, 3), (second, 4)):
+        settle(layer, steps)
+        found.append((first.forward.is_captured, second.forward.is_captured))
+    assert found == [(False, False), (True, False), (False, True)]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["from the start", "when warm", "when captured"])
 def test_two_forwards_before_the_backward_of_the_first(captured, steps):
     layer, plain, _, ledger = captured

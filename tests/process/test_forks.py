@@ -18,9 +18,9 @@ import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.kernel_database import KernelDatabase
 from fusioncache.cache import ranks as ranks_module
-from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
 from fusioncache.process import forks
+from fusioncache.process.lru import LruMap
 from fusioncache.store.memory import MemoryStore
 
 LONGEST = 60

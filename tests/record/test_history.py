@@ -9,6 +9,7 @@ from recorded_templates import begin_run, make_cast_template, make_chain_templat
 from report_records import make_placement
 
 from fusioncache.record import history as records
+from fusioncache.record import ledger as ledgers
 from fusioncache.record import writer as recorder
 from fusioncache.record.history import History
 from fusioncache.record.ledger import Ledger
@@ -87,6 +88,33 @@ def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
     taken.amend_regions(make_chain_template().key.digest, (2, 1), plan="one launch")
     taken.add_regions([REGION])
     assert [region.plan for region in taken.read().regions.values()] == ["one launch", "fold", "one launch"]
+
+
+def test_what_is_learned_of_more_kinds_than_there_is_room_for_is_forgotten_oldest_first(monkeypatch):
+    monkeypatch.setattr(records, "MOST_OBSERVATIONS", 2)
+    taken = History()
+    for arity in (1, 2, 3):
+        taken.amend_regions(make_chain_template().key.digest, (arity,), plan="one launch")
+    taken.add_regions([replace(REGION, arities=(1,)), replace(REGION, arities=(3,))])
+    assert [region.plan for region in taken.read().regions.values()] == ["fold", "one launch"]
+
+
+def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeypatch):
+    monkeypatch.setattr(ledgers, "MOST_TEMPLATES", 2)
+    parent = Ledger()
+    ledger = Ledger(parent)
+    first, second, third = (make_cast_template(f"cast_{number}", str(number)) for number in range(3))
+    for template in (first, second, first, third):
+        ledger.count_region(template, (), hit=ledger.has(template))
+        ledger.count_compile(template, 1.0)
+    for each in (ledger, parent):
+        assert (each.stats().regions, each.stats().hits, each.stats().templates, each.stats().compiles) == (4, 1, 3, 4)
+        assert [stats.name for stats in each.templates()] == ["cast_0", "cast_2"]  # as they were first seen
+        assert [each.has(template) for template in (first, second, third)] == [True, False, True]
+    assert [stats.name for stats in parent.take_changed()] == ["cast_0", "cast_2"]
+    parent.count_region(third, (), hit=True)
+    assert [(stats.name, stats.regions) for stats in parent.take_changed()] == [("cast_2", 2)]
+    assert parent.take_changed() == ()
 
 
 def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():

@@ -131,6 +131,17 @@ def test_odd_texts_in_a_key_do_not_cost_the_index(store, odd):
     assert [summary.digest for summary in store.entries()] == [key().digest]
 
 
+def test_events_that_wait_hold_no_texts_of_keys(store, monkeypatch):
+    """That of a program has some hundred thousand characters."""
+    written = []
+    monkeypatch.setattr(index_module.Index, "write", lambda self, events, *_: written.extend(events))
+    asked = [key(float(number)) for number in (3, 4, 5)]
+    assert [store.load(each, "eager") for each in asked] == [None] * 3
+    store.close()
+    waiting = [parts for event, parts in written if event.what == "miss"]
+    assert waiting == [tuple((part.name, part.digest) for part in each.ingredients) for each in asked]
+
+
 def test_the_texts_of_all_entries(store):
     assert store.save(key(3.0), "eager", {"code": b"code"})
     expected = {one.digest: one.text for one in (key(), key(3.0))}

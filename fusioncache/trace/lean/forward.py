@@ -85,8 +85,10 @@ def _make_finder(
     def program_of(entry: Any, entries: list[Any]) -> Program:
         known = programs.get(id(entry))
         if known is None:
-            if len(programs) > len(entries):  # some are of entries that are no more
-                programs.clear()
+            if len(programs) >= len(entries):  # some are of entries that are no more
+                held = {id(each) for each in entries}
+                for identity in [each for each in tuple(programs) if each not in held]:
+                    programs.pop(identity, None)
             known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
         return known[1]
 

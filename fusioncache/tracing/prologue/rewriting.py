@@ -14,13 +14,13 @@ import __future__
 
 import ast
 import linecache
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from fusioncache.process.source_lines import show_lines
 from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions, find_tensor_check
 from fusioncache.tracing.prologue.known_tensors import KnownTensors
 from fusioncache.tracing.prologue.lookups import GIVE_TENSORS, METHODS, find_lookups
@@ -53,9 +53,7 @@ class NewPrologue:
         closure = self.closure and tuple(map(_renew, self.closure))
         # They have the module, and Thunder takes care to keep them out of cycles.
         function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, closure)
-        name = self.code.co_filename
-        linecache.cache[name] = len(self.text), None, self.text.splitlines(keepends=True), name
-        weakref.finalize(function, linecache.cache.pop, name, None).atexit = False
+        show_lines(function, self.code.co_filename, lambda: self.text)
         return function
 
 

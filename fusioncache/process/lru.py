@@ -50,12 +50,17 @@ class LruMap[K: Hashable, V]:
             return value, False
 
     def find(self, key: K) -> V | None:
-        """Returns the value of ``key``; None if there is none. Waits for nobody who makes it."""
+        """Returns the value of ``key``; None if there is none. Does not wait for a thread that makes it."""
         with self._lock:
             if key not in self._values:
                 return None
             self._values.move_to_end(key)
             return self._values[key]
+
+    def values(self) -> tuple[V, ...]:
+        """Returns all values, the least recently used first."""
+        with self._lock:
+            return tuple(self._values.values())
 
     def clear(self) -> None:
         """Forgets every value. Values in use elsewhere live on."""
