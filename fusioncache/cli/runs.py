@@ -94,6 +94,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
         yield "left alone", _reasons(stats.bypasses, "as Thunder made it")
     if stats.unkept:
         yield "not kept", _reasons(stats.unkept, "that each process compiles")
+    if run.missing:
+        yield "not listed", run.missing
     if stats.verified or stats.verify_compiles:
         equal = f"{stats.verified} regions and layouts are equal to what they would be on their own"
         own = f"{format_count(stats.verify_compiles, 'compile', 'compiles')} only for that"
@@ -220,6 +222,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("started", format_time(run.started)),
         ("last saved", f"{format_time(run.updated)}{', at its end' if run.ended else ''}"),
         ("pid", str(run.pid)),
+        *([("not listed", str(run.unrecorded))] if run.unrecorded else []),
         ("regions", str(stats.regions)),
         ("templates", str(stats.templates)),
         ("hits", str(stats.hits)),

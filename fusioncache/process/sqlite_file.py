@@ -34,12 +34,14 @@ class Schema:
         tables: the statements that make them.
         pragma: a statement that each connection begins with before it writes.
         upgrades: make a file of an earlier version one of this version.
+        is_vacuumed: whether pages that are freed leave a file that is made now at the end of each transaction.
     """
 
     version: int
     tables: tuple[str, ...]
     pragma: str
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
+    is_vacuumed: bool = False
 
     @contextmanager
     def write(self, path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
@@ -58,6 +60,9 @@ class Schema:
             database.execute(self.pragma)
             _read_version(database)
             protect(path)  # while a new one is empty; what sqlite makes beside it has its permissions
+            # Later it would do nothing to the file but write to it, also to one that is left alone.
+            if self.is_vacuumed and database.execute("PRAGMA page_count").fetchone()[0] == 0:
+                database.execute("PRAGMA auto_vacuum = FULL")
             # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
             database.execute("BEGIN IMMEDIATE")
             self._prepare(database)

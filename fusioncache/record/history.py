@@ -32,6 +32,10 @@ class Observations:
     placements: Mapping[int, PlacementRecord]
     compiles: Mapping[int, CompileRecord]
 
+    def count(self) -> int:
+        """Returns how many there are."""
+        return sum(map(len, (self.regions, self.choices, self.placements, self.compiles)))
+
 
 class _Series[T]:
     """Observations of one kind, and the numbers of those that are new or changed since they were last taken."""
@@ -71,6 +75,7 @@ class History:
         self._models: dict[str, None] = {}
         self._regions: _Series[RegionRecord] = _Series()
         self._numbers: dict[_Kind, list[int]] = defaultdict(list)
+        self._numbers_of_trace: dict[int, list[int]] = defaultdict(list)
         self._amendments: LruMap[_Kind, dict[str, Any]] = LruMap(MOST_OBSERVATIONS)
         self._choices: _Series[ChoiceRecord] = _Series()
         self._placements: _Series[PlacementRecord] = _Series()
@@ -119,12 +124,14 @@ class History:
             for region in regions:
                 kind = (region.digest, region.arities)
                 if self._add(self._regions, replace(region, **self._amendments.find(kind) or {})):
-                    self._numbers[kind].append(len(self._regions.items) - 1)
+                    number = len(self._regions.items) - 1
+                    self._numbers[kind].append(number)
+                    self._numbers_of_trace[region.trace_number].append(number)
 
     def find_regions(self, trace_number: int) -> tuple[RegionRecord, ...]:
         """Returns the regions of a forward trace and its backward trace, by the number of both."""
         with self._lock:
-            return tuple(region for region in self._regions.items if region.trace_number == trace_number)
+            return tuple(self._regions.items[number] for number in self._numbers_of_trace.get(trace_number, ()))
 
     def find_source(self, digest: str, arities: tuple[int, ...]) -> Source:
         """Returns where the first region of this template with these arities comes from, as far as that is known."""

@@ -55,12 +55,17 @@ def encode_regions(
     listed = tuple(regions)
     numbers: dict[tuple[Line, ...], int] = {}
     sources = [numbers.setdefault(region.source.lines, len(numbers)) for region in listed]
-    columns = {name: [getattr(region, name) for region in listed] for name in (*_OF_RECORDS, "arities")}
-    where = {name: [getattr(region.source, name) for region in listed] for name in ("module", "layer")}
-    lines = [[[line.file, line.number, line.library] for line in each] for each in numbers]
+    columns = {name: [_clean(getattr(region, name)) for region in listed] for name in (*_OF_RECORDS, "arities")}
+    where = {name: [_clean(getattr(region.source, name)) for region in listed] for name in ("module", "layer")}
+    lines = [[[_clean(line.file), line.number, line.library] for line in each] for each in numbers]
     streams = list(map(_list_choice, choices))
     beside = {"source": sources, "streams": streams, "placements": list(map(list_placement, placements))}
     return encode({"format": FORMAT, "lines": lines, **columns, **where, **beside})
+
+
+def _clean(value: Any) -> Any:
+    """Returns a text without lone surrogates, as a name of a file may have: no reader takes them."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _list_choice(choice: ChoiceRecord) -> list[object]:

@@ -11,7 +11,9 @@ from typing import Literal
 
 from fusioncache.process import sqlite_file
 from fusioncache.process.settings import DIRECTORY
+from fusioncache.record.limits import make_room, measure
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, Lifetime, RegionRecord
+from fusioncache.record.outlines import fill_text
 from fusioncache.record.placements import PlacementRecord
 from fusioncache.record.runs import Run
 from fusioncache.record.schema import (
@@ -25,9 +27,9 @@ from fusioncache.record.schema import (
     decode_lifetime,
     decode_phases,
     decode_placement_row,
-    decode_region,
     decode_stats,
     decode_template,
+    decode_trace,
     make_format_error,
     record_path,
 )
@@ -46,11 +48,11 @@ _FIRST: Mapping[Sort, str] = {
 }
 
 MATCHES = """(:name IS NULL OR instr(templates.name, :name))
-    AND (:backend IS NULL OR EXISTS (SELECT 1 FROM json_each(templates.ingredients)
+    AND (:backend IS NULL OR EXISTS (SELECT 1 FROM json_each(fill_text(content, numbers))
         WHERE json_extract(value, '$[0]') = 'backend' AND json_extract(value, '$[1]') = :backend))
-    AND (:text IS NULL OR EXISTS (SELECT 1 FROM json_each(templates.ingredients)
+    AND (:text IS NULL OR EXISTS (SELECT 1 FROM json_each(fill_text(content, numbers))
         WHERE instr(json_extract(value, '$[1]'), :text)))"""
-"""Of a row of ``templates``, in SQL: whether it is one of a listing's."""
+"""Of a row of ``templates`` with its outline, in SQL: whether it is one of a listing's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class Listing:
 _COUNTS = """name, digest, ops,
     uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds,
     uses.loaded_compile_seconds"""
-_USES = "uses JOIN templates USING (digest)"
+_USES = "uses JOIN templates ON templates.id = uses.template"
+_OUTLINES = "JOIN outlines ON outlines.id = outline"
+_OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
 _ALL = Listing()
 
 
@@ -112,12 +116,14 @@ class RecordReader:
 
     def templates(self, run: str, listing: Listing = _ALL) -> tuple[TemplateCounts, ...]:
         """Returns a run's templates: by default all of them, the most expensive first."""
-        rows = f"SELECT {_COUNTS} FROM {_USES} WHERE run = :run AND {MATCHES} ORDER BY {listing.order} LIMIT :limit"
+        wanted = f"{_OF_RUN} AND {MATCHES} ORDER BY {listing.order} LIMIT :limit"
+        rows = f"SELECT {_COUNTS} FROM {_USES} {_OUTLINES} WHERE {wanted}"
         return tuple(self._decode(decode_template, self._rows(rows, run=run, **listing.parameters)))
 
     def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
         """Returns these templates with what their keys are made of, without those that were forgotten since."""
-        rows = "SELECT digest, ingredients FROM templates WHERE digest IN (SELECT value FROM json_each(:digests))"
+        wanted = "templates.digest IN (SELECT value FROM json_each(:digests))"
+        rows = f"SELECT templates.digest, content, numbers FROM templates {_OUTLINES} WHERE {wanted}"
         digests = json.dumps([template.digest for template in templates])
         found = dict(self._decode(decode_ingredients, self._rows(rows, digests=digests)))
         return tuple(
@@ -131,23 +137,29 @@ class RecordReader:
             run: its id.
             template: only those with the template of this digest.
         """
-        wanted = "run = :run AND (:template IS NULL OR digest = :template)"
-        rows = f"SELECT * FROM regions JOIN lines ON lines.id = regions.lines WHERE {wanted} ORDER BY number"
-        return tuple(self._decode(decode_region, self._rows(rows, run=run, template=template)))
+        has_it = """:template IS NULL OR EXISTS (SELECT 1 FROM json_each(traces.templates)
+            WHERE value = :template OR value = (SELECT id FROM templates WHERE digest = :template))"""
+        digests = """SELECT json_group_object(id, digest) FROM templates
+            WHERE id IN (SELECT value FROM json_each(traces.templates))"""
+        listed = f"SELECT number, model, content, traces.templates, ({digests}) AS digests FROM traces {_OUTLINES}"
+        rows = f"{listed} WHERE {_OF_RUN} AND ({has_it}) ORDER BY number"
+        traces = self._decode(decode_trace, self._rows(rows, run=run, template=template))
+        regions = (region for trace in traces for region in trace)
+        return tuple(region for region in regions if template in (None, region.digest))
 
     def choices(self, run: str) -> tuple[ChoiceRecord, ...]:
         """Returns a run's residual streams, in the order of its traces."""
-        rows = self._rows("SELECT * FROM choices WHERE run = :run ORDER BY number", run=run)
+        rows = self._rows(f"SELECT * FROM choices WHERE {_OF_RUN} ORDER BY number", run=run)
         return tuple(self._decode(decode_choice, rows))
 
     def placements(self, run: str) -> tuple[PlacementRecord, ...]:
         """Returns where the collectives of a run's traces are, in the order of these."""
-        rows = self._rows("SELECT * FROM placements WHERE run = :run ORDER BY number", run=run)
+        rows = self._rows(f"SELECT * FROM placements WHERE {_OF_RUN} ORDER BY number", run=run)
         return tuple(self._decode(decode_placement_row, rows))
 
     def compiles(self, run: str) -> tuple[CompileRecord, ...]:
         """Returns the executables that a run compiled or loaded, in the order in which they were ready."""
-        rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
+        rows = self._rows(f"SELECT * FROM compiles WHERE {_OF_RUN} ORDER BY number", run=run)
         return tuple(self._decode(decode_compile, rows))
 
     def lifetime(self) -> Lifetime:
@@ -172,13 +184,14 @@ class RecordReader:
     def _newest(self, wanted: str, **parameters: str) -> list[sqlite3.Row]:
         """Returns the templates of such runs or names, each with its newest run, the most expensive first."""
         age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
-        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.id = uses.run WHERE {wanted}"
+        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.number = uses.run WHERE {wanted}"
         return self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", **parameters)
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
             with sqlite_file.read(self.path, LOCK_SECONDS) as database:
                 SCHEMA.require(database)
+                database.create_function("fill_text", 2, fill_text, deterministic=True)
                 return database.execute(query, parameters).fetchall()
         except sqlite_file.OtherVersion as other:
             raise make_format_error(self.path, other) from other
@@ -248,3 +261,41 @@ def forget(path: Path) -> bool:
     except (sqlite3.Error, OSError) as error:
         raise RecordError(f"{path} cannot be removed ({error}): try again, or remove it yourself") from error
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was forgotten of a record.
+
+    Attributes:
+        runs: how many runs.
+        bytes_left: what the file has then.
+    """
+
+    runs: int
+    bytes_left: int
+
+
+def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Pruned:
+    """Forgets old runs as every process does that writes one. The newest stays.
+
+    Args:
+        path: of the record, which is there.
+        max_bytes: the most that it may have.
+        max_age: seconds after which a run that was not saved since is forgotten.
+        dry_run: whether nothing is changed.
+
+    Raises:
+        RecordError: if others write it all the time, or it is no record of this format.
+    """
+    try:
+        with SCHEMA.write(path, LOCK_SECONDS) as database:
+            runs = make_room(database, max_bytes=max_bytes, max_age=max_age)
+            pruned = Pruned(runs, measure(database))
+            if dry_run:
+                database.rollback()
+            return pruned
+    except sqlite_file.OtherVersion as other:
+        raise make_format_error(path, other) from other
+    except sqlite3.Error as error:
+        raise RecordError(f"{path} cannot be written ({error}): try again") from error

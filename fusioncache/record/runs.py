@@ -26,7 +26,7 @@ class Run:
         command: its command line.
         stats: its counts when it was last saved.
         phases: where its seconds had gone by then.
-        unrecorded: how many regions, streams and executables of it the record had no room for.
+        unrecorded: how many regions, streams, templates and executables of it the record had no room for.
         models: classes of the modules, or names of the functions, that it compiled.
         updated: when it was last saved, in seconds since the epoch.
         ended: whether its process came to an end by itself. If not, it goes on, or it was killed.
@@ -49,6 +49,13 @@ class Run:
         loaded = "Its programs were loaded, so that nothing was traced"
         otherwise = loaded if self.stats.programs_loaded else "Thunder found nothing to fuse in what it traced"
         return ". ".join(self.stats.bypasses) or otherwise
+
+    @property
+    def missing(self) -> str:
+        """What to say of the run if the record had no room for all of it; empty if it had."""
+        if not self.unrecorded:
+            return ""
+        return f"{self.unrecorded} regions, streams, templates and executables: counted, but the record had no room"
 
     @property
     def name(self) -> str:

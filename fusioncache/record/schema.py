@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,22 +14,15 @@ from typing import Any
 from fusioncache.ir.strict_json import decode
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.process.sqlite_file import OtherVersion, Schema
-from fusioncache.record.observations import (
-    ChoiceRecord,
-    CompileRecord,
-    Lifetime,
-    Line,
-    Phases,
-    PlanCost,
-    RegionRecord,
-    Source,
-)
+from fusioncache.record.observations import ChoiceRecord, CompileRecord, Lifetime, Phases, PlanCost, RegionRecord
+from fusioncache.record.outlines import fill_regions, fill_text, unpack
 from fusioncache.record.placements import PlacementRecord, decode_placement, list_placement
 from fusioncache.record.stats import Stats, TemplateCounts, TemplateStats
 
 _TABLES = (
     """CREATE TABLE runs (
-    id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+    started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
     command TEXT NOT NULL, models TEXT NOT NULL,
     regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
@@ -50,43 +44,44 @@ _TABLES = (
     id TEXT PRIMARY KEY, started REAL NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
     compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
     saved_seconds REAL NOT NULL)""",
+    "CREATE TABLE outlines (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE, content BLOB NOT NULL)",
     """CREATE TABLE templates (
-    digest TEXT PRIMARY KEY, name TEXT NOT NULL, ops INTEGER NOT NULL, ingredients TEXT NOT NULL)""",
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ops INTEGER NOT NULL,
+    outline INTEGER NOT NULL, numbers TEXT NOT NULL)""",
     """CREATE TABLE uses (
-    run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
-    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
-    loaded_compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest))""",
-    """CREATE TABLE regions (
-    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
-    position INTEGER NOT NULL, name TEXT NOT NULL, digest TEXT, outcome TEXT NOT NULL, reason TEXT,
-    arities TEXT NOT NULL, plan TEXT, module TEXT, layer INTEGER, lines INTEGER NOT NULL, ops INTEGER NOT NULL,
-    inputs INTEGER NOT NULL, outputs INTEGER NOT NULL, PRIMARY KEY (run, number))""",
-    "CREATE TABLE lines (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
+    run INTEGER NOT NULL, template INTEGER NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
+    arities TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
+    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, PRIMARY KEY (run, template)) WITHOUT ROWID""",
+    """CREATE TABLE traces (
+    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, outline INTEGER NOT NULL, templates TEXT NOT NULL,
+    PRIMARY KEY (run, number)) WITHOUT ROWID""",
     """CREATE TABLE choices (
-    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
-    stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL, PRIMARY KEY (run, number))""",
+    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
+    stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL,
+    PRIMARY KEY (run, number)) WITHOUT ROWID""",
     """CREATE TABLE placements (
-    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace_number INTEGER NOT NULL, placement TEXT NOT NULL,
+    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, trace_number INTEGER NOT NULL, placement BLOB NOT NULL,
     PRIMARY KEY (run, number))""",
     """CREATE TABLE compiles (
-    run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
-    seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
+    run INTEGER NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
+    seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number)) WITHOUT ROWID""",
 )
-"""One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream,
-trace with collectives and executable of a run.
+"""One row for each run, each run that was forgotten, each template, each template of a run, each forward trace of a run
+with its backward trace, and each stream, trace with collectives and executable of a run.
 
-Regions of equal layers come from the same lines, so each is there once, whichever regions and runs they are of.
+What is the same at each length of a model is there once, as an outline: the text of templates but for their numbers,
+and the regions of a trace but for their templates (``outlines.py``).
 """
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(13, _TABLES, "PRAGMA synchronous = OFF")
+SCHEMA = Schema(14, _TABLES, "PRAGMA synchronous = OFF", is_vacuumed=True)
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
 """
 
-OF_RUNS = ("uses", "regions", "choices", "placements", "compiles")
+OF_RUNS = ("uses", "traces", "choices", "placements", "compiles")
 """The tables whose rows go with their run."""
 
 IN_PAST = "id, started, regions, hits, compiles, compile_seconds, loads, load_seconds, saved_seconds"
@@ -149,19 +144,9 @@ def decode_phases(row: sqlite3.Row) -> Phases:
     return Phases(**json.loads(row["phases"]))
 
 
-def encode_template(template: TemplateStats) -> Row:
-    """Returns the row of a template, whichever run has it."""
-    return {
-        "digest": template.digest,
-        "name": template.name,
-        "ops": template.ops,
-        "ingredients": json.dumps(template.ingredients),
-    }
-
-
 def encode_use(template: TemplateStats) -> Row:
-    """Returns the row of a template's share in a run, without the run."""
-    row = {name: getattr(template, name) for name in _names(TemplateCounts) if name not in ("name", "ops")}
+    """Returns the row of a template's share in a run, without the run and the template."""
+    row = {name: getattr(template, name) for name in _names(TemplateCounts) if name not in ("name", "ops", "digest")}
     return {**row, "arities": json.dumps(template.arities)}
 
 
@@ -172,28 +157,16 @@ def decode_template(row: sqlite3.Row) -> TemplateCounts:
 
 
 def decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Returns a template's digest and the parts of its key, from a row of ``templates``."""
-    return row["digest"], tuple((name, text) for name, text in json.loads(row["ingredients"]))
+    """Returns a template's digest and the parts of its key, from a row of ``templates`` joined with ``outlines``."""
+    ingredients = json.loads(fill_text(row["content"], row["numbers"]))
+    return row["digest"], tuple((name, text) for name, text in ingredients)
 
 
-def encode_lines(source: Source) -> str:
-    """Returns the lines of a source, as ``lines`` has them."""
-    return json.dumps([[line.file, line.number, line.library] for line in source.lines])
-
-
-def encode_region(region: RegionRecord) -> Row:
-    """Returns the row of a region, without its run, number and lines."""
-    row = {name: getattr(region, name) for name in _names(RegionRecord) if name != "source"}
-    where = {"module": region.source.module, "layer": region.source.layer}
-    return {**row, **where, "arities": json.dumps(region.arities)}
-
-
-def decode_region(row: sqlite3.Row) -> RegionRecord:
-    """Returns a region, from a row of ``regions`` joined with ``lines``."""
-    values = {name: row[name] for name in _names(RegionRecord) if name != "source"}
-    lines = tuple(Line(file, number, library) for file, number, library in json.loads(row["text"]))
-    source = Source(row["module"], row["layer"], lines)
-    return RegionRecord(**{**values, "arities": tuple(json.loads(values["arities"])), "source": source})
+def decode_trace(row: sqlite3.Row) -> tuple[RegionRecord, ...]:
+    """Returns the regions in a row of ``traces`` that has its outline, and the ``digests`` of its templates by id."""
+    digests = json.loads(row["digests"])
+    templates = [digests[str(each)] if isinstance(each, int) else each for each in json.loads(row["templates"])]
+    return fill_regions(row["content"], templates, row["model"], row["number"])
 
 
 def encode_choice(choice: ChoiceRecord) -> Row:
@@ -217,13 +190,14 @@ def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
 
 def encode_placement(placement: PlacementRecord) -> Row:
     """Returns the row of where the collectives of a trace are, without its run and number."""
-    listed = json.dumps(list_placement(placement), separators=(",", ":"))
+    listed = zlib.compress(json.dumps(list_placement(placement), separators=(",", ":")).encode())
     return {"model": placement.model, "trace_number": placement.trace_number, "placement": listed}
 
 
 def decode_placement_row(row: sqlite3.Row) -> PlacementRecord:
     """Returns where the collectives of a trace are, in a row of ``placements``."""
-    return decode_placement(decode(row["placement"], "placement"), row["model"], row["trace_number"])
+    listed = unpack(row["placement"])
+    return decode_placement(decode(listed, "placement"), row["model"], row["trace_number"])
 
 
 def encode_compile(compile_: CompileRecord) -> Row:

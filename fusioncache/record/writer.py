@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,32 +23,17 @@ from fusioncache.process.settings import DIRECTORY
 from fusioncache.process.warning import warn
 from fusioncache.record.history import Observations
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import RegionRecord
+from fusioncache.record.limits import has_room, make_room
 from fusioncache.record.schema import (
-    IN_PAST,
     LOCK_SECONDS,
-    OF_RUNS,
     SCHEMA,
     RecordError,
-    Row,
-    encode_choice,
-    encode_compile,
-    encode_lines,
-    encode_placement,
-    encode_region,
     encode_stats,
-    encode_template,
-    encode_use,
     make_format_error,
     record_path,
 )
 from fusioncache.record.stats import Stats, TemplateStats
-
-MOST_RUNS = 100
-MOST_REGIONS = 200_000
-"""The oldest runs go when all runs together have more. The newest one stays whatever it has."""
-MOST_PAST_RUNS = 10_000
-"""How many runs are counted of which nothing else is left."""
+from fusioncache.record.tables import RunTables, find_number, put_row
 
 APPEND_LOCK_SECONDS = 1.0
 """How long a step waits while another process writes."""
@@ -70,6 +55,7 @@ class RecordWriter:
         self._pid = os.getpid()
         self._lock = forks.lock()
         self._saved: _Snapshot | None = None
+        self._left_out = 0
         self._whole = True
         self._broken = self._contended = False
         self._next_append = 0.0
@@ -144,50 +130,54 @@ class RecordWriter:
         whole, self._whole = self._whole, True
         with open_for_writing(self._path, lock_seconds) as database:
             # Other processes may have let this run be forgotten since.
-            new = whole or not database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
+            new = whole or find_number(database, self._run) is None
             templates, observed = self._ledger.take_changed(), history.take_changes()
-            self._write_run(database, now)
-            for template in self._ledger.templates() if new else templates:
-                self._write_template(database, template)
-            self._write_observations(database, history.read() if new else observed)
-            if new or observed.regions:
+            if new:
+                templates, observed, self._left_out = self._ledger.templates(), history.read(), 0
+            number = self._write_run(database, now)
+            if new or templates or observed.count():
                 database.execute("DELETE FROM past WHERE id = ?", (self._run,))
-                forget_old_runs(database)
+                make_room(database, number)
+                self._write_details(database, number, templates, observed)
         self._saved, self._whole = now, False
         history.add_seconds("recording", time.perf_counter() - start)
 
-    def _write_run(self, database: sqlite3.Connection, now: _Snapshot) -> None:
-        put_row(
-            database,
-            "runs",
-            {
-                "id": self._run,
-                "started": self._started,
-                "updated": time.time(),
-                "ended": False,
-                "pid": self._pid,
-                "command": _command_line(),
-                "models": json.dumps(now.models),
-                **encode_stats(now.stats),
-                "phases": json.dumps(self._ledger.phases().to_dict()),
-                "unrecorded": self._ledger.history.unrecorded,
-            },
-        )
+    def _write_details(
+        self, database: sqlite3.Connection, number: int, templates: Sequence[TemplateStats], observed: Observations
+    ) -> None:
+        """Writes what is new; only what a template counted that is there, if the file is as large as it may be."""
+        tables, is_full = RunTables(database, number), not has_room(database)
+        for template in templates:
+            if is_full and not tables.has_template(template):
+                self._left_out += 1
+            else:
+                tables.put_template(template)
+        if is_full:
+            self._left_out += observed.count()
+            left_out = self._ledger.history.unrecorded + self._left_out
+            database.execute("UPDATE runs SET unrecorded = ? WHERE number = ?", (left_out, number))
+            return
+        history = self._ledger.history
+        traces = dict.fromkeys(region.trace_number for region in observed.regions.values())
+        tables.put_observations(observed, {number: history.find_regions(number) for number in traces})
 
-    def _write_template(self, database: sqlite3.Connection, template: TemplateStats) -> None:
-        put_row(database, "templates", encode_template(template))
-        put_row(database, "uses", {"run": self._run, **encode_use(template)})
-
-    def _write_observations(self, database: sqlite3.Connection, observed: Observations) -> None:
-        for number, region in observed.regions.items():
-            row = {**encode_region(region), "lines": _lines_id(database, region)}
-            put_row(database, "regions", {"run": self._run, "number": number, **row})
-        for number, choice in observed.choices.items():
-            put_row(database, "choices", {"run": self._run, "number": number, **encode_choice(choice)})
-        for number, placement in observed.placements.items():
-            put_row(database, "placements", {"run": self._run, "number": number, **encode_placement(placement)})
-        for number, compile_ in observed.compiles.items():
-            put_row(database, "compiles", {"run": self._run, "number": number, **encode_compile(compile_)})
+    def _write_run(self, database: sqlite3.Connection, now: _Snapshot) -> int:
+        row = {
+            "id": self._run,
+            "started": self._started,
+            "updated": time.time(),
+            "ended": False,
+            "pid": self._pid,
+            "command": _command_line(),
+            "models": json.dumps(now.models),
+            **encode_stats(now.stats),
+            "phases": json.dumps(self._ledger.phases().to_dict()),
+            "unrecorded": self._ledger.history.unrecorded + self._left_out,
+        }
+        put_row(database, "runs", {"number": find_number(database, self._run), **row})
+        number = find_number(database, self._run)
+        assert number is not None
+        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,42 +188,9 @@ class _Snapshot:
     models: tuple[str, ...]
 
 
-def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
-    text = encode_lines(region.source)
-    database.execute("INSERT OR IGNORE INTO lines (text) VALUES (?)", (text,))
-    id_: int = database.execute("SELECT id FROM lines WHERE text = ?", (text,)).fetchone()[0]
-    return id_
-
-
-def put_row(database: sqlite3.Connection, table: str, row: Row) -> None:
-    """Inserts a row, or replaces the one with the same key."""
-    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-    database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
-
-
 def _command_line() -> str:
     # Arguments that are not valid text come as lone surrogates, which sqlite does not take.
     return shlex.join(list_options(sys.argv)).encode(errors="backslashreplace").decode()
-
-
-def forget_old_runs(database: sqlite3.Connection) -> None:
-    """Deletes the oldest runs, and what only they used, where there are too many."""
-    # By the last save, not the start: a run that is still going on is not old.
-    ranked = """SELECT id, row_number() OVER newest AS rank, sum(regions) OVER newest AS so_far
-        FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
-    old = f"SELECT id FROM ({ranked}) WHERE rank > ? OR (rank > 1 AND so_far > ?)"
-    forgotten = [id_ for (id_,) in database.execute(old, (MOST_RUNS, MOST_REGIONS))]
-    if not forgotten:
-        return
-    for id_ in forgotten:
-        database.execute(f"INSERT OR REPLACE INTO past SELECT {IN_PAST} FROM runs WHERE id = ?", (id_,))
-        database.execute("DELETE FROM runs WHERE id = ?", (id_,))
-    newest = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
-    database.execute(f"DELETE FROM past WHERE id NOT IN ({newest})", (MOST_PAST_RUNS,))
-    for table in OF_RUNS:
-        database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
-    database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
-    database.execute("DELETE FROM lines WHERE id NOT IN (SELECT lines FROM regions)")
 
 
 @contextmanager

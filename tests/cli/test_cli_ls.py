@@ -121,9 +121,9 @@ def test_a_list_reads_no_ingredients(monkeypatch):
     save_run(monkeypatch)
     expected = get_output("ls")
     with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("UPDATE templates SET ingredients = 'nonsense'")
+        database.execute("UPDATE outlines SET content = 'nonsense'")
     assert get_output("ls") == expected
-    assert "malformed JSON" in get_error("ls", "--text", "tanh")
+    assert "cannot be read" in get_error("ls", "--text", "tanh")
 
 
 def test_ls_of_a_run_without_templates(monkeypatch):

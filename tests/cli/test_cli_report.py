@@ -65,7 +65,7 @@ def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
         (CAST.key.digest, [0]),
     ]
     assert data["regions"][4] == {
-        **{"template": None, "model": None, "trace": "forward", "trace_number": 0, "position": 16},
+        **{"template": None, "model": "Blocks", "trace": "forward", "trace_number": 0, "position": 16},
         **{"name": "nvFusion4", "outcome": "bypass", "reason": "unknown op", "arities": [], "plan": None},
         **{"module": "blocks.4", "layer": 4},
         "lines": [

@@ -18,7 +18,8 @@ from fusioncache.humanize import escape_controls, format_age, format_arities, fo
 from fusioncache.store import Store
 
 _LIGHT = [
-    *([name] for name in ("stats", "ls", "dir", "prune", "verify", "diff")),
+    *([name] for name in ("stats", "ls", "dir", "verify", "diff")),
+    ["prune", "--dry-run"],
     ["ls", "--store"],
     ["ls", "--programs"],
     ["show", "Llama", "--trace", "forward"],

@@ -21,7 +21,7 @@ from commands import (
 from recorded_templates import STARTED, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
-from fusioncache.record import writer as recorder
+from fusioncache.record import limits
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.runs import find_script, format_run_name
 from fusioncache.record.schema import record_path
@@ -252,7 +252,7 @@ def test_the_store_is_counted(monkeypatch):
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
-    monkeypatch.setattr(recorder, "MOST_RUNS", 1)
+    monkeypatch.setattr(limits, "MOST_RUNS", 1)
     save_two_runs(monkeypatch)
     assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
     counts = {"since": STARTED, "runs": 2, "regions": 8, "hits": 3, "compiles": 4, "loads": 1}
@@ -262,7 +262,7 @@ def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
 
 def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "MOST_RUNS", 1)
+        patch.setattr(limits, "MOST_RUNS", 1)
         save_two_runs(monkeypatch)
     save_run(monkeypatch)
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2

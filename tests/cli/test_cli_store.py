@@ -1,12 +1,15 @@
 """The commands that look after the store: dir, prune, clear and verify."""
 
 import json
+import time
 
 import pytest
 from commands import call, get_error, get_output, save_run
+from recorded_templates import make_chain_template, make_ledger, save_ledger
 from store_contents import age_entry, find_entry, find_object, find_present, load, make_artifacts, save
 
 from fusioncache.cli.options import AGE, BYTES
+from fusioncache.record.reader import RecordReader
 from fusioncache.record.schema import record_path
 from fusioncache.store import Store, default_path, entry
 
@@ -60,8 +63,30 @@ def test_prune_by_size_takes_what_was_not_used_for_longest(store):
     assert before == {**after, "dry_run": True}
     assert after.pop("bytes_left") < 11_000
     counts = {"entries": 1, "objects": 1, "litter": 0}
-    assert after == {"schema": 2, "store": str(default_path()), "dry_run": False, **counts}
+    assert after == {"schema": 2, "store": str(default_path()), "dry_run": False, "record": None, **counts}
     assert _left(store) == [1, 2]
+
+
+def test_prune_forgets_old_runs(monkeypatch):
+    now = time.time()
+    for run, age in (("old", 80), ("new", 5)):
+        save_ledger(monkeypatch, make_ledger(make_chain_template()), run=run, started=now - age * _DAY)
+    assert get_output("prune") == ""
+    size = record_path().stat().st_size
+    assert get_output("prune", "--max-age", "30d", "--dry-run").startswith("would forget 1 run; the record would have ")
+    assert [run.id for run in RecordReader().runs()] == ["new", "old"] and record_path().stat().st_size == size
+    # The newest stays.
+    data = json.loads(get_output("prune", "--record-bytes", "0", "--json"))
+    assert data.pop("record") == {"runs": 1, "bytes_left": record_path().stat().st_size}
+    assert data == {"schema": 2, "store": None, "dry_run": False}
+    assert [run.id for run in RecordReader().runs()] == ["new"]
+
+
+def test_prune_of_a_store_elsewhere_leaves_the_record(store, monkeypatch):
+    save_run(monkeypatch)
+    before = record_path().read_bytes()
+    assert get_output("prune", "--record-bytes", "0", "--dir", str(default_path())).startswith("removed 0 entries")
+    assert record_path().read_bytes() == before
 
 
 def test_prune_leaves_what_is_in_use(store):

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from pytest import MonkeyPatch
-from recorded_templates import make_cast_template, make_chain_template, save_ledger
+from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
 
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
@@ -44,6 +44,16 @@ def make_region_record(
         outputs=1,
         **given,  # type: ignore[arg-type]
     )
+
+
+def make_wide_ledger(templates: int, name: str = "wide") -> Ledger:
+    """A run of a model with so many templates, and as many regions."""
+    made = [make_cast_template(f"{name}_{number}", f"{name} {number} " + "x" * 3000) for number in range(templates)]
+    ledger = make_ledger(*made)
+    ledger.history.begin_trace("Model")
+    regions = [make_region_record(number, digest=each.key.digest) for number, each in enumerate(made)]
+    ledger.history.add_regions(regions)
+    return ledger
 
 
 def make_places(*regions: RegionRecord) -> list[ReportRegion]:

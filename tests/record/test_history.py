@@ -4,13 +4,12 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
-import pytest
 from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger, save_ledger
 from report_records import make_placement
 
 from fusioncache.record import history as records
 from fusioncache.record import ledger as ledgers
-from fusioncache.record import writer as recorder
+from fusioncache.record import limits
 from fusioncache.record.history import History
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, Phases, PlanCost, RegionRecord, Source
@@ -133,7 +132,7 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     ledger = ledger_of(REGION)
     recorder_ = begin_run(ledger)
     with closing(sqlite3.connect(record_path())) as database, database:
-        for table in ("runs", "uses", "regions", "choices", "placements", "compiles"):
+        for table in ("runs", "uses", "traces", "choices", "placements", "compiles"):
             database.execute(f"DELETE FROM {table}")
     ledger.count_compile(make_chain_template(), 1.0)
     recorder_.save()
@@ -142,21 +141,14 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     assert len(RecordReader().compiles(run.id)) == 2
 
 
-def test_lines_are_kept_once_and_go_with_their_last_run(monkeypatch):
+def test_what_runs_have_in_common_is_kept_once_and_goes_with_the_last_of_them(monkeypatch):
     for run, started in (("a", 10.0), ("b", 20.0)):
         save_ledger(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
-    assert (rows("regions"), rows("lines")) == (6, 2)
-    monkeypatch.setattr(recorder, "MOST_RUNS", 1)
+    assert (rows("traces"), rows("templates"), rows("outlines")) == (2, 1, 2)
+    monkeypatch.setattr(limits, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
-    assert [rows(table) for table in ("regions", "lines", "choices", "compiles")] == [0, 0, 0, 1]
-
-
-@pytest.mark.parametrize(("kept", "runs"), [(3, ["c", "b", "a"]), (2, ["c", "b"]), (0, ["c"])])
-def test_old_runs_go_when_all_together_have_too_many_regions(monkeypatch, kept, runs):
-    monkeypatch.setattr(recorder, "MOST_REGIONS", kept)
-    for run, started in (("a", 10.0), ("b", 20.0), ("c", 30.0)):
-        save_ledger(monkeypatch, ledger_of(REGION), run=run, started=started)
-    assert [run.id for run in RecordReader().runs()] == runs
+    counted = {table: rows(table) for table in ("traces", "templates", "outlines", "choices", "compiles")}
+    assert counted == {"traces": 0, "templates": 1, "outlines": 1, "choices": 0, "compiles": 1}
 
 
 def test_what_a_transform_takes_down_its_cache_has():

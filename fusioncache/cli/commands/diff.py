@@ -115,6 +115,7 @@ def _data(old: Run, new: Run, change: _Change) -> dict[str, Any]:
         **{side: run.id for side, run in sides.items()},
         "names": {side: run.name for side, run in sides.items()},
         "counts": counts,
+        "unrecorded": {side: run.unrecorded for side, run in sides.items()},
         "new_templates": [encode_template(template) for template in change.new],
         "gone_templates": [encode_template(template) for template in change.gone],
         "compiled_again": [encode_template(template) for template in change.again],
@@ -134,6 +135,9 @@ def _print(old: Run, new: Run, change: _Change) -> None:
         print_table(_TEMPLATE_COLUMNS, rows)
     else:
         click.echo("Both have the same templates, and the second compiled none of them.", err=True)
+    for side, run in {"old": old, "new": new}.items():
+        if run.missing:
+            click.echo(f"Of the {side} run the record lacks {run.missing}.", err=True)
 
 
 def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
