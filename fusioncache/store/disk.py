@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from fusioncache.ir import Key
@@ -34,6 +35,9 @@ class DiskStore:
         directory: that was checked.
         max_bytes: the most that all files may have.
         max_age: seconds after which an entry that nobody used is removed.
+
+    Attributes:
+        report: is told what does not go as it should and stops nothing: a reason to count, and what to say.
     """
 
     def __init__(self, directory: Directory, max_bytes: int, max_age: float):
@@ -41,7 +45,8 @@ class DiskStore:
         self.entries = EntryFolder(directory.path / "entries")
         self._objects = ObjectFolder(directory.path / "objects")
         self._lease = Lease(directory.path / "uses")
-        self._sweep_lock = SweepLock(directory.path / "locks" / "store")
+        self.report: Callable[[str, str], None] = lambda reason, message: None
+        self._sweep_lock = SweepLock(directory.path / "locks" / "store", lambda *said: self.report(*said))
         self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._sweep_lock)
         self.max_bytes = max_bytes
         self._max_age = max_age
@@ -179,7 +184,8 @@ class DiskStore:
                 self._size, age = self._sweeper.measure()
                 self._since = 0
                 if age > self._max_age:
-                    self._sweep(size)
+                    with suppress(Refusal):  # there may be room all the same
+                        self._sweep(size)
             if self._size + size > self.max_bytes and self._sweep(size).bytes_left + size > self.max_bytes:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 raise Refusal(_FULL)

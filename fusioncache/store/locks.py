@@ -10,7 +10,7 @@ try:
     import fcntl
 except ImportError:  # not Unix
     fcntl = None  # type: ignore[assignment]
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fusioncache.process import forks
@@ -19,6 +19,8 @@ from fusioncache.store.files import remove
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+_in_vain: set[tuple[Path, bool]] = set()
+"""The locks for which this process waited in vain, each with whether it was to be shared."""
 
 
 class FileLock:
@@ -43,20 +45,28 @@ class FileLock:
     def acquire(self, timeout: float, *, shared: bool = False) -> bool:
         """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
 
+        Whoever holds it may be stopped, and then each wait is in vain. So a process waits in vain once for each lock:
+        from then on it only looks, until the lock was free.
+
         Raises:
             OSError: if there are no locks here, or the file cannot be made.
         """
         if fcntl is None:
             raise OSError("no file locks on this platform")
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+        wanted = self.path, shared
+        timeout = 0.0 if wanted in _in_vain else timeout
         deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
         while not self._try(mode):
             left = deadline - time.monotonic()
             if left <= 0:
+                if timeout > 0:
+                    _in_vain.add(wanted)
                 return False
             # Not a blocking call: nothing but a signal could end it.
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        _in_vain.discard(wanted)
         return True
 
     def release(self) -> None:
@@ -118,22 +128,30 @@ LOCK_SECONDS = 5.0
 """How long who removes waits for those who save, and they for the one who removes."""
 
 
+UNANSWERED = "no lock: the process that cleans up does not go on"
+
+
 class SweepLock:
     """A lock that savers and new users share, and that who removes has alone.
 
     So nothing that is being saved or was just found is removed, and whatever is half done while somebody is alone was
     left by a process that was killed.
+
+    Args:
+        path: of its file.
+        report: is told of a save without the lock: a reason to count, and what to say.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, report: Callable[[str, str], None] = lambda reason, message: None):
         self._path = path
+        self._report = report
 
     @contextmanager
     def hold_shared(self) -> Iterator[None]:
-        """Holds the lock together with others, while nobody removes anything.
+        """Holds the lock together with others, while nothing is removed; or does without it if its holder is stopped.
 
-        Raises:
-            Refusal: if somebody does, for too long.
+        A process that cleans up and goes on later may remove what was saved meanwhile. That is a miss, which heals:
+        each file is there whole or not at all, and is checked when it is read.
         """
         lock = FileLock(self._path)
         try:
@@ -142,7 +160,7 @@ class SweepLock:
             # No locks here, or nothing to write: then nobody else can be alone either.
             held = True
         if not held:
-            raise Refusal("waited too long for one that cleans up")
+            self._report(UNANSWERED, f"the store is used without its lock, {self._path}: its holder may be stopped")
         try:
             yield
         finally:

@@ -51,6 +51,8 @@ class Store:
         index = Index(disk.directory.path) if disk and not self._read_only else None
         self._flights = SingleFlight(disk.directory.path / "locks" if disk and not self._read_only else None)
         self._journal = Journal(index, disk.entries if disk else None)
+        if disk:
+            disk.report = self._journal.count_bypass
         self._read_through = _open_remote(remote, self._journal) if remote else None
         weakref.finalize(self, _finish, self._journal, disk)
 

@@ -12,13 +12,14 @@ import sqlite3
 import tempfile
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from store_contents import (
     BACKEND,
+    ENTRY_BYTES,
     NOBODY,
     age_entry,
     collect_warnings,
@@ -325,7 +326,7 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
         assert used
         assert all(load(store, number) for number in used)
         assert set(store.stats().bypasses) <= {
-            "waited too long for one that cleans up",
+            locks.UNANSWERED,
             "cannot clean up while others save",
         }
 
@@ -549,6 +550,104 @@ def test_an_index_that_others_hold_is_waited_for_and_then_left(store, monkeypatc
     with collect_warnings():
         assert [summary.name for summary in store.entries()] == ["template_1"]
     lock.release()
+
+
+@contextmanager
+def stopped_holder(path, *, shared=False):
+    """A process that holds a lock and is stopped. It goes on, and ends, behind the context."""
+    ready, tell = os.pipe()
+
+    def hold():
+        lock = FileLock(path)
+        assert lock.acquire(0.0, shared=shared)
+        os.write(tell, b"x")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        lock.release()
+
+    child = fork(hold)
+    try:
+        os.read(ready, 1)
+        os.waitpid(child, os.WUNTRACED)
+        yield
+    finally:
+        os.kill(child, signal.SIGCONT)
+        assert wait_for(child) == 0
+
+
+class Clock:
+    """Time that passes only in sleep, and is counted."""
+
+    def __init__(self):
+        self.slept = 0.0
+
+    def monotonic(self):
+        return self.slept
+
+    def sleep(self, seconds):
+        self.slept += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    counted = Clock()
+    monkeypatch.setattr(locks, "time", counted)
+    return counted
+
+
+def test_saves_and_loads_wait_once_for_one_that_cleans_up_and_is_stopped(store, clock):
+    save(store, 1, 2, 3)
+    store.close()
+    with stopped_holder(find_root(store) / "locks" / "store"), collect_warnings() as messages:
+        for number in (1, 2, 3):
+            assert load(store, number)
+            save(store, number + 10)
+        assert locks.LOCK_SECONDS <= clock.slept <= locks.LOCK_SECONDS + 0.1
+        assert store.sweep() is None
+    assert store.stats().bypasses[locks.UNANSWERED] == 6
+    assert ["its holder may be stopped" in message for message in messages] == [True, False]
+    # The lock is free, and used again.
+    save(store, 20)
+    assert store.sweep() is not None
+    assert store.stats().bypasses[locks.UNANSWERED] == 6
+    assert find_present(store, 1, 2, 3, 11, 12, 13, 20) == [1, 2, 3, 11, 12, 13, 20]
+    # And waited for again.
+    with stopped_holder(find_root(store) / "locks" / "store"), collect_warnings():
+        before = clock.slept
+        save(store, 21, 22)
+        assert locks.LOCK_SECONDS <= clock.slept - before <= locks.LOCK_SECONDS + 0.1
+
+
+def test_cleaning_up_waits_once_for_one_that_saves_and_is_stopped(tmp_path, clock):
+    store = Store.open(tmp_path / "store", max_bytes=8 * ENTRY_BYTES, max_age=100.0)
+    save(store, 1, size=100)
+    age_entry(store, 1, 1000.0)
+    store = Store.open(tmp_path / "store", max_bytes=8 * ENTRY_BYTES, max_age=100.0)
+    with stopped_holder(find_root(store) / "locks" / "store", shared=True), collect_warnings():
+        # What is too old stays, and there is room all the same.
+        save(store, *range(2, 5), size=100)
+        refused = [store.save(make_numbered_key(number), BACKEND, make_artifacts(number)) for number in range(20, 26)]
+        assert False in refused
+        assert locks.LOCK_SECONDS <= clock.slept <= locks.LOCK_SECONDS + 0.1
+    assert set(store.stats().bypasses) == {"cannot clean up while others save"}
+    assert store.save(make_numbered_key(30), BACKEND, make_artifacts(30))
+
+
+def test_the_index_and_turns_are_waited_for_once_where_their_holder_is_stopped(store, clock):
+    save(store, 1)
+    root, key = find_root(store), make_numbered_key(7)
+    with stopped_holder(root / "locks" / "index"), collect_warnings():
+        assert [summary.name for _ in range(3) for summary in store.entries()] == ["template_1"] * 3
+        store.close()
+        assert index.LOCK_SECONDS <= clock.slept <= index.LOCK_SECONDS + 0.1
+    assert [event.what for event in store.events()] == ["save"]
+    before = clock.slept
+    with stopped_holder(root / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
+        for _ in range(3):
+            with store.take_turn(key, BACKEND, timeout=2.0) as turn:
+                assert turn.alone == "waited too long for another compile"
+        assert clock.slept - before <= 2.1
+    with store.take_turn(key, BACKEND, timeout=2.0) as turn:
+        assert turn.alone is None
 
 
 def test_what_a_process_left_half_written_in_the_index_is_undone(store, tmp_path):
