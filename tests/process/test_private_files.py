@@ -26,7 +26,7 @@ def modes(folder):
 
 def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
     with SCHEMA.write(tmp_path / "new", 1.0) as database:
-        database.execute("INSERT INTO lines (text) VALUES ('[]')")
+        database.execute("INSERT INTO outlines (shape, content) VALUES ('', '')")
         assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
     assert modes(tmp_path) == {"new": 0o600}
 
@@ -64,10 +64,10 @@ def test_an_index_is_narrowed(tmp_path):
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
     path = tmp_path / "file"
     with SCHEMA.write(path, 1.0) as database:
-        database.execute("INSERT INTO lines (text) VALUES (?)", ("zqword" * 1000,))
+        database.execute("INSERT INTO outlines (shape, content) VALUES ('', ?)", ("zqword" * 1000,))
     assert b"zqword" in path.read_bytes()
     with SCHEMA.write(path, 1.0) as database:
-        database.execute("DELETE FROM lines")
+        database.execute("DELETE FROM outlines")
     assert b"zqword" not in path.read_bytes()
 
 

@@ -6,14 +6,18 @@ import json
 import lzma
 import os
 import re
+import sqlite3
 import stat
 import sys
 import zlib
+from contextlib import closing
 
 import pytest
 from commands import call
 from forked_processes import run
 from repository import HELPERS
+
+from fusioncache.record.schema import record_path
 
 SEEDS = ("one", "one", "two")
 TEMPLATE = (HELPERS / "secretive_model.py").read_text()
@@ -81,6 +85,14 @@ def expand(content: bytes) -> list[bytes]:
     return found
 
 
+def list_blobs(path) -> list[bytes]:
+    """All values in a file of sqlite that are bytes: compressed, as they may be, they are no part of its text."""
+    with closing(sqlite3.connect(path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = [row for table in tables for row in database.execute(f"SELECT * FROM {table}")]
+    return [value for row in rows for value in row if isinstance(value, bytes)]
+
+
 def test_what_holds_a_secret_is_stored_and_loaded_and_tells_secrets_apart(left):
     _, printed = left
     counts = [re.findall(r"^made (\d) loaded (\d)", printed[f"run {number}"], re.MULTILINE) for number in range(3)]
@@ -95,7 +107,9 @@ def test_no_secret_is_in_a_file_or_printed(left):
     words += [f"zq{word}{seed}" for word in ("short", "long", "letter", "rest", "behind") for seed in set(SEEDS)]
     contents = {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
     contents |= {name: text.encode() for name, text in printed.items()}
-    assert len(contents) > 30
+    blobs = list_blobs(home / record_path().name)
+    assert len(blobs) > 1 and len(contents) > 30
+    contents |= {f"blob {number} of the record": blob for number, blob in enumerate(blobs)}
     for name, content in contents.items():
         for whole in expand(content):
             found = [word for word in words if any(spelt in whole for spelt in spell(word))]
