@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.humanize import format_bytes, format_count
+from fusioncache.humanize import escape_controls, format_bytes, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry, Store, Summary, SweepResult
@@ -161,3 +161,9 @@ def format_removal(swept: SweepResult, dry_run: bool) -> str:
     if dry_run:
         return f"would remove {counts}; {format_bytes(swept.bytes_left)} would be left"
     return f"removed {counts}; {format_bytes(swept.bytes_left)} left"
+
+
+def report_aside(path: Path, aside: Iterable[str]) -> None:
+    """Says what was in the place of files of a store, and was set aside."""
+    for name in aside:
+        click.echo(f"not of the store, and left to you: {escape_controls(str(path / name))}", err=True)

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fusioncache.process.places import free
 from fusioncache.process.private_files import protect
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -55,6 +56,8 @@ class Schema:
             OtherVersion: if the file has another version, and there is no upgrade from that.
             sqlite3.Error: if the file cannot be written.
         """
+        free(path, follows=True)
+        free(path.with_name(f"{path.name}-journal"))
         with closing(sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)) as database, database:
             database.execute("PRAGMA secure_delete = ON")
             database.execute(self.pragma)
@@ -111,12 +114,14 @@ def read(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
 
 
 def remove(path: Path, lock_seconds: float) -> None:
-    """Removes a file while nobody writes it.
+    """Removes a file while nobody writes it, or what is in its place.
 
     Raises:
         sqlite3.Error: if others write it all the time.
         OSError: if it cannot be removed.
     """
+    if free(path, follows=True):
+        return
     with closing(sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)) as database:
         try:
             database.execute("BEGIN EXCLUSIVE")

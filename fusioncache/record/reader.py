@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -254,7 +255,7 @@ def forget(path: Path) -> bool:
     Raises:
         RecordError: if others write it all the time, or it cannot be removed.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return False
     try:
         sqlite_file.remove(path, LOCK_SECONDS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fusioncache.process.places import ASIDE
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal, name_cause
 from fusioncache.store.folders import EntryFolder, ObjectFolder
@@ -40,6 +41,7 @@ class Audit:
         bytes: of both.
         other: entries of another version, which only that can judge.
         damaged: those that are.
+        aside: what was in the place of files and is none of the store's, below it. It may be a user's, and stays.
     """
 
     entries: int
@@ -47,6 +49,7 @@ class Audit:
     bytes: int
     other: int
     damaged: tuple[Damage, ...]
+    aside: tuple[str, ...]
 
 
 def audit(root: Path) -> Audit:
@@ -63,7 +66,13 @@ def audit(root: Path) -> Audit:
     damaged = [*_find_damaged_objects(objects, sizes), *_find_damaged_entries(entries, objects, found)]
     size = sum(sizes.values()) + sum(file.size for file in found.values())
     real = tuple(damage for damage in damaged if damage.reason != OTHER_FORMAT)
-    return Audit(len(found), len(sizes), size, len(damaged) - len(real), real)
+    return Audit(len(found), len(sizes), size, len(damaged) - len(real), real, find_aside(root))
+
+
+def find_aside(root: Path) -> tuple[str, ...]:
+    """Returns what was in the place of files and was set aside, as paths below the root of a store."""
+    found = (path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}{ASIDE}*"))
+    return tuple(sorted(str(path.relative_to(root)) for path in found))
 
 
 def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:

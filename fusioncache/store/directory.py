@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusioncache.process.places import ASIDE
 from fusioncache.process.private_files import make_folder, make_folders
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.store.errors import Refusal, StoreError
@@ -127,7 +128,7 @@ def _check_format(path: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _OURS or name.startswith((TEMPORARY, INDEX))
+    return name in _OURS or name.startswith((TEMPORARY, INDEX, ASIDE))
 
 
 def _format_text() -> bytes:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusioncache.process.places import ASIDE, remove
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
-from fusioncache.store.files import TEMPORARY, remove
+from fusioncache.store.files import TEMPORARY
 from fusioncache.store.folders import EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.leases import find_leased
 from fusioncache.store.locks import FileLock, SweepLock
@@ -138,7 +139,7 @@ class Sweeper:
         """Removes the lock files of those who were killed while they compiled."""
         removed = 0
         for name in os.listdir(self.root / "locks"):
-            if "." in name:
+            if "." in name and not name.startswith(ASIDE):
                 lock = FileLock(self.root / "locks" / name, passing=True)
                 with suppress(OSError):
                     removed += lock.acquire(0.0)

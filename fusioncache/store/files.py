@@ -7,8 +7,10 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from fusioncache.process.places import remove
 from fusioncache.process.private_files import make_folder
 from fusioncache.store.errors import Refusal
 
@@ -18,6 +20,13 @@ TEMPORARY = "tmp-"
 # Not through a link, and not waiting for the other end if somebody put a pipe there.
 _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+_REASONS = {
+    errno.ELOOP: "a link in place of a file",
+    errno.ENXIO: "no regular file",
+    errno.EACCES: "a file that cannot be read",
+}
 
 
 def is_writable_for_others(status: os.stat_result) -> bool:
@@ -46,11 +55,12 @@ def read_private(path: Path, limit: int) -> bytes | None:
     """
     try:
         descriptor = os.open(path, _READ)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Refusal("a link in place of a file", str(path)) from error
+        reason = _REASONS.get(error.errno or 0)
+        if reason:
+            raise Refusal(reason, str(path)) from error
         raise
     try:
         status = os.fstat(descriptor)
@@ -74,7 +84,7 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Puts a file in place in one step. What was there before is replaced.
+    """Puts a file in place in one step. What was there before is replaced, a folder that is not empty set aside.
 
     It does not matter who comes last: of two processes that publish the same name at once, each publishes a whole file
     that is right.
@@ -91,10 +101,19 @@ def publish(path: Path, content: bytes) -> None:
         finally:
             # Where a quota or a network file system refuses only now, the file must not be published either.
             os.close(descriptor)
-        os.replace(temporary, path)
+        _replace(temporary, path)
     except BaseException:
         remove(temporary)
         raise
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    try:
+        os.replace(temporary, path)
+    except IsADirectoryError:
+        if not remove(path):
+            raise
+        os.replace(temporary, path)
 
 
 def _create(path: Path) -> int:
@@ -112,20 +131,12 @@ def _write(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def remove(path: Path) -> bool:
-    """Removes a file, if that can be done. Never raises ``OSError``. Returns whether it was there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        return False
-    return True
-
-
 def scan_shards(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Returns the files in the folders of a folder. One that vanishes meanwhile is left out."""
+    """Returns the files in the folders of a folder. One that vanishes meanwhile, or cannot be read, is left out."""
     for inner in _scan(folder):
         if inner.is_dir(follow_symlinks=False):
-            yield from _scan(Path(inner.path))
+            with suppress(PermissionError):
+                yield from _scan(Path(inner.path))
 
 
 def find_litter(folder: Path) -> Iterator[Path]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusioncache.process.places import remove, set_aside
 from fusioncache.store.entry import DIGEST, ID, LARGEST, Entry, decode_entry, encode_entry
 from fusioncache.store.errors import Refusal
-from fusioncache.store.files import find_litter, publish, read_private, remove, scan_shards
+from fusioncache.store.files import find_litter, publish, read_private, scan_shards
 
 _INODE = (1 << 63) - 1  # so that the index can hold it
 
@@ -66,7 +68,7 @@ class EntryFolder:
         content = encode_entry(entry)
         if len(content) > LARGEST:
             raise Refusal("a key that is too long")
-        publish(self._path(entry.id), content)
+        _publish(self._path(entry.id), content)
         return len(content)
 
     def touch(self, id_: str) -> None:
@@ -104,6 +106,14 @@ class EntryFolder:
         return self._folder / id_[:2] / id_
 
 
+def _publish(path: Path, content: bytes) -> None:
+    """Publishes a file, after what is in the place of its folder and is none was set aside."""
+    with suppress(OSError):
+        if not stat.S_ISDIR(os.lstat(path.parent).st_mode):
+            set_aside(path.parent)
+    publish(path, content)
+
+
 def _describe_file(status: os.stat_result) -> EntryFile:
     return EntryFile(status.st_size, status.st_mtime_ns, status.st_ino & _INODE)
 
@@ -126,7 +136,7 @@ class ObjectFolder:
         except Refusal:
             there = False
         if not there:
-            publish(self._path(digest), content)
+            _publish(self._path(digest), content)
         return digest
 
     def get(self, digest: str, size: int) -> bytes | None:

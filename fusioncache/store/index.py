@@ -14,6 +14,7 @@ from typing import Any
 from fusioncache.ir import Key
 from fusioncache.ir.ingredients import graph_digest
 from fusioncache.process import sqlite_file
+from fusioncache.process.places import free
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entry import DIGEST, Artifact, Entry, Summary, sort_newest_first
 from fusioncache.store.errors import Refusal
@@ -196,6 +197,7 @@ class Index:
         if not lock.acquire(LOCK_SECONDS if timeout is None else timeout):
             raise Busy("the index is in use")
         try:
+            free(self._path)
             try:
                 return _transact(self._path, work)
             except (sqlite3.DatabaseError, sqlite_file.OtherVersion) as error:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from fusioncache.process import forks
-from fusioncache.store.files import read_private, remove
+from fusioncache.process.places import ASIDE, remove
+from fusioncache.store.errors import Refusal
+from fusioncache.store.files import read_private
 from fusioncache.store.locks import FileLock
 
 _LONGEST_LIST = 1 << 26
@@ -70,18 +74,22 @@ class Lease:
 def find_leased(folder: Path) -> set[str]:
     """Returns the ids that any running process uses. Removes the lists of processes that ended.
 
+    What is no list, or cannot be read, names nothing: an entry that is removed while it is used is a miss at the worst.
+
     Raises:
-        Refusal: if a list is not what it should be.
-        OSError: if a list cannot be read.
+        OSError: if the folder cannot be read.
     """
     used: set[str] = set()
     for name in os.listdir(folder):
         path = folder / name
-        if _is_over(path):
-            remove(path)
-        else:
-            content = read_private(path, _LONGEST_LIST) or b""
-            used.update(content.decode(errors="replace").split())
+        with suppress(Refusal, OSError):
+            if name.startswith(ASIDE) or not stat.S_ISREG(os.lstat(path).st_mode):
+                continue
+            if _is_over(path):
+                remove(path)
+            else:
+                content = read_private(path, _LONGEST_LIST) or b""
+                used.update(content.decode(errors="replace").split())
     return used
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fusioncache.process import forks
+from fusioncache.process.places import free, remove
 from fusioncache.store.errors import Refusal
-from fusioncache.store.files import remove
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -94,7 +94,7 @@ class FileLock:
         return self._descriptor is not None
 
     def _try(self, mode: int) -> bool:
-        descriptor = os.open(self.path, _OPEN, 0o600)
+        descriptor = self._open()
         try:
             fcntl.flock(descriptor, mode)
             # Its last holder may have removed the file since it was opened here; the lock is on the file, not the name.
@@ -109,6 +109,14 @@ class FileLock:
         else:
             os.close(descriptor)
         return held
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, _OPEN, 0o600)
+        except OSError:
+            if not free(self.path):
+                raise
+            return os.open(self.path, _OPEN, 0o600)
 
     def after_fork(self) -> None:
         """Closes the file in a forked child: the lock is the parent's, and would outlive it in the child."""

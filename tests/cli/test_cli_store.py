@@ -177,7 +177,7 @@ def test_verify(store):
     assert get_output("verify").endswith("kB), 0 damaged\n")
     data = json.loads(get_output("verify", "--json"))
     assert data.pop("bytes") > 9000
-    counts = {"entries": 3, "objects": 5, "other": 0, "damaged": [], "removed": 0}
+    counts = {"entries": 3, "objects": 5, "other": 0, "damaged": [], "aside": [], "removed": 0}
     assert data == {"schema": 2, "store": str(default_path()), **counts}
 
 

@@ -445,19 +445,6 @@ def test_a_planted_object_is_not_kept_by_a_save(store):
     assert load(store, 1)
 
 
-def test_a_folder_in_place_of_a_file_is_a_miss(store):
-    for path in (find_entry(store, 1), find_object(store, make_artifacts(2)["code"])):
-        path.mkdir(parents=True)
-    with collect_warnings():
-        for number in (1, 2):
-            assert not load(store, number)
-            assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
-            assert not load(store, number)
-    save(store, 3)
-    store.sweep()
-    assert load(store, 3)
-
-
 def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
     save(store, 1, 2)
     find_object(store, make_artifacts(1)["code"]).unlink()

@@ -10,7 +10,7 @@ import click
 
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
-from fusioncache.cli.storage import open_existing, report_store_errors
+from fusioncache.cli.storage import open_existing, report_aside, report_store_errors
 from fusioncache.cli.terminal import Column, print_table
 from fusioncache.humanize import format_bytes, format_count
 
@@ -34,21 +34,22 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
         fusioncache verify
         fusioncache verify --remove
     """
-    from fusioncache.store.audit import audit, remove_damaged
+    from fusioncache.store.audit import audit, find_aside, remove_damaged
 
     with report_store_errors():
         path = open_existing(directory).path
         found = audit(path)
         removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
+        found = dataclasses.replace(found, aside=find_aside(path))
     if as_json:
         print_json({"store": str(path), **dataclasses.asdict(found), "removed": removed})
     else:
-        _print(found, removed)
+        _print(path, found, removed)
     if removed < len(found.damaged):
         raise click.exceptions.Exit(1)
 
 
-def _print(found: Audit, removed: int) -> None:
+def _print(path: Path, found: Audit, removed: int) -> None:
     if found.damaged:
         print_table(_COLUMNS, [(damage.what, damage.id, damage.reason) for damage in found.damaged])
     counts = f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
@@ -56,3 +57,4 @@ def _print(found: Audit, removed: int) -> None:
     parts += [f"{removed} removed"] if removed else []
     parts += [f"{format_count(found.other, 'entry', 'entries')} of another version"] if found.other else []
     click.echo(", ".join(parts))
+    report_aside(path, found.aside)

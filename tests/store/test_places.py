@@ -1,0 +1,275 @@
+"""Whatever is in the place of a file, the store and the record work again at the next save, and nothing is lost."""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import call, get_output
+from recorded_templates import make_chain_template, make_ledger
+from store_contents import (
+    BACKEND,
+    collect_warnings,
+    drop_root,
+    find_entry,
+    find_object,
+    fork,
+    load,
+    make_artifacts,
+    make_numbered_key,
+    save,
+    wait_for,
+)
+
+from fusioncache.process import places
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import record_path
+from fusioncache.record.writer import RecordWriter
+from fusioncache.store import Store
+from fusioncache.store.audit import audit, find_aside, remove_damaged
+
+PRECIOUS = "a user's"
+
+
+def clear_place(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def put_socket(path: Path) -> None:
+    # A path of a socket may have a hundred characters only.
+    before = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        short = Path("s")
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(short))
+        short.rename(path.name)
+    finally:
+        os.chdir(before)
+
+
+def put_full_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis").write_text(PRECIOUS)
+
+
+def put_link(path: Path) -> None:
+    outside = next(folder for folder in path.parents if folder.name == "store").parent / "outside"
+    outside.write_text(PRECIOUS)
+    path.symlink_to(outside)
+
+
+THINGS: dict[str, Callable[[Path], None]] = {
+    "an empty folder": Path.mkdir,
+    "a folder": put_full_folder,
+    "a link to nothing": lambda path: path.symlink_to(path.parent / "nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to a file": put_link,
+    "a pipe": os.mkfifo,
+    "a socket": put_socket,
+}
+SHARDS = {"entries": lambda store: find_entry(store, 1).parent, "objects": lambda store: find_code(store).parent}
+
+
+def find_code(store: Store) -> Path:
+    return find_object(store, make_artifacts(1)["code"])
+
+
+PLACES: dict[str, Callable[[Store], Path]] = {
+    "an entry": lambda store: find_entry(store, 1),
+    "an object": find_code,
+    "the index": lambda store: store.directory / "index.sqlite",
+    "what sqlite has beside the index": lambda store: store.directory / "index.sqlite-journal",
+    "the lock of the store": lambda store: store.directory / "locks" / "store",
+    "the lock of the index": lambda store: store.directory / "locks" / "index",
+    "the lock of a turn": lambda store: store.directory / "locks" / find_entry(store, 1).name,
+    "a list of what is used": lambda store: store.directory / "uses" / "here~1~ab",
+    "something that was being written": lambda store: store.directory / "entries" / "ab" / "tmp-1",
+    **{f"a folder of {name}": find for name, find in SHARDS.items()},
+}
+
+
+def make_store(path: Path) -> Store:
+    store = Store.open(path, remote="")
+    save(store, 1, 2)
+    store.close()
+    return store
+
+
+def is_still_there(root: Path, thing: str) -> bool:
+    """Whether what a thing held was not lost."""
+    if thing == "a folder":
+        return [each.read_text() for each in root.rglob("thesis")] == [PRECIOUS]
+    return thing != "a link to a file" or (root.parent / "outside").read_text() == PRECIOUS
+
+
+def check_works(path: Path) -> None:
+    """A process that finds it so saves what is missing; the next one finds everything, and can clean up."""
+    with collect_warnings():
+        first = Store.open(path, remote="")
+        for number in (1, 2):
+            if not load(first, number):
+                save(first, number)
+            with first.take_turn(make_numbered_key(number), BACKEND, timeout=0.0) as turn:
+                assert turn.alone is None
+        assert first.sweep() is not None
+        first.close()
+    with collect_warnings() as messages:
+        second = Store.open(path, remote="")
+        assert load(second, 1) and load(second, 2)
+        assert "hit" in {event.what for event in second.events()}
+        assert len(second.entries()) == 2
+        assert second.sweep() is not None
+        second.close()
+    assert (messages, dict(second.stats().bypasses)) == ([], {}), (messages, second.stats().bypasses)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place):
+    for number, (thing, put) in enumerate(THINGS.items()):
+        root = tmp_path / str(number) / "store"
+        path = PLACES[place](make_store(root))
+        clear_place(path)
+        put(path)
+        try:
+            check_works(root)
+            assert is_still_there(root, thing) and not (path.parent / "nowhere").exists()
+        except BaseException:
+            print(thing)
+            raise
+
+
+def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path):
+    for name, find in SHARDS.items():
+        root = tmp_path / name / "store"
+        path = find(make_store(root))
+        clear_place(path)
+        path.write_text(PRECIOUS)
+        check_works(root)
+        (aside,) = find_aside(root)
+        assert (root / aside).read_text() == PRECIOUS
+
+
+def test_what_cannot_be_read_heals(tmp_path):
+    """An entry and an object are written anew; of others somebody may have wanted it so, and they are set aside."""
+    tmp_path.chmod(0o1777)
+    for above in tmp_path.parents[:2]:
+        above.chmod(above.stat().st_mode | 0o055)
+
+    def work():
+        drop_root()
+        os.umask(0o077)
+        for number, (name, find) in enumerate(PLACES.items()):
+            root = tmp_path / f"own-{number}" / "store"
+            root.parent.mkdir()
+            path = find(make_store(root))
+            if "folder" in name or path.is_dir():
+                continue
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            path.chmod(0)
+            check_works(root)
+
+    assert wait_for(fork(work)) == 0
+
+
+def damage_all(store: Store, put: Callable[[Path], None]) -> None:
+    for path in (find_entry(store, 1), find_code(store)):
+        clear_place(path)
+        put(path)
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_verify_and_clear_remove_what_is_in_the_place_of_entries_and_objects(tmp_path, thing):
+    root = tmp_path / "there" / "store"
+    store = make_store(root)
+    damage_all(store, THINGS[thing])
+    damaged = audit(root).damaged
+    assert sorted(each.what for each in damaged) == ["entry", "object"]
+    with collect_warnings():
+        assert remove_damaged(root, damaged) == 2
+    assert audit(root).damaged == () and audit(root).entries == 1
+    assert is_still_there(root, thing) or thing == "a folder"  # two of them
+    assert len(find_aside(root)) == (2 if thing == "a folder" else 0)
+    damage_all(store, THINGS[thing])
+    result = call("clear", "-y", "--store", "--dir", str(root))
+    assert result.exit_code == 0 and result.stdout == "removed 2 entries and 4 objects; 0 B left\n"
+    assert audit(root).entries == audit(root).objects == 0
+    assert result.stderr.count("not of the store, and left to you") == (4 if thing == "a folder" else 0)
+
+
+def test_what_was_set_aside_is_listed_and_left(tmp_path):
+    root = tmp_path / "there" / "store"
+    store = make_store(root)
+    for path in (find_entry(store, 1), root / "index.sqlite"):
+        clear_place(path)
+        put_full_folder(path)
+    with collect_warnings() as messages:
+        again = Store.open(root, remote="")
+        save(again, 1)
+        again.close()
+    said = f"a file of fusioncache's: it is now {places.ASIDE}"
+    assert [said in message for message in messages] == [True, True]
+    aside = audit(root).aside
+    assert len(aside) == 2
+    result = call("verify", "--dir", str(root))
+    expected = [f"not of the store, and left to you: {root / each}" for each in aside]
+    assert (result.exit_code, result.stderr.splitlines()) == (0, expected)
+    assert json.loads(call("verify", "--dir", str(root), "--json").stdout)["aside"] == [*aside]
+    for _ in range(2):
+        assert call("clear", "-y", "--store", "--dir", str(root)).exit_code == 0
+        assert find_aside(root) == aside
+        assert [(root / each / "thesis").read_text() for each in aside] == [PRECIOUS] * 2
+    # They make no directory of the store's a foreign one.
+    (root / "format").unlink()
+    assert Store.open(root, remote="").directory == root
+
+
+def test_the_record_heals(monkeypatch, tmp_path):
+    for number, (thing, put) in enumerate(THINGS.items()):
+        home = tmp_path / str(number) / "a" / "b"
+        home.mkdir(parents=True)
+        monkeypatch.setenv("FUSIONCACHE_DIR", str(home))
+        for path in (record_path(), record_path().with_name(f"{record_path().name}-journal")):
+            clear_place(path)
+            if thing == "a link to a file":  # to another disk, as it may be
+                (tmp_path / f"empty-{number}-{path.name}").touch()
+                path.symlink_to(tmp_path / f"empty-{number}-{path.name}")
+            elif thing == "a link to nothing" and path == record_path():
+                continue  # sqlite makes the file
+            else:
+                put(path)
+            with collect_warnings() as messages:
+                RecordWriter(make_ledger(make_chain_template())).save()
+            assert len(messages) == (thing == "a folder"), thing
+            assert len(RecordReader().runs()) >= 1
+            if thing == "a folder":
+                assert {each.read_text() for each in home.glob("aside-*/thesis")} == {PRECIOUS}
+        clear_place(record_path())
+        if thing == "a link to a file":
+            continue
+        put(record_path())
+        with collect_warnings():
+            result = call("clear", "-y", "--record")
+        assert result.exit_code == 0, (thing, result.output)
+        assert not os.path.lexists(record_path()), thing
+
+
+def test_a_database_of_somebody_elses_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
+    with sqlite3.connect(record_path()) as database:
+        database.execute("CREATE TABLE precious (thing)")
+    database.close()
+    before = record_path().read_bytes()
+    with collect_warnings() as messages:
+        RecordWriter(make_ledger(make_chain_template())).save()
+    assert len(messages) == 1 and record_path().read_bytes() == before
+    assert get_output("clear", "--dry-run", "--record").startswith("would remove the record")
