@@ -6,8 +6,12 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import unquote
+
+from fusioncache.store.budget import Budget
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Where there are buckets, and folders come and go with what is in them."""
@@ -21,6 +25,8 @@ _EXTRAS = {
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SHARD = re.compile(r"[0-9a-f]{2}")
+_LINK = re.compile(r"""(?i)href[ ]{0,9}=[ ]{0,9}["']([^"'<>]{1,2048})["']""")
+"""In a page of a web server. What it matches is bounded, so that no page takes long."""
 _CHECK = "check the address"
 _REFUSED = (401, 403)
 _ALIKE = 0.5
@@ -32,36 +38,77 @@ def get_protocols(files: Any) -> set[str]:
     return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
 
 
-def read_sizes_below(files: Any, folder: str) -> dict[str, int | None]:
-    """Returns the bytes of all files in the folders of a folder, as far as they are known, by folder and name.
+def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Budget) -> dict[str, int | None]:
+    """Returns the bytes of files in the folders of a folder, as far as they are known, by name.
+
+    What a listing says is taken for names alone: where a file is follows from its own.
+
+    Args:
+        files: the file system.
+        folder: whose folders are named like the first two characters of the files in them.
+        names: of the files. All others are left out.
+        budget: what it may take.
 
     Raises:
         FileNotFoundError: if there is no such folder.
+        TooMuch: if there is more than there may be.
+        TimeoutError: if it takes too long.
         Exception: whatever the file system raises.
     """
+    listed: Iterator[tuple[str, int | None]]
     if get_protocols(files) & {*OBJECT_STORES, "memory"}:
-        found = files.find(folder, detail=True).items()
+        listed = ((name, about.get("size")) for name, about in files.find(folder, detail=True).items())
     else:
         # Not find, which leaves out what fails: a location that gave no answer would be taken for an empty one.
-        found = _walk(files, folder)
-    # From the end, because a file system may put something before what it was asked for.
-    return {"/".join(name.split("/")[-2:]): about.get("size") for name, about in found}
+        listed = _walk(files, folder, budget)
+    found: dict[str, int | None] = {}
+    for path, size in listed:
+        budget.check()
+        budget.count_file()
+        # From the end, because a file system may put something before what it was asked for.
+        shard, _, name = "/".join(path.split("/")[-2:]).rpartition("/")
+        if shard == name[:2] and names.fullmatch(name):
+            found[name] = size
+    return found
 
 
-def _walk(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _walk(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None]]:
     try:
-        shards = files.ls(folder, detail=True)
+        inside = _list_folder(files, folder, budget)
     except NotADirectoryError as error:
         raise FileNotFoundError(folder) from error
-    for about in shards:
-        shard = about["name"].rstrip("/")
-        if about["type"] != "directory" or not _SHARD.fullmatch(shard.rpartition("/")[2]):
-            continue
-        try:
-            inside = files.ls(shard, detail=True)
-        except FileNotFoundError:
-            continue  # it was removed meanwhile
-        yield from ((file["name"], file) for file in inside if file["type"] != "directory")
+    shards = {name for name, _, is_folder in inside if is_folder and _SHARD.fullmatch(name)}
+    for shard in sorted(shards):
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            for name, size, is_folder in _list_folder(files, f"{folder.rstrip('/')}/{shard}", budget):
+                if not is_folder:
+                    yield f"{shard}/{name}", size
+
+
+def _list_folder(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None, bool]]:
+    """Returns name and size of what is in a folder, and whether it is one."""
+    if get_protocols(files) & {"http", "https"}:
+        return _read_page(files, folder, budget)
+    found = files.ls(folder, detail=True)
+    return ((_last(about["name"]), about.get("size"), about["type"] == "directory") for about in found)
+
+
+def _read_page(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, None, bool]]:
+    """Does the same with a page of a web server, of which fsspec would keep whatever is sent."""
+    with _open_page(files, folder) as page:
+        text = budget.read(page).decode(errors="replace")
+    for found in _LINK.finditer(text):
+        link = unquote(re.split("[?#]", found[1])[0])
+        yield _last(link), None, link.endswith("/")
+
+
+def _open_page(files: Any, folder: str) -> Any:
+    """Returns a page of a web server, to be read as it comes. The size keeps fsspec from asking for it first."""
+    return files.open(f"{folder.rstrip('/')}/", "rb", block_size=0, size=1)
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
@@ -107,7 +154,8 @@ def _local_absence(path: str, url: str, make: bool) -> str | None:
 
 def _web_absence(files: Any, root: str) -> str | None:
     try:
-        files.ls(f"{root.rstrip('/')}/", detail=False)
+        with _open_page(files, root):
+            pass
     except FileNotFoundError:
         return f"its server knows no such folder: {_CHECK}"
     return None

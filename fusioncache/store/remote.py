@@ -6,7 +6,7 @@ Whoever can write there says what runs here: checksums show what broke on its wa
 from __future__ import annotations
 
 import hashlib
-import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +17,12 @@ from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decode
 from fusioncache.store.errors import Refusal, RemoteError
 from fusioncache.store.journal import Journal
 from fusioncache.store.transport import Transport
+
+MOST_BYTES = 256 << 20
+"""Of one entry with its artifacts, which are in memory together. What compilers make has some megabytes."""
+MOST_ARTIFACTS = 1000
+VAIN_SECONDS = 120.0
+"""How long a process asks a remote in vain, all together, since that last had something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,11 @@ class Remote:
 
     def contents(self, entry: Entry, limit: int, here: Callable[[Artifact], bytes | None]) -> dict[str, bytes]:
         """Returns the artifacts of an entry. For arguments and what it raises see ``find``."""
-        if len(entry.text) + sum(artifact.size for artifact in entry.artifacts) > limit:
+        size = measure(entry)
+        if size > limit:
             raise Refusal("larger than the store may be", entry.id)
+        if size > MOST_BYTES or len(entry.artifacts) > MOST_ARTIFACTS:
+            raise Refusal("an entry that is too large", entry.id)
         contents = {}
         for artifact in entry.artifacts:
             content = here(artifact)
@@ -147,18 +156,16 @@ class Remote:
         Raises:
             RemoteError: if it cannot be listed.
         """
-        entries, objects = self._transport.sizes("entries"), self._transport.sizes("objects")
-        return RemoteFiles(_select_named(ID, entries), _select_named(DIGEST, objects))
+        return RemoteFiles(self._transport.sizes("entries", ID), self._transport.sizes("objects", DIGEST))
 
     def require(self, *, make: bool = False) -> None:
         """Does nothing if the place is there, even if nothing is in it. See ``Transport.require``."""
         self._transport.require(make=make)
 
 
-def _select_named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Selects the files with such names, each in the folder that is named like its first two characters."""
-    parts = [(*path.partition("/"), size) for path, size in files.items()]
-    return {name: size for folder, _, name, size in parts if names.fullmatch(name) and folder == name[:2]}
+def measure(entry: Entry) -> int:
+    """Returns the bytes of an entry with its artifacts, as it says itself."""
+    return len(entry.text) + sum(artifact.size for artifact in entry.artifacts)
 
 
 def _entry_path(id_: str) -> str:
@@ -181,6 +188,7 @@ class ReadThrough:
         self._remote = Remote(url)
         self._journal = journal
         self._failed = False
+        self._vain = 0.0
 
     def find(self, key: Key, id_: str, disk: DiskStore | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
         """Finds the entry for this very key and its artifacts; None if none can be used. Never raises.
@@ -199,9 +207,12 @@ class ReadThrough:
 
         if self._failed:
             return None
-        remote = self._remote
+        remote, start = self._remote, time.monotonic()
         try:
-            return remote.find(key, id_, limit, here)
+            found = remote.find(key, id_, limit, here)
+            if found is not None:
+                self._vain = 0.0
+                return found
         except Refusal as refusal:
             message = f"what {remote} has is not used: {refusal}"
             self._journal.count_bypass(f"remote: {refusal.reason}", message, id_)
@@ -209,6 +220,9 @@ class ReadThrough:
             self._fail(str(error), id_)
         except Exception as error:  # whatever it is; what it says may not be for everybody
             self._fail(f"{remote} cannot be used ({type(error).__name__})", id_)
+        self._vain += time.monotonic() - start
+        if self._vain > VAIN_SECONDS and not self._failed:
+            self._fail(f"{remote} took {self._vain:.0f} s for what it does not have", id_)
         return None
 
     def _fail(self, message: str, id_: str) -> None:

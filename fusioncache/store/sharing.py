@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,7 +19,10 @@ from fusioncache.store.remote import Remote, RemoteFiles
 from fusioncache.store.slots import is_outdated
 from fusioncache.store.store import Store
 
-_AT_ONCE = 8
+AT_ONCE = 8
+
+SECONDS = 3600.0
+"""How long a push or a pull may take. What was copied by then stays, and the next one goes on."""
 
 Progress = Callable[[int, int], None]
 """Is told how many files were dealt with, and of how many. It is called on the caller's thread."""
@@ -76,6 +80,20 @@ class Tally:
         return CopyResult(count["entries"], count["objects"], count["bytes"], count["skipped"], refused)
 
 
+class Total:
+    """A sum that grows on any thread."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._lock = forks.lock()
+
+    def take(self, number: int) -> int:
+        """Adds a number; returns the sum."""
+        with self._lock:
+            self._sum += number
+            return self._sum
+
+
 def count_steps(progress: Progress | None, total: int) -> Callable[[], None]:
     """Returns what to call after each of so many files."""
     done = 0
@@ -91,6 +109,25 @@ def count_steps(progress: Progress | None, total: int) -> Callable[[], None]:
     return step
 
 
+def end_in_time[T](work: Callable[[T], None], what: str, remote: Remote) -> Callable[[T], None]:
+    """Returns what does the work for one file after the other, as long as all together may take.
+
+    Args:
+        work: for one file.
+        what: is done.
+        remote: with which it is done.
+    """
+    end = time.monotonic() + SECONDS
+
+    def do(item: T) -> None:
+        if time.monotonic() > end:
+            said = f"took more than {SECONDS / 60:.0f} min: what was copied stays, and the next one goes on from there"
+            raise RemoteError(f"the {what} with {remote} {said}")
+        work(item)
+
+    return do
+
+
 def run_all[T](
     work: Callable[[T], None], items: Iterable[T], tally: Tally, step: Callable[[], object] = lambda: None
 ) -> None:
@@ -102,7 +139,7 @@ def run_all[T](
         except Refusal as refusal:
             tally.refuse(refusal)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             for future in as_completed([pool.submit(guard, item) for item in items]):
                 future.result()
@@ -151,8 +188,8 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         if entry and entry.artifacts == wanted[id_] and not gone.intersection(part.object for part in wanted[id_]):
             tally.add(entries=1, bytes=len(encode_entry(entry)) if dry_run else remote.put(entry))
 
-    run_all(copy_object, objects.values(), tally, step)
-    run_all(copy_entry, wanted, tally, step)
+    run_all(end_in_time(copy_object, "push", remote), objects.values(), tally, step)
+    run_all(end_in_time(copy_entry, "push", remote), wanted, tally, step)
     return tally.freeze()
 
 
@@ -178,6 +215,8 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     tally.add(skipped=len(there.entries) - len(wanted))
     _check_room(disk, remote, [there.entries[id_] for id_ in wanted], there.objects, sizes)
 
+    room = Total()
+
     def here(part: Artifact) -> bytes | None:
         with suppress(Refusal):
             return disk.content(part)
@@ -190,13 +229,14 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         if is_outdated(entry.text):
             raise Refusal(OTHER_FORMAT)
         missing = {part.object: part.size for part in entry.artifacts if sizes.get(part.object) != part.size}
+        _require_room(disk, remote, room.take(len(entry.text) + sum(missing.values())))
         if not dry_run and disk.save(entry, remote.contents(entry, disk.max_bytes, here)) is None:
             tally.add(skipped=1)  # somebody else was faster
         else:
             tally.add(entries=1, bytes=len(encode_entry(entry)))
             tally.add_objects(missing)
 
-    run_all(copy, wanted, tally, count_steps(progress, len(wanted)))
+    run_all(end_in_time(copy, "pull", remote), wanted, tally, count_steps(progress, len(wanted)))
     return tally.freeze()
 
 
@@ -272,6 +312,10 @@ def _check_room(
     """Makes sure that there is room for all of it, or what comes first would make room for what comes last."""
     needed = sum(size or 0 for size in entries)
     needed += sum(size or 0 for digest, size in objects.items() if digest not in sizes)
+    _require_room(disk, remote, needed)
+
+
+def _require_room(disk: DiskStore, remote: Remote, needed: int) -> None:
     if needed > disk.max_bytes:
         raise StoreError(
             f"{remote} has {needed} bytes that are not here, and the store may have {disk.max_bytes}: with "

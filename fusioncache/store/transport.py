@@ -12,6 +12,9 @@ from concurrent.futures import Future
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
+from fusioncache.process.settings import REMOTE
+from fusioncache.store import budget
+from fusioncache.store.budget import Budget, TooMuch
 from fusioncache.store.errors import RemoteError
 from fusioncache.store.files import TEMPORARY
 from fusioncache.store.locations import OBJECT_STORES, advice, find_absence, get_protocols, read_sizes_below
@@ -29,6 +32,8 @@ READ_SECONDS = 60.0
 LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
 """Between one try and the next. What hangs is not tried again, because somebody waits for it."""
+
+TOO_MUCH_ADVICE = f"check the address, or set {REMOTE.name} to it, by which files are asked for one by one"
 
 _WHOLE = {"memory", *OBJECT_STORES}
 """Where a file is there whole or not at all, however it is written."""
@@ -67,14 +72,16 @@ class Transport:
         Raises:
             RemoteError: if there is no answer, or another one than that.
         """
+        seconds = min(READ_SECONDS, _seconds(expected))
 
         def read(files: Any, root: str) -> bytes:
+            allowed = Budget(seconds, limit + 1)
             # Not cat_file: a server that does not know ranges would send all it has, and all would be kept.
             with files.open(_join(root, path), "rb") as file:
-                return _read(file, limit + 1)
+                return allowed.read(file, limit + 1)
 
         try:
-            return self._try("read", read, min(READ_SECONDS, _seconds(expected)))
+            return self._try("read", read, seconds)
         except FileNotFoundError:
             return None
 
@@ -103,17 +110,21 @@ class Transport:
         except FileNotFoundError as error:
             raise RemoteError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
-    def sizes(self, folder: str) -> dict[str, int | None]:
-        """Returns the bytes of all files in the folders of a folder, as far as they are known, by folder and name.
+    def sizes(self, folder: str, names: re.Pattern[str]) -> dict[str, int | None]:
+        """Returns the bytes of files in the folders of a folder, as far as they are known, by their names.
+
+        Args:
+            folder: whose folders are named like the first two characters of the files in them.
+            names: of the files. Those of other names are somebody else's.
 
         Raises:
-            RemoteError: if they cannot be listed.
+            RemoteError: if they cannot be listed, or are too many.
         """
 
         def find(files: Any, root: str) -> dict[str, int | None]:
             if _HTTP.match(root) and "?" in root:
                 raise NotImplementedError("over HTTP, what is behind a query cannot be listed")
-            return read_sizes_below(files, _join(root, folder))
+            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, budget.LISTING_BYTES))
 
         try:
             return self._try("list", find, LIST_SECONDS)
@@ -159,6 +170,9 @@ class Transport:
                 said = self._describe(failure) + advice(self._scheme, failure)
             except TimeoutError as error:
                 said = f"no answer within {seconds:.0f} s{advice(self._scheme, error)}"
+                break
+            except TooMuch as error:
+                said = f"{error}, as no store does: {TOO_MUCH_ADVICE}"
                 break
             except Exception as error:  # whatever a backend raises
                 said = self._describe(error) + advice(self._scheme, error)
@@ -240,14 +254,6 @@ def _find_secrets(url: str) -> set[str]:
 def _join(root: str, path: str) -> str:
     head, mark, query = root.partition("?") if _HTTP.match(root) else (root, "", "")
     return f"{head.rstrip('/')}/{path}{mark}{query}"
-
-
-def _read(file: Any, size: int) -> bytes:
-    parts = []
-    while size > 0 and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def _seconds(size: int) -> float:

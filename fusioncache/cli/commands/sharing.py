@@ -66,6 +66,9 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
     What is here is left alone, and every byte that comes is verified. What is at URL will run here: use only one that
     nobody can write whom you do not trust. Instead of copying it all, FUSIONCACHE_REMOTE=URL brings what is used.
 
+    A listing of more than 500,000 files or 128 MiB is not read to its end, and an entry of more than 256 MiB is left
+    out. After an hour it ends; what came by then stays, and the next pull goes on from there.
+
     URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
     what pip install "fusioncache[http]" installs.
 
