@@ -126,6 +126,8 @@ class Backend(ABC):
             compiler may unload while the process goes on may not.
         returns_views: whether a function may return a view of what it computes, as torch's do, rather than a tensor
             without gaps.
+        lays_out_as_torch: whether results are to have the strides of torch's own operations; else those that the
+            compiler gives them stay, because Thunder leaves them to it.
     """
 
     name: ClassVar[str]
@@ -135,6 +137,7 @@ class Backend(ABC):
     generalizes: ClassVar[bool] = False
     captures_general: ClassVar[bool] = True
     returns_views: ClassVar[bool] = True
+    lays_out_as_torch: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):
         check_fold(fold)

@@ -67,8 +67,9 @@ def outputs_of(fusion: Any) -> list[Any]:
 
 
 def flatten(bound_symbol: Any) -> list[Any]:
-    """Returns the bound symbols that one consists of in the end: primitives, and what consists of nothing."""
-    if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
+    """Returns the operations that a bound symbol consists of, as regions have them: nearly all are primitives."""
+    symbol = bound_symbol.sym
+    if symbol.is_prim or not bound_symbol.subsymbols or op_traits(symbol_name(symbol) or "").fusible:
         return [bound_symbol]
     return [primitive for inner in bound_symbol.subsymbols for primitive in flatten(inner)]
 

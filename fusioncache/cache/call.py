@@ -17,6 +17,7 @@ from fusioncache.cache.executable import BuiltFunction, Executable, instance_in_
 from fusioncache.cache.general_executable import ServedGeneral
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.rejections import Piece, RejectedRegion, describe_pieces
+from fusioncache.cache.results import as_torch_gives
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
@@ -201,9 +202,10 @@ class TemplateCall:
         self._foreseen.setdefault(arities, {})[layouts] = None
         graph = inline(self.template.graph, arities)
         if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
-            if self.compiler.expects_general(graph, self._instances[arities], self._generation):
+            instance = self._compiled_instance(arities)
+            if self.compiler.expects_general(graph, instance, self._generation):
                 return []
-            return _without_none([self._inline_executable(arities).foresee(layouts, self._instances[arities])])
+            return _without_none([self._inline_executable(arities).foresee(layouts, instance)])
         if layouts != contiguous_layouts(graph):
             return []
         executables = self.executables(arities)
@@ -217,6 +219,9 @@ class TemplateCall:
         run = self._prepare(args, arities, failures)
         start = time.perf_counter()
         run, results = self._execute(run, args, arities, failures)
+        instance = self._instances[arities]
+        if instance is not None and self.compiler.backend.lays_out_as_torch:
+            run, results = as_torch_gives(run, instance, args, results)
         ended = time.perf_counter()
         for failure in failures:
             self._report_failure(failure, run, arities)
@@ -312,7 +317,7 @@ class TemplateCall:
             self._note(arities, plan=Plan.INLINE.value)
             self._ledger.count_reused_sizes()
 
-        template, instance = self.template, self._instances[arities]
+        template, instance = self.template, self._compiled_instance(arities)
         return Asking(
             (template.key, arities),
             lambda: inline(template.graph, arities),
@@ -325,7 +330,12 @@ class TemplateCall:
         )
 
     def _inline_executable(self, arities: Arities) -> Executable:
-        return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
+        return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))
+
+    def _compiled_instance(self, arities: Arities) -> Instance | None:
+        """Returns the region that is compiled, where that is known."""
+        instance = self._instances[arities]
+        return None if instance is None else instance.compiled
 
     def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)

@@ -19,6 +19,16 @@ CONVERT = "prims.convert_element_type"
 RESHAPE = "prims.reshape"
 COPY = "prims.copy_"
 """``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
+FULL_LIKE = "torch.full_like"
+"""Makes a tensor with the strides of its operand. Of primitives, which know shapes alone, it would not have them."""
+CONTIGUOUS = "layout.contiguous"
+"""``contiguous()``: in a plain region, the layout of a value without gaps, in row-major order."""
+CHANNELS = "layout.channels"
+"""``channels(like)``: the same, but with channels last where the other value has them last."""
+ELEMENTWISE = "layout.elementwise"
+"""``elementwise(*operands)``: in a plain region, the layout of a value that one kernel of torch's computes of these."""
+VIEW = "layout.view"
+"""``view(value)``: in a plain region, the same value as another tensor with the same memory."""
 RESIDUAL = "residual"
 """A left-to-right sum ``head + term + term + ...`` whose terms are region inputs.
 
@@ -144,10 +154,12 @@ _ROWS: tuple[tuple[str, OpTraits], ...] = (
     ("get_and_update_rng_state multinomial randint randn uniform", _RANDOM),
     ("copy_ update_aliases", _WRITES),
 )
+_FULL_LIKE = replace(_BOUNDED, contiguous=True, follows_types=True)
 
 TABLE: Mapping[str, OpTraits] = MappingProxyType(
     {
         **{f"prims.{name}": traits for names, traits in _ROWS for name in names.split()},
+        FULL_LIKE: _FULL_LIKE,
         RESIDUAL: OpTraits(allocates=True, never_product=True, never_merged=True),
     }
 )

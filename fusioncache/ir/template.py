@@ -85,8 +85,16 @@ class Instance:
         region: as Thunder made it, without the inputs that it does not use.
         inputs: for each input of the region, the position of the compiled template's argument.
         outputs: for each output of the template, the position of the region's output.
+        plain: the same region as plain Thunder lays out its values, with operations ``layout.*``; None if it lays them
+            out as the region's own operations do. Nothing that is compiled depends on it.
     """
 
     region: Region
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    plain: Region | None = None
+
+    @property
+    def compiled(self) -> Instance:
+        """The same without what nothing that is compiled depends on."""
+        return Instance(self.region, self.inputs, self.outputs)

@@ -266,8 +266,9 @@ def _map_template(reference: TemplateReference, new: New) -> TemplateReference:
 
 
 def _map_use(use: TemplateUse, new: New) -> TemplateUse:
-    instance = Instance(_map_graph(use.instance.region, new), use.instance.inputs, use.instance.outputs)
-    return replace(use, instance=instance)
+    old = use.instance
+    region, plain = _map_graph(old.region, new), old.plain and _map_graph(old.plain, new)
+    return replace(use, instance=Instance(region, old.inputs, old.outputs, plain))
 
 
 def _map_graph(graph: Graph, new: New) -> Graph:

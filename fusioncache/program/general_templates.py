@@ -31,18 +31,20 @@ class _Places:
     Attributes:
         reference: the template, as the general program has it.
         graph: its graph.
-        regions: that of each of its uses.
+        regions: that of each of its uses, and the same as plain Thunder lays it out, where that is another one.
     """
 
     reference: TemplateReference
     graph: Part
-    regions: tuple[Part, ...]
+    regions: tuple[tuple[Part, Part | None], ...]
 
     def fill(self, made: Sequence[Any]) -> TemplateReference:
         """Returns the template that these parts make."""
         uses = tuple(
-            replace(use, instance=Instance(made[region], use.instance.inputs, use.instance.outputs))
-            for use, region in zip(self.reference.uses, self.regions, strict=True)
+            replace(
+                use, instance=replace(use.instance, region=made[region], plain=None if plain is None else made[plain])
+            )
+            for use, (region, plain) in zip(self.reference.uses, self.regions, strict=True)
         )
         return replace(self.reference, graph=made[self.graph], uses=uses)
 
@@ -67,8 +69,11 @@ class GeneralTemplates:
         return {name: places.fill(made) for name, places in self._places.items()}
 
     def _cut(self, reference: TemplateReference) -> _Places:
-        regions = tuple(self._cut_graph(use.instance.region) for use in reference.uses)
+        regions = tuple(self._cut_instance(use.instance) for use in reference.uses)
         return _Places(reference, self._cut_graph(reference.graph), regions)
+
+    def _cut_instance(self, instance: Instance) -> tuple[Part, Part | None]:
+        return self._cut_graph(instance.region), None if instance.plain is None else self._cut_graph(instance.plain)
 
     def _cut_graph(self, graph: Graph) -> Part:
         parts = self._parts

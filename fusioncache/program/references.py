@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusioncache.ir import Graph, Instance, codec
@@ -200,6 +200,7 @@ def _encode_use(use: TemplateUse) -> dict[str, Any]:
         "plan": use.plan.value,
         "executor": use.executor,
         "instance": codec.encode(use.instance).decode(),
+        "plain": None if use.instance.plain is None else codec.encode_graph(use.instance.plain),
         "layouts": list(map(encode_layouts, use.layouts)),
     }
 
@@ -290,16 +291,28 @@ def _read_template(value: Value) -> TemplateReference:
 
 
 def _read_use(value: Value) -> TemplateUse:
-    arities, plan, executor, instance, layouts = value.fields("arities", "plan", "executor", "instance", "layouts")
+    arities, plan, executor, instance, plain, layouts = value.fields(
+        "arities", "plan", "executor", "instance", "plain", "layouts"
+    )
     if plan.content not in {kind.value for kind in Plan if isinstance(plan.content, str)}:
         raise plan.error("a plan")
     return TemplateUse(
         arities.integers(),
         Plan(plan.text()),
         executor.text(),
-        codec.decode(instance.text().encode()),
+        _read_instance(instance, plain),
         tuple(map(decode_layouts, layouts.items())),
     )
+
+
+def _read_instance(value: Value, plain: Value) -> Instance:
+    instance = codec.decode(value.text().encode())
+    if plain.content is None:
+        return instance
+    graph = codec.decode_graph(*plain.fields(*codec.GRAPH_FIELDS))
+    if (graph.inputs, len(graph.outputs)) != (instance.region.inputs, len(instance.region.outputs)):
+        raise plain.error("a region with these inputs and outputs")
+    return replace(instance, plain=graph)
 
 
 def _read_option(value: Value) -> Option:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from fusioncache.ir import Binding, Graph, Instance, Ref, Region, map_type, refs_in
+from fusioncache.ir import Binding, Graph, Instance, Ref, Region, map_type, operands, refs_in
 from fusioncache.ir.permutation import inverse
 from fusioncache.template.simplify import remove_dead_ops
 from fusioncache.template.writer import rename_operands
 
 
-def instance_of(region: Region, binding: Binding) -> Instance:
-    """Returns the region that a binding leads from, as Thunder wrote it, without the inputs that it does not use."""
+def instance_of(region: Region, binding: Binding, plain: Region | None = None) -> Instance:
+    """Returns the region that a binding leads from, as Thunder wrote it, without the inputs that it does not use.
+
+    Args:
+        region: as it was read.
+        binding: leads from it to its template.
+        plain: the same region as plain Thunder lays out its values, if it does so otherwise.
+    """
     if len(set(binding.arguments)) < len(region.inputs):
-        region = _with_inputs(remove_dead_ops(region), sorted(binding.arguments))
-    return Instance(region, inverse(binding.arguments), inverse(binding.outputs))
+        inputs = sorted(binding.arguments)
+        region = _with_inputs(remove_dead_ops(region), inputs)
+        plain = plain and _with_known_inputs(plain, inputs)
+    return Instance(region, inverse(binding.arguments), inverse(binding.outputs), plain)
+
+
+def _with_known_inputs(plain: Graph, inputs: list[int]) -> Graph | None:
+    """Does as ``_with_inputs``; returns None if the graph needs others."""
+    needed = {index for op in plain.ops for _, index in operands(op)}.union(plain.outputs)
+    known = needed.intersection(range(len(plain.inputs))) <= set(inputs)
+    return _with_inputs(plain, inputs) if known else None
 
 
 def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import Const, Graph, Op, TensorType, ValueType
-from fusioncache.ir.ops import op_traits
+from fusioncache.ir.ops import CONTIGUOUS, CONVERT, ELEMENTWISE, FULL_LIKE, RESHAPE, op_traits
 from fusioncache.ir.request import ArgumentLayout, ArgumentLayouts
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+"""The dimensions of images, of which torch stores the channels last, from the slowest to the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Strided:
     def is_contiguous(self) -> bool:
         """Whether elements are next to one another in memory, in row-major order."""
         return self.apparent == row_major(self.shape).apparent
+
+
+_NUMBER = Strided((), ())
+"""The layout of a number, which torch makes a tensor for a kernel."""
 
 
 def row_major(shape: tuple[int, ...]) -> Strided:
@@ -66,8 +73,11 @@ def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...
     if rule is not None and len(known) == 1:
         return rule(op, known[0], shape)
     traits = op_traits(op.name)
-    if traits.elementwise and rule is None:
-        return _elementwise(known, shape)
+    if known and (rule is None or len(known) > 1) and (traits.elementwise or op.name == ELEMENTWISE):
+        numbers = sum(isinstance(arg, Const) for arg in op.args)
+        return _elementwise([*known, *[_NUMBER] * numbers], shape)
+    if op.name == CONTIGUOUS:
+        return row_major(shape)
     return row_major(shape) if traits.contiguous and all(value.is_contiguous for value in known) else None
 
 
@@ -76,8 +86,10 @@ def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided
     if _broadcast_shape(operands) != shape:
         return None
     if all(operand.shape == shape for operand in operands):
-        if all(operand.is_contiguous for operand in operands):
-            return row_major(shape)
+        packed = [row_major(shape), *([_pack(shape, _CHANNELS_LAST)] if len(shape) == len(_CHANNELS_LAST) else [])]
+        for layout in packed:
+            if all(operand.apparent == layout.apparent for operand in operands):
+                return layout
         if all(operand.strides == operands[0].strides for operand in operands) and _is_dense(operands[0]):
             return operands[0]
     aligned = [_broadcast(operand, shape) for operand in operands]
@@ -141,7 +153,17 @@ def _broadcast(value: Strided, shape: tuple[int, ...]) -> list[int]:
 
 
 def _convert(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    if value.shape == shape and _is_dense(value):
+        return value
     return _elementwise([value], shape)
+
+
+def _power(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    """Powers of a number have no gaps. Whether it is the base cannot be told where it is a value."""
+    base, exponent = op.args
+    if isinstance(base, Const):
+        return row_major(shape)
+    return _elementwise([value], shape) if isinstance(exponent, Const) else None
 
 
 def _expand(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
@@ -196,8 +218,10 @@ def _numbers(arg: object) -> tuple[int, ...] | None:
 
 _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] = {
     "prims.broadcast_in_dim": _expand,
-    "prims.convert_element_type": _convert,
-    "prims.reshape": _reshape,
+    CONVERT: _convert,
+    FULL_LIKE: _convert,
+    RESHAPE: _reshape,
+    "prims.pow": _power,
     "prims.shallow_copy": _keep,
     "prims.slice_prim": _slice,
     "prims.squeeze": _squeeze,

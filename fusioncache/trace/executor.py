@@ -19,19 +19,27 @@ from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
 from thunder.extend import FusionExecutor, ImplInfo
 
+from fusioncache.backends.api import Run
 from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.inductor.backend import inductor_function
 from fusioncache.backends.literals import to_plain
 from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
+from fusioncache.cache.executable import layouts_of
+from fusioncache.cache.results import as_torch_gives
+from fusioncache.ir import Bypass, Instance
 from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver
 from fusioncache.trace.claims import agrees_with_torch
+from fusioncache.trace.layouts import plain_region_of, tag_layouts
+from fusioncache.trace.region import region_of
 from fusioncache.trace.rematerialization import rematerialize
 from fusioncache.trace.write_order import keeps_order, writes_in_place
 
 logger = logging.getLogger("fusioncache")
+
+_MOST_LAYOUTS = 1024
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -56,10 +64,13 @@ class FusionCacheExecutor(FusionExecutor):
         """Returns one call for a group of bound symbols."""
         inputs = [unvariableify(value) for value in region.inputs]
         outputs = [unvariableify(value) for value in region.outputs]
-        primitives = [_plainly(inner) for bound_symbol in region.bound_symbols for inner in flatten(bound_symbol)]
+        primitives: list[BoundSymbol] = []
+        for bound_symbol in region.bound_symbols:
+            primitives += map(_plainly, tag_layouts(bound_symbol, flatten(bound_symbol)))
         name = f"Fusion{fusion_counter}"
-        function = self._compile_when_called(primitives, inputs, outputs)
-        return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
+        call = self._compile_when_called(primitives, inputs, outputs, lambda: fusion)
+        fusion = self.register_temporary_operation(name, call, inputs=inputs, outputs=outputs, bsyms=primitives)
+        return fusion
 
     def cache_key(self) -> str:
         """Returns what the programs depend on that this executor makes regions of: what it is called, and its table."""
@@ -119,34 +130,73 @@ class FusionCacheExecutor(FusionExecutor):
             return groups
         return consecutive_fusion(trace, may_join)  # type: ignore[no-any-return]
 
-    def _compile_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
-        """Returns what compiles a region when it is called first, and what runs its operations if that fails."""
-        function: Callable[..., Any] | None = None
+    def _compile_when_called(
+        self, bound_symbols: list, inputs: list, outputs: list, fusion: Callable[[], BoundSymbol]
+    ) -> Callable[..., Any]:
+        """Returns a function that compiles a region at its first call, and runs its operations if that fails.
 
-        def call(*args: Any) -> Any:
+        Its results are checked once for each layout.
+        """
+        function: Callable[..., Any] | None = None
+        instance: Instance | None = None
+        runs: dict[Any, Run] = {}
+
+        def compute(args: Sequence[Any]) -> Any:
             nonlocal function
             try:
                 if function is not None:
                     return function(*args)
                 start = time.perf_counter()
-                compiled = torch_function(bound_symbols, inputs, outputs)
-                if self.own_backend() == "inductor":
-                    compiled = inductor_function(compiled)
+                compiled = self._compile(bound_symbols, inputs, outputs)
                 results = compiled(*args)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # at a later call it may have been compiled anew
-                operations = torch_function(bound_symbols, inputs, outputs)
-                results, function = operations(*args), operations
-                _warn_of_failure(error)
-                return results
+            except Exception as error:
+                return fall_back(args, error)
             function = compiled
-            event = CompileEvent(self.own_backend(), time.perf_counter() - start)
-            for observer in self.observers:
-                observer(event)
+            self._tell(time.perf_counter() - start)
+            return results
+
+        def fall_back(args: Sequence[Any], error: Exception) -> Any:
+            nonlocal function
+            operations = torch_function(bound_symbols, inputs, outputs)
+            results, function = operations(*args), operations
+            runs.clear()
+            _warn_of_failure(error)
+            return results
+
+        def call(*args: Any) -> Any:
+            nonlocal instance
+            layouts = layouts_of(args)
+            run = runs.get(layouts)
+            if run is not None:
+                try:
+                    return run(args)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # it may have been compiled anew
+                    fall_back(args, error)
+            results = compute(args)
+            instance = instance or _read_instance(fusion())
+            run = _take_sequence(function)
+            if instance is not None:
+                run, results = as_torch_gives(run, instance, args, results)
+            if len(runs) >= _MOST_LAYOUTS:
+                runs.clear()
+            runs[layouts] = run
             return results
 
         return call
+
+    def _compile(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+        function = torch_function(bound_symbols, inputs, outputs)
+        return inductor_function(function) if self.own_backend() == "inductor" else function
+
+    def _tell(self, seconds: float) -> None:
+        """Tells observers of a region that was compiled."""
+        event = CompileEvent(self.own_backend(), seconds)
+        for observer in self.observers:
+            observer(event)
 
     def _worth_fusing(self, group: Sequence[BoundSymbol]) -> bool:
         """Tells whether a group computes anything. Changes of shape alone are views, which cost less as they are."""
@@ -183,3 +233,18 @@ def _counts_bits(primitives: Sequence[BoundSymbol]) -> bool:
     """Tells whether primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
     proxies = (proxy for primitive in primitives for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs))
     return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
+
+
+def _take_sequence(function: Callable[..., Any] | None) -> Run:
+    assert function is not None
+    return lambda args: function(*args)
+
+
+def _read_instance(fusion: BoundSymbol) -> Instance | None:
+    """Returns the region in a fused call as an instance of itself; None if it cannot be read."""
+    try:
+        region, plain = region_of(fusion), plain_region_of(fusion)
+    except Bypass:
+        return None
+    inputs, outputs = range(len(region.inputs)), range(len(region.outputs))
+    return Instance(region, tuple(inputs), tuple(outputs), plain) if len(outputs) == len(fusion.output) else None

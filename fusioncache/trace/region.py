@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,16 @@ def region_of(fusion: Any) -> Region:
     Raises:
         Bypass: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
     """
-    return _Reader(fusion).read()
+    return RegionReader(fusion).read()
 
 
-class _Reader:
+class RegionReader:
+    """Reads the region in a fused bound symbol.
+
+    Attributes:
+        number: of each value that was read, by its name.
+    """
+
     def __init__(self, fusion: Any):
         self.fusion = fusion
         self.number: dict[str, int] = {}
@@ -30,14 +36,19 @@ class _Reader:
         self.device = _only_device(fusion.flat_proxy_args)
 
     def read(self) -> Region:
+        """Returns the region.
+
+        Raises:
+            Bypass: if something is not understood.
+        """
         inputs = self.fusion.args
         if self.fusion.kwargs or not all(isinstance(proxy, self.proxies.Proxy) for proxy in inputs):
             raise Bypass("a call with something else than values")
         for proxy in inputs:
             self._define(proxy.name)
         sizes = self._define_sizes(inputs)
-        types = tuple(self._type(proxy) for proxy in inputs)
-        ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
+        types = tuple(self.type_of(proxy) for proxy in inputs)
+        ops = tuple(op for bound_symbol in self.fusion.subsymbols for op in self.read_ops(bound_symbol))
         check_effects(ops, len(types))
         outputs = tuple(self._known(proxy) for proxy in outputs_of(self.fusion))
         return Region(types, ops, outputs, sizes)
@@ -63,7 +74,13 @@ class _Reader:
         except (AttributeError, KeyError):
             raise Bypass("a value from nowhere") from None
 
-    def _op(self, bound_symbol: Any) -> Op:
+    def redefine(self, name: str) -> None:
+        """Gives a name to the next value, and takes it from the one that has it."""
+        self.number[f"before {len(self.number)}"] = self.number.pop(name)
+        self._define(name)
+
+    def read_ops(self, bound_symbol: Any) -> Iterator[Op]:
+        """Yields what a region has for one of the operations in it."""
         name = _checked_name(bound_symbol)
         args = tuple(self._arg(arg) for arg in bound_symbol.args)
         kwargs = tuple((key, self._arg(bound_symbol.kwargs[key])) for key in sorted(bound_symbol.kwargs))
@@ -72,7 +89,7 @@ class _Reader:
         for proxy in results:
             # A result that nobody uses is None and still takes a number.
             self._define(f"unused {len(self.number)}" if proxy is None else self._name_of(proxy))
-        return Op(name, args, tuple(None if proxy is None else self._type(proxy) for proxy in results), kwargs)
+        yield Op(name, args, tuple(None if proxy is None else self.type_of(proxy) for proxy in results), kwargs)
 
     def _name_of(self, proxy: Any) -> str:
         if not isinstance(proxy, self.proxies.Proxy):
@@ -88,7 +105,8 @@ class _Reader:
             raise Bypass("a text among its arguments")
         return HERE if arg is not None and arg is self.device else encode(arg)
 
-    def _type(self, proxy: Any) -> ValueType:
+    def type_of(self, proxy: Any) -> ValueType:
+        """Returns the type of a value."""
         if isinstance(proxy, self.proxies.NumberProxy):
             return NumberType(proxy.python_type.__name__)
         if type(proxy) is not self.proxies.TensorProxy:

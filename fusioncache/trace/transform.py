@@ -43,6 +43,7 @@ from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.layouts import plain_region_of
 from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.provenance.misses import Misses, should_explain
@@ -364,7 +365,7 @@ class FusionCache(Transform):
         canonical = sharing.canonicalize(region)
         executables = self._backends.choose(fusion, origin)
         template, hit = self.cache.template(canonical.graph, sharing.environment(executables))
-        instance = instance_of(region, canonical.binding)
+        instance = instance_of(region, canonical.binding, plain_region_of(fusion))
         call = self._calls.find(template, {canonical.binding.arities: instance}, executables, sharing.generation)
         return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 

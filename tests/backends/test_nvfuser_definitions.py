@@ -12,7 +12,7 @@ from nvfuser_definitions import add_residuals, define_executables, define_region
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor
-from fusioncache.ir import Graph, Op, Ref, TensorType
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.trace.transform import FusionCache
 
 
@@ -82,6 +82,19 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
     for fold, later in itertools.pairwise(executables):
         assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
         assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
+
+
+def test_a_tensor_like_another_one_is_a_full_one():
+    """Our executor has such a one in its regions, for its strides, which nvFuser chooses itself."""
+    type_ = TensorType("float32", (5, 8), "cuda")
+    ops = (
+        Op("torch.full_like", (Ref(0), Const("float", (2.0).hex())), (type_,)),
+        Op("prims.add", (Ref(0), Ref(1)), (type_,)),
+    )
+    graph = Graph((type_,), ops, (2,))
+    with fake_cuda.pretend_gpu():
+        text = repr(define(graph, describe_contiguous(graph)))
+    assert text.count("ops.full") == text.count("ops.add") == 1
 
 
 def test_a_definition_says_what_the_region_does():

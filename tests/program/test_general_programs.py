@@ -28,7 +28,7 @@ def make_program(rows, length, template="sum_pow_1f", digest="a" * 64, milliseco
     shape = TensorType("float32", (both, 64), "cuda")
     op = Op("prims.broadcast_in_dim", (Ref(0), (Const("int", str(both)), Const("int", str(extra)))), (shape,))
     graph = Graph((shape,), (op,), (1,))
-    use = TemplateUse((), Plan.INLINE, "nvfuser", Instance(graph, (0,), (0,)))
+    use = TemplateUse((), Plan.INLINE, "nvfuser", Instance(graph, (0,), (0,), graph))
     reference = TemplateReference("nvfuser", (), graph, digest, (use,))
     values = {"rows": rows, "length": length, "both": both, "template": template, "milliseconds": milliseconds}
     computation = TraceText("computation", COMPUTATION.format(**values), {template: reference})

@@ -6,7 +6,7 @@ from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncache.ir import Instance
+from fusioncache.ir import Graph, Instance
 from fusioncache.program.references import (
     CudaGraphReference,
     ModuleReference,
@@ -29,7 +29,8 @@ def uses(draw: st.DrawFn) -> TemplateUse:
     inputs = draw(st.permutations(range(len(region.inputs))))
     outputs = draw(st.permutations(range(len(region.outputs))))
     arities = tuple(draw(st.lists(st.integers(0, 40), max_size=2)))
-    instance = Instance(region, tuple(inputs), tuple(outputs))
+    plain = draw(st.none() | st.just(Graph(region.inputs, region.ops, region.outputs[::-1], region.sizes)))
+    instance = Instance(region, tuple(inputs), tuple(outputs), plain)
     sizes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
     layouts = draw(st.lists(st.lists(st.none() | st.tuples(sizes, sizes), max_size=2).map(tuple), max_size=2))
     return TemplateUse(arities, draw(st.sampled_from(Plan)), draw(NAMES), instance, tuple(layouts))

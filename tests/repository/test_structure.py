@@ -44,7 +44,15 @@ _KNOW_THUNDER = "distributed trace program tracing backends verification attenti
 KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH_ALONE = {"graphs"}
 KNOW_TORCH = {
-    *("cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py", "process/tensor_guards.py"),
+    *(
+        "cache/call.py",
+        "cache/dispatch.py",
+        "cache/ranks.py",
+        "cache/expected_results.py",
+        "cache/results.py",
+        "precompile/arguments.py",
+        "process/tensor_guards.py",
+    ),
 }
 
 

@@ -67,6 +67,7 @@ class NvFuser(Backend):
     generalizes = True
     captures_general = False  # it compiles a kernel again for a larger block, and unloads the one before
     returns_views = False
+    lays_out_as_torch = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
         "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser"

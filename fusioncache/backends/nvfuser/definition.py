@@ -21,6 +21,7 @@ from fusioncache.backends.nvfuser.lean_import import pretend_gpu
 from fusioncache.backends.nvfuser.repeats import find_repeats
 from fusioncache.backends.torch_state import is_capturing
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
+from fusioncache.ir.ops import FULL_LIKE
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
 """The nvFuser options that are on, and those that are off."""
@@ -119,7 +120,7 @@ def define(
     with definition:
         for proxy, layout in zip_longest(bound.inputs, layouts):
             _add_input(executor, definition, values, proxy, layout)
-        for position, symbol in enumerate(bound.bound_symbols):
+        for position, symbol in enumerate(map(_as_primitive, bound.bound_symbols)):
             # Of primitives it is an enumeration's, of torch's functions a text.
             name = getattr(symbol.sym.id, "name", symbol.sym.id)
             translate = translators.get(name) or executor.get_translator(symbol)
@@ -132,6 +133,16 @@ def define(
         for proxy in bound.outputs:
             definition.add_output(values[proxy])
     return definition
+
+
+def _as_primitive(symbol: Any) -> Any:
+    """Returns what Thunder's translators know in the place of a bound symbol. Here nothing depends on strides."""
+    from thunder.core.prims import full
+
+    if symbol.sym.id != FULL_LIKE:
+        return symbol
+    made = symbol.output
+    return full.bind(made.shape, symbol.args[1], device=made.device, dtype=made.dtype, output=made)
 
 
 def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
