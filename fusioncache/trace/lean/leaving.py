@@ -32,7 +32,7 @@ class Leaving:
     Attributes:
         held: the names of those that it returns or saves.
         passed: the names of those that may leave it all the same, as what an operation was given.
-        inner: the names of those that the program makes, and that nobody has in the end.
+        inner: the names of those that the program makes, and that are no tensor that it was given, returns or saves.
     """
 
     held: frozenset[str]
@@ -47,8 +47,7 @@ class Leaving:
         returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
         held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
         passed = _find_passed(symbols, held)
-        made = {proxy.name for symbol in symbols if symbol.flat_proxy_args for proxy in symbol.flat_proxy_outs}
-        return cls(held, passed, frozenset(made - held - passed))
+        return cls(held, passed, _find_inner(symbols, held | passed))
 
     def may_replace(self, other: Any, value: Any) -> bool:
         """Tells whether a value may take the place of another one that is equal, and nobody outside sees that."""
@@ -61,6 +60,15 @@ def _find_passed(symbols: Sequence[Any], held: frozenset[str]) -> frozenset[str]
         if any(proxy.name in found for proxy in symbol.flat_proxy_outs) and not _gives_another(symbol):
             found |= {proxy.name for proxy in symbol.flat_proxy_args}
     return frozenset(found - held)
+
+
+def _find_inner(symbols: Sequence[Any], outer: frozenset[str]) -> frozenset[str]:
+    inner: set[str] = set()
+    for symbol in symbols:
+        given = {proxy.name for proxy in symbol.flat_proxy_args}
+        if given and (given <= inner or _gives_another(symbol)):
+            inner |= {proxy.name for proxy in symbol.flat_proxy_outs} - outer
+    return frozenset(inner)
 
 
 def _gives_another(symbol: Any) -> bool:
