@@ -58,6 +58,16 @@ def _forward(op: Op) -> int | None:
     return None
 
 
+def objects_of(plain: Graph) -> list[int]:
+    """Returns for each output of a region the value whose tensor it is, where operations may return their operand."""
+    objects = list(range(plain.first_result))
+    for op, first in plain.results():
+        source = op.args[0] if op_traits(op.name).identity else None
+        values = range(first, first + len(op.outputs))
+        objects += [objects[source.index]] if isinstance(source, Ref) else values
+    return [objects[output] for output in plain.outputs]
+
+
 def _merge_duplicates(graph: Graph) -> Graph:
     """Computes each value once, except values whose memory outputs may share: two tensors stay two."""
     leaving = _leaving(graph)

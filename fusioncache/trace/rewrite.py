@@ -10,24 +10,33 @@ from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.call import CallTarget
-from fusioncache.ir import Binding
+from fusioncache.ir import Binding, Region
+from fusioncache.template.simplify import objects_of
 
 
-def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
+def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) -> list[Any]:
     """Returns the bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
-    Where two outputs of the region are one value, they were one tensor before, and so they are now.
+    Where two outputs of the region are one value they are one tensor if they are for plain Thunder, and else two with
+    the same memory.
+
+    Args:
+        fusion: the fused bound symbol.
+        binding: of its region.
+        target: what is called.
+        plain: the region as plain Thunder lays out its values.
     """
     args = [fusion.args[position] for position in binding.arguments]
     if target.takes_arities:
         args.insert(0, binding.arities)
     outputs: list[Any] = [None] * len(target.template.graph.outputs)
+    firsts: dict[int, tuple[Any, int]] = {}
     others = []
-    for proxy, slot in zip(outputs_of(fusion), binding.outputs, strict=True):
-        if outputs[slot] is None:
-            outputs[slot] = proxy
-        else:
-            others.append(_alias(outputs[slot], proxy))
+    for proxy, slot, value in zip(outputs_of(fusion), binding.outputs, objects_of(plain), strict=True):
+        first, as_first = firsts.setdefault(slot, (proxy, value))
+        outputs[slot] = first
+        if first is not proxy:
+            others.append(_name_again(first, proxy, same if value == as_first else alias))
     symbol = make_symbol(target.name, target.function, outputs, is_fusion=True, executor=fusion.sym.executor)
     context = {symbol.name: target.function}
     replaced = fusion.from_bsym(
@@ -36,14 +45,19 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
     return [replaced, *others]
 
 
-def _alias(source: Any, target: Any) -> Any:
+def _name_again(source: Any, target: Any, function: Callable[[Any], Any]) -> Any:
     """Gives a value another name. For autograd a tensor that is returned twice is not the same as its copy."""
-    return make_symbol("same", same, target).bind(source, output=target)
+    return make_symbol(function.__name__, function, target).bind(source, output=target)
 
 
 def same(value: Any) -> Any:
     """Returns its argument. Traces call it, and stored programs refer to it by its name."""
     return value
+
+
+def alias(value: Any) -> Any:
+    """Returns a tensor of its own with the memory of another, or a number itself. It is called as ``same`` is."""
+    return value.view(value.shape) if hasattr(value, "view") else value
 
 
 def make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:

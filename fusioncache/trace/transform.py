@@ -378,7 +378,8 @@ class FusionCache(Transform):
         call.allow(arities, plan, fallback, shared.instance)
         notes.note_plan(shared.position, plan)
         target = self._verifier.verify(site_of(shared, fallback)) if self._verifier else call.target
-        return call_of(shared.fusion, shared.binding, target)
+        instance = shared.instance
+        return call_of(shared.fusion, shared.binding, target, instance.plain or instance.region)
 
     def _explain_unfused(self, notes: TraceNotes) -> None:
         """Says why the trace has no region, unless there was nothing to fuse."""
