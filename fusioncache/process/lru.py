@@ -41,7 +41,12 @@ class LruMap[K: Hashable, V]:
             with self._lock:
                 if key in self._values:
                     return self._values[key], True
-            value = make()
+            try:
+                value = make()
+            except BaseException:
+                with self._lock:
+                    self._making.pop(key, None)
+                raise
             with self._lock:
                 self._values[key] = value
                 self._making.pop(key, None)

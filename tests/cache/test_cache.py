@@ -1,6 +1,9 @@
 """The cache in memory: bounds, threads, counts, layouts."""
 
+import contextlib
+import gc
 import time
+import weakref
 from functools import cache, partial, reduce
 
 import pytest
@@ -75,6 +78,20 @@ def test_a_failed_value_is_tried_again():
         lru.get_or_make("a", lambda: 1 // 0)
     assert lru.get_or_make("a", lambda: 3) == (3, False)
     assert lru.get_or_make("a", lambda: 4) == (3, True)
+
+
+def test_a_key_of_which_nothing_can_be_made_is_not_held():
+    class Odd:
+        pass
+
+    lru: LruMap[Odd, int] = LruMap(2)
+    key = Odd()
+    gone = weakref.ref(key)
+    with contextlib.suppress(ZeroDivisionError):
+        lru.get_or_make(key, lambda: 1 // 0)
+    del key
+    gc.collect()
+    assert gone() is None
 
 
 def test_threads_make_one_value():
