@@ -1,0 +1,1 @@
+"""What each further length adds to memory, record and store."""
