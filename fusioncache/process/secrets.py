@@ -145,6 +145,7 @@ _LEXEME = re.compile(
     r"^[ ]*\w+: \"[^\"\n]*\""  # the type of a value
     r"|^(?P<place>[ ]*# [^\n]*?:\d+: \t)(?P<line>[^\n]*)"
     r"|#[^\n]*"
+    r"|\bfloat\('(?:inf|NaN)'\)"  # numbers that Python has no literal for
     r"|\bcheck_string_value\(cache_info_\w+, '[^'\n]*'\)"  # what Thunder says of the call
     rf"|\b(?:get_parameter|get_buffer|get_submodule|set_buffer)\((?:{_STRING})"  # names of tensors and modules
     rf"|(?P<access>(?<=[\w\])])\[)?(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})",

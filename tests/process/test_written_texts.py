@@ -134,6 +134,14 @@ def test_what_was_not_described_is_not_stored():
         hide_texts(f"  f({'x ' * 10_000!r})")
 
 
+@pytest.mark.parametrize("number", ["float('NaN')", "float('inf')", "-float('inf')"])
+def test_numbers_without_a_literal_are_no_texts(number):
+    source = f"  check_number_type_and_value(f0, {number})"
+    assert hide_texts(source) == source
+    with pytest.raises(Untold):
+        hide_texts(f"  f({number}, 'Zq NaN')")
+
+
 def test_a_word_that_is_a_secret_is_hidden_wherever_it_stands():
     write("hunter", Kind.SECRET)
     assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')\n  x = obj['hunter']")

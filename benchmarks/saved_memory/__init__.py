@@ -1,0 +1,1 @@
+"""What backward's safety costs in memory."""
