@@ -1,15 +1,17 @@
 """Where regions come from: the layer, the module and the user's line of each, in whole models without a compiler."""
 
 import inspect
+from pathlib import Path
 
 import models
 import pytest
+import thunder
 import torch
 from models import Block, Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.record.observations import Line, RegionRecord
-from fusioncache.trace.provenance.compilation import module_in_name
+from fusioncache.trace.provenance.compilation import is_library, library_folders, module_in_name
 from fusioncache.trace.provenance.neighbours import common_module
 
 
@@ -131,6 +133,19 @@ def test_forward_regions_carry_the_users_line_and_that_before_those_of_libraries
     (library,) = first.source.lines
     assert library.library and library.file.endswith("normalization.py")
     assert [found.library for found in of(blocks, "forward")[3].source.lines] == [False, True]
+
+
+def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
+    for package in (torch, thunder):
+        file = Path(package.__file__).with_name("functional.py")
+        assert is_library(str(file))
+        monkeypatch.setattr(package.__spec__, "submodule_search_locations", ["/elsewhere/" + package.__name__])
+    is_library.cache_clear(), library_folders.cache_clear()
+    try:
+        assert is_library("/elsewhere/thunder/clang.py") and is_library("/elsewhere/torch/nn/functional.py")
+        assert not is_library("/elsewhere/model.py")
+    finally:
+        is_library.cache_clear(), library_folders.cache_clear()
 
 
 def test_backward_regions_carry_the_lines_of_the_operations_they_are_the_gradient_of(blocks):

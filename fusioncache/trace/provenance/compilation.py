@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from fusioncache.backends.symbols import result_names
@@ -133,15 +134,20 @@ def _lines_in(symbol: Any, outer: Line | None) -> Iterator[tuple[str, Line]]:
 
 def _line_of(symbol: Any) -> Line | None:
     file, number = symbol.source_filename, getattr(symbol.source_positions, "lineno", None)
-    return Line(file, number, _is_library(file)) if isinstance(file, str) and isinstance(number, int) else None
+    return Line(file, number, is_library(file)) if isinstance(file, str) and isinstance(number, int) else None
 
 
 @cache
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Returns whether a file of source belongs to Python or to an installed package, rather than to the user."""
     installed = "/site-packages/" in file or "/dist-packages/" in file
-    return installed or file.startswith(("<", *_library_folders()))
+    return installed or file.startswith(("<", *library_folders()))
 
 
 @cache
-def _library_folders() -> tuple[str, ...]:
-    return tuple(path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")))
+def library_folders() -> tuple[str, ...]:
+    """Returns the folders of Python's own modules, and those of torch and Thunder, which may be installed anywhere."""
+    own = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    found = [find_spec(name) for name in ("torch", "thunder")]
+    own += [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
+    return tuple(folder.rstrip("/") + "/" for folder in own)
