@@ -27,6 +27,8 @@ from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.random_lengths.models import MODELS, VOCABULARY
 
 _FACTOR = 2.0
+_SAID = 20
+"""How many steps after which it says how far it is."""
 
 
 @command(__doc__)
@@ -64,7 +66,9 @@ def train(name: str, *, steps: int, lengths: int, longest: int, graphs: bool, se
     choices = [chance.randint(2, longest) for _ in range(lengths)]
     errors, start, slowest = [0.0, 0.0], time.perf_counter(), 0.0
     used = set()
-    for _ in range(steps):
+    for step in range(steps):
+        if step % _SAID == 0:
+            say(f"{name}: {step} steps, {len(used)} lengths, {time.perf_counter() - start:.0f} s\n")
         length = chance.choice(choices)
         used.add(length)
         tokens = torch.randint(0, VOCABULARY, (2, length), device=device)
