@@ -20,7 +20,7 @@ from benchmarks.common.processes import ROOT, ProcessFailed, call
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = "benchmarks.growth.worker"
 _SIZES = ("resident", "allocated", "record", "store")
 
 
@@ -62,7 +62,8 @@ def _measure(way: str, blocks: int, lengths: tuple[int, ...], root: Path) -> lis
     about = {"way": way.partition(" ")[0], "blocks": blocks, "lengths": list(lengths)}
     say(f"{way}, {blocks} blocks\n")
     try:
-        found, traced = (call(_WORKER, {**about, "traces": traces}, root=root) for traces in (False, True))
+        worker = _WORKER if root == ROOT else Path(__file__).with_name("worker.py")  # an earlier checkout has none
+        found, traced = (call(worker, {**about, "traces": traces}, root=root) for traces in (False, True))
     except ProcessFailed as failure:
         say(f"{failure.message}\n")
         return [{"way": way, "blocks": blocks, "error": failure.message, "log": failure.log}]

@@ -65,7 +65,7 @@ def train(name: str, *, steps: int, lengths: int, longest: int, graphs: bool, se
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     choices = [chance.randint(2, longest) for _ in range(lengths)]
     errors, start, slowest = [0.0, 0.0], time.perf_counter(), 0.0
-    used = set()
+    used: set[int] = set()
     for step in range(steps):
         if step % _SAID == 0:
             say(f"{name}: {step} steps, {len(used)} lengths, {time.perf_counter() - start:.0f} s\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.alike_sources import FUNCTION, Source, merge_sources
@@ -26,12 +27,13 @@ class BoundGraph:
     outputs: tuple[Any, ...]
 
 
-def bind(graph: Graph, gpu: int = 0) -> BoundGraph:
+def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyType({})) -> BoundGraph:
     """Writes a graph with proxies of its own, named by their numbers.
 
     Args:
         graph: without parameters.
         gpu: the number of the one that inputs lie on.
+        numbers: the values of inputs that are used in place of their proxies.
 
     Raises:
         KeyError: if this Thunder has no operation of that name.
@@ -42,11 +44,12 @@ def bind(graph: Graph, gpu: int = 0) -> BoundGraph:
         proxies: dict[int, Any] = {}
         for number in range(len(graph.inputs), graph.first_result):
             proxies[number] = _proxy(f"i{number}", NumberType("int"), proxies)
+        inputs = []
         for number, type_ in enumerate(graph.inputs):
-            proxies[number] = _proxy(f"t{number}", type_, proxies)
+            inputs.append(_proxy(f"t{number}", type_, proxies))
+            proxies[number] = numbers.get(number, inputs[-1])
         bound_symbols = tuple(_bind_op(op, first, proxies, gpu) for op, first in graph.results())
-    inputs = tuple(proxies[number] for number in range(len(graph.inputs)))
-    return BoundGraph(inputs, bound_symbols, tuple(proxies[number] for number in graph.outputs))
+    return BoundGraph(tuple(inputs), bound_symbols, tuple(proxies[number] for number in graph.outputs))
 
 
 @contextmanager

@@ -8,6 +8,11 @@ from typing import Any
 from fusioncache.backends.api import Backend, GeneralFunction, Run
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
+from fusioncache.ir.ops import shaping_inputs
+from fusioncache.process.lru import LruMap
+
+_MOST_SHAPES = 256
+"""For how many values of the numbers that decide about shapes a function is kept."""
 
 
 class Eager(Backend):
@@ -57,10 +62,25 @@ def run_one_by_one(graph: Graph, args: Sequence[Any]) -> Run:
         graph: without parameters, as any executor may have made it.
         args: the first ones.
     """
+    shaping = shaping_inputs(graph)
+    if not shaping:
+        return _make_function(graph, args, ())
+    runs: LruMap[tuple[Any, ...], Run] = LruMap(_MOST_SHAPES)
+
+    def run(args: Sequence[Any]) -> Sequence[Any]:
+        numbers = tuple((index, args[index]) for index in shaping)
+        made, _ = runs.get_or_make(numbers, lambda: _make_function(graph, args, numbers))
+        return made(args)
+
+    return run
+
+
+def _make_function(graph: Graph, args: Sequence[Any], numbers: Sequence[tuple[int, Any]]) -> Run:
+    """Returns a function that runs a graph for these values of inputs. Thunder decides by sizes what runs."""
     from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
     def make(gpu: int) -> Callable[..., Any]:
-        bound = bind(graph, gpu)
+        bound = bind(graph, gpu, dict(numbers))
         return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
 
     return on_each_gpu(graph, args, make)

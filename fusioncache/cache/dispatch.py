@@ -10,6 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph, NumberType, TensorType
+from fusioncache.ir.ops import shaping_inputs
 
 _MOST_LAYOUTS = 1024
 
@@ -75,13 +76,14 @@ def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatc
     import torch
 
     numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
+    shaping = shaping_inputs(graph)
     stride, size = torch.Tensor.stride, torch.Tensor.size
     runs: dict[Any, Run] = {}
 
     def dispatch(*args: Any) -> Sequence[Any]:
         arities, args = (args[0], args[1:]) if takes_arities else (None, args)
         tensors = args[numbers:]
-        layout = (arities, *map(stride, tensors), *map(size, tensors))
+        layout = (arities, *map(stride, tensors), *map(size, tensors), *[args[index] for index in shaping])
         run = runs.get(layout)
         return run(args) if run else _remember(runs, layout, begin(args, arities))
 

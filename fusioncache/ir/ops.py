@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from fusioncache.ir.graph import Graph
-from fusioncache.ir.types import Ref
+from fusioncache.ir.graph import Graph, operands, refs_in
+from fusioncache.ir.types import NumberType, Ref
 
 ADD = "prims.add"
 MUL = "prims.mul"
@@ -198,6 +198,21 @@ def draws(graph: Graph) -> bool:
 def may_run_again(graph: Graph) -> bool:
     """Returns whether a graph may be computed from the start though it ran for a part: it writes and draws nothing."""
     return not (writes_in_place(graph) or draws(graph))
+
+
+def shaping_inputs(graph: Graph) -> tuple[int, ...]:
+    """Returns which inputs are numbers that decide how a tensor lies in memory: a size, or the start of a slice."""
+    numbers = {index for index, type_ in enumerate(graph.inputs) if isinstance(type_, NumberType)}
+    if not numbers:
+        return ()
+    shaping = {index for type_ in graph.inputs for _, index in refs_in(type_)}
+    for op, first in reversed(list(graph.results())):
+        results = {first + place for place, type_ in enumerate(op.outputs) if isinstance(type_, NumberType)}
+        is_shaping = not results.isdisjoint(shaping)
+        if is_shaping or not op_traits(op.name).elementwise:
+            shaping.update(index for _, index in operands(op))
+        shaping.update(index for type_ in op.outputs for _, index in refs_in(type_))
+    return tuple(sorted(numbers & shaping))
 
 
 def writes_of(graph: Graph) -> Iterator[tuple[int | None, int]]:

@@ -7,7 +7,7 @@ along the memory. Then an executable is compiled from each region's own text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, refs_in
@@ -24,6 +24,8 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         layouts: of the arguments.
     """
     sizes = _sizes(graph, layouts)
+    if any(index not in sizes for type_ in _list_types(graph) for _, index in refs_in(type_)):
+        return True  # a number among the inputs is a size
     if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True
     values: list[Strided | None] = [layout and _as_strided(layout) for layout in layouts]
@@ -40,6 +42,12 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         values += results
         is_tensor += [True] * len(results)
     return False
+
+
+def _list_types(graph: Graph) -> Iterator[ValueType | None]:
+    yield from graph.inputs
+    for op in graph.ops:
+        yield from op.outputs
 
 
 def _result(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fusioncache.ir import Graph, Op, Ref, TensorType
-from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, writes_in_place
+from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, shaping_inputs, writes_in_place
 
 PACKAGE = Path(__file__).parents[2] / "fusioncache"
 
@@ -52,6 +52,33 @@ FACTS = {
 def test_the_operations_that_have_a_trait_are_these(trait):
     names = {name if name in TABLE else f"prims.{name}" for name in FACTS[trait].split()}
     assert {name for name, traits in TABLE.items() if getattr(traits, trait)} == names
+
+
+INT, FLOAT = NumberType("int"), NumberType("float")
+
+
+def tensor(*shape):
+    return TensorType("float32", shape, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "ops", "shaping"),
+    [
+        ([tensor(4)], [Op("prims.sin", (Ref(0),), (tensor(4),))], ()),
+        ([INT, tensor(4)], [Op("prims.mul", (Ref(1), Ref(0)), (tensor(4),))], ()),
+        ([FLOAT, tensor(4)], [Op("prims.mul", (Ref(1), Ref(0)), (tensor(4),)), Op("prims.sum", (Ref(2),), ())], ()),
+        ([INT, tensor(Ref(0))], [Op("prims.sin", (Ref(1),), (tensor(Ref(0)),))], (0,)),
+        ([INT, tensor(1)], [Op("prims.broadcast_in_dim", (Ref(1), (Ref(0),), (0,)), (tensor(Ref(0)),))], (0,)),
+        ([INT, INT, tensor(8)], [Op("prims.slice_prim", (Ref(2), (Ref(1),), (8,)), (tensor(4),))], (1,)),
+        (
+            [INT, INT, tensor(8)],
+            [Op("prims.add", (Ref(0), Ref(1)), (INT,)), Op("prims.slice_prim", (Ref(2), (Ref(3),)), (tensor(4),))],
+            (0, 1),
+        ),
+    ],
+)
+def test_numbers_that_decide_how_tensors_lie_are_told_apart(inputs, ops, shaping):
+    assert shaping_inputs(Graph(tuple(inputs), tuple(ops), ())) == shaping
 
 
 def test_an_unknown_primitive_has_no_trait():

@@ -147,6 +147,26 @@ def test_symbolic_sizes(cache):
     assert transform.stats().misses <= 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
+    """One region takes sizes as numbers: all of its tensors lie as before, and its result has another shape."""
+
+    def function(x):
+        return x + torch.arange(0, 8).unsqueeze(0) * 2
+
+    transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0)
+    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
+    compiled = thunder.jit(function, **options)
+    for shape in ((2, 3, 8), (4, 5, 8), (1, 3, 8), (2, 1, 8), (2, 3, 8)):
+        x = torch.randn(shape, requires_grad=True)
+        found, wanted = compiled(x), function(x)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+        found.sum().backward()
+        assert torch.equal(x.grad, torch.ones(shape))
+    regions = [call for call in find_fused(thunder.last_traces(compiled)[-1]) if len(call.args) > 2]
+    assert regions, "no region takes numbers"
+
+
 def test_two_outputs_of_one_value_stay_two_tensors(cache):
     compiled, _ = compile_with(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache=cache)
     one, other = compiled(torch.randn(5))
