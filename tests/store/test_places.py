@@ -158,17 +158,14 @@ def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path):
         assert (root / aside).read_text() == PRECIOUS
 
 
-def test_what_cannot_be_read_heals(tmp_path):
-    """An entry and an object are written anew; of others somebody may have wanted it so, and they are set aside."""
-    tmp_path.chmod(0o1777)
-    for above in tmp_path.parents[:2]:
-        above.chmod(above.stat().st_mode | 0o055)
+def test_what_cannot_be_read_heals(open_folder):
+    """An entry and an object are written anew. Other files may be unreadable on purpose, and are set aside."""
 
     def work():
         drop_root()
         os.umask(0o077)
         for number, (name, find) in enumerate(PLACES.items()):
-            root = tmp_path / f"own-{number}" / "store"
+            root = open_folder / f"own-{number}" / "store"
             root.parent.mkdir()
             path = find(make_store(root))
             if "folder" in name or path.is_dir():

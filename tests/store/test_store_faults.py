@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import tempfile
 import threading
 import time
 from contextlib import closing, contextmanager, suppress
@@ -20,7 +19,6 @@ import pytest
 from store_contents import (
     BACKEND,
     ENTRY_BYTES,
-    NOBODY,
     age_entry,
     collect_warnings,
     drop_root,
@@ -840,16 +838,6 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
 def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_only):
     read_only()
     _assert_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that a user without rights can reach, and has."""
-    path = Path(tempfile.mkdtemp()).resolve()
-    if ROOT:
-        os.chown(path, NOBODY, NOBODY)
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "while it is open"])
