@@ -28,7 +28,7 @@ from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
 from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Bypass, Instance
-from fusioncache.ir.ops import TABLE, op_traits
+from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver
 from fusioncache.trace.claims import agrees_with_torch
@@ -139,6 +139,7 @@ class FusionCacheExecutor(FusionExecutor):
         """
         function: Callable[..., Any] | None = None
         instance: Instance | None = None
+        shaping: tuple[int, ...] = ()
         runs: dict[Any, Run] = {}
 
         def compute(args: Sequence[Any]) -> Any:
@@ -165,10 +166,12 @@ class FusionCacheExecutor(FusionExecutor):
             _warn_of_failure(error)
             return results
 
+        def find_layout(args: Sequence[Any]) -> Any:
+            return layouts_of(args), *[args[index] for index in shaping]
+
         def call(*args: Any) -> Any:
-            nonlocal instance
-            layouts = layouts_of(args)
-            run = runs.get(layouts)
+            nonlocal instance, shaping
+            run = runs.get(find_layout(args))
             if run is not None:
                 try:
                     return run(args)
@@ -177,13 +180,14 @@ class FusionCacheExecutor(FusionExecutor):
                 except Exception as error:  # it may have been compiled anew
                     fall_back(args, error)
             results = compute(args)
-            instance = instance or _read_instance(fusion())
+            if instance is None and (instance := _read_instance(fusion())) is not None:
+                shaping = shaping_inputs(instance.region)
             run = _take_sequence(function)
             if instance is not None:
                 run, results = as_torch_gives(run, instance, args, results)
             if len(runs) >= _MOST_LAYOUTS:
                 runs.clear()
-            runs[layouts] = run
+            runs[find_layout(args)] = run
             return results
 
         return call
