@@ -17,6 +17,10 @@ CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
+_RANDOM_LENGTHS = (
+    *("random-lengths-encoder-decoder", "random-lengths-convolutional", "random-lengths-experts"),
+    *("random-lengths-encoder-decoder-graphs", "random-lengths-convolutional-graphs"),
+)
 _SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
 _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
@@ -41,6 +45,8 @@ def make_figures() -> dict[str, str]:
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
+        "growth": _figure(steps.tabulate_sizes, "growth", folder=CPU),
+        "random-lengths": _figure(steps.tabulate_random_lengths, *_RANDOM_LENGTHS),
         "lengths-swept": _figure(steps.tabulate_lengths, "lengths-swept", "lengths-thunderfx-swept"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "experts-cpu": _figure(steps.tabulate_experts, "experts", folder=CPU),

@@ -140,6 +140,33 @@ def tabulate_curves(result: Result) -> str:
     return make_table(columns, rows)
 
 
+def tabulate_sizes(result: Result) -> str:
+    """Shows how large a process and its files are after many lengths, in MB of 10^6 bytes."""
+    sizes = {"resident": "memory", "allocated": "allocated by Python", "record": "record", "store": "store"}
+    columns = ("<way", "blocks", "lengths", *(f"{title}, MB" for title in sizes.values()))
+    rows = (
+        [point["way"], str(point["blocks"]), str(point["lengths"]), *(f"{point[size] / 1e6:.1f}" for size in sizes)]
+        for point in result["points"]
+    )
+    return make_table(columns, rows)
+
+
+def tabulate_random_lengths(*results: Result) -> str:
+    """Shows the largest error of steps at random lengths, beside that of eager torch, and what was compiled."""
+    columns = ("<model", "<graphs", "steps", "lengths", "error", "eager torch's", "compiles", "own sizes", "replays")
+    rows = (
+        [
+            *(point["model"], "yes" if result["options"]["graphs"] else "no"),
+            *(str(point[name]) for name in ("steps", "lengths")),
+            *(f"{point[name]:.4f}" for name in ("error", "eager_error")),
+            *(str(point[name]) for name in ("compiles", "own_sizes", "graph_replays")),
+        ]
+        for result in results
+        for point in result["points"]
+    )
+    return make_table(columns, rows)
+
+
 def _list_shared_step(point: Point) -> list[str]:
     ranks = point["ranks"]
     steps = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms")]

@@ -195,12 +195,16 @@ def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted, key):
 
     before = set(vars(utils))
     compiled = torch.compile(types.FunctionType(function.__code__, vars(utils)), backend="eager")
-    for length in (3, 4):
-        compiled(torch.ones(length), thunder.core.baseutils)
-    added = {re.sub(r"[\d_]*$|_\d.*", "", name) for name in vars(utils).keys() - before}
-    assert {"__compiled_fn", "__resume_at", "__builtins_dict", "__import_thunder_dot_core_dot_baseutils"} <= added
-    assert_same(key, key_of(jitted, X))
-    torch._dynamo.reset()
+    try:
+        for length in (3, 4):
+            compiled(torch.ones(length), thunder.core.baseutils)
+        added = {re.sub(r"[\d_]*$|_\d.*", "", name) for name in vars(utils).keys() - before}
+        assert {"__compiled_fn", "__resume_at", "__builtins_dict", "__import_thunder_dot_core_dot_baseutils"} <= added
+        assert_same(key, key_of(jitted, X))
+    finally:
+        torch._dynamo.reset()
+        for name in vars(utils).keys() - before:
+            delattr(utils, name)
 
 
 @pytest.mark.parametrize(
