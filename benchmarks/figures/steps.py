@@ -153,13 +153,13 @@ def tabulate_sizes(result: Result) -> str:
 
 def tabulate_random_lengths(*results: Result) -> str:
     """Shows the largest error of steps at random lengths, beside that of eager torch, and what was compiled."""
-    columns = ("<model", "<graphs", "steps", "lengths", "error", "eager torch's", "compiles", "own sizes", "replays")
+    columns = ("<model", "steps", "lengths", "largest error", "eager torch's", "compiles", "own sizes")
     rows = (
         [
-            *(point["model"], "yes" if result["options"]["graphs"] else "no"),
+            point["model"],
             *(str(point[name]) for name in ("steps", "lengths")),
             *(f"{point[name]:.4f}" for name in ("error", "eager_error")),
-            *(str(point[name]) for name in ("compiles", "own_sizes", "graph_replays")),
+            *(str(point[name]) for name in ("compiles", "own_sizes")),
         ]
         for result in results
         for point in result["points"]
