@@ -17,7 +17,7 @@ CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
-_RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional", "random-lengths-experts")
+_RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional")
 _SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
 _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),

@@ -47,12 +47,15 @@ def test_each_difference_is_another_kind(name, before):
 def test_a_setting_of_torchs_is_another_kind():
     reader = KindReader(make())
     kind = reader.read(make())
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = not before
+    matmul = torch.backends.cuda.matmul
+    before, precision = matmul.allow_tf32, matmul.fp32_precision
+    matmul.allow_tf32 = not before
     try:
         assert reader.read(make()) is not kind
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        matmul.allow_tf32 = before
+        matmul.fp32_precision = precision  # that is another one now than torch started with
+    assert reader.read(make()) is kind
 
 
 def test_readers_have_no_kind_in_common():
