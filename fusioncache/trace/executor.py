@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from thunder.core import dtypes, utils
+from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
@@ -40,6 +41,7 @@ from fusioncache.trace.write_order import keeps_order, writes_in_place
 logger = logging.getLogger("fusioncache")
 
 _MOST_LAYOUTS = 1024
+_ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncache.FusionCache()]"
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -111,6 +113,8 @@ class FusionCacheExecutor(FusionExecutor):
                 counter += 1
             else:
                 fused.bound_symbols.extend(group)
+        if counter and not _is_shared():
+            warn_once(_ALONE)
         # What is computed again behind a write would be computed of what was written.
         fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000
@@ -207,6 +211,15 @@ class FusionCacheExecutor(FusionExecutor):
         if len(group) == 1 and not self.can_fuse(group[0]):
             return False
         return not _only_moves([primitive for bsym in group for primitive in flatten(bsym)])
+
+
+def _is_shared() -> bool:
+    """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
+    from fusioncache.trace.transform import FusionCache
+
+    compile_data = get_compile_data()
+    transforms = getattr(compile_data, "transforms", None)
+    return transforms is None or any(isinstance(transform, FusionCache) for transform in transforms)
 
 
 def _warn_of_failure(error: Exception) -> None:

@@ -85,3 +85,27 @@ def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, sai
 
 def test_nothing_is_said_where_nothing_is_known():
     assert executors.why_unfused(Compilation()) is None
+
+
+def without_nvfuser(monkeypatch):
+    """Has our executor make the regions, also where nvFuser works."""
+    monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(monkeypatch):
+    without_nvfuser(monkeypatch)
+    with collect_warnings() as messages:
+        for function in (model, lambda x: torch.tanh(x) * 3):
+            thunder.jit(function, executors=fusioncache.executors())(X)
+    advice = "add transforms=[fusioncache.FusionCache()]"
+    assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_with_the_transform_or_without_a_region_that_is_not_said(monkeypatch):
+    without_nvfuser(monkeypatch)
+    with collect_warnings() as messages:
+        compiled(model, fusioncache.Cache(store=False, record=False), fusioncache.executors())(X)
+        thunder.jit(lambda x: x @ x, executors=fusioncache.executors())(X)
+    assert messages == []
