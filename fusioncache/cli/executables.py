@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.backends.registry import BACKENDS, backend_class, describe
+from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.storage import is_expected, open_disk, open_store, read_entries, read_refusals, report_store_errors
 from fusioncache.cli.template_parts import Part
@@ -93,7 +94,18 @@ def describe_code(template: TemplateStats, directory: Path | None) -> Part:
     if not executables:
         how = " ".join(hint.format(name=template.name) for hint in _hints().values())
         raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
-    _say_what_lacks(executables, template.name)
+    return _describe(executables, template.name)
+
+
+def describe_own_code(kept: KeptExecutable) -> Part:
+    """Returns the stored code of one executable."""
+    with report_store_errors():
+        executable = _executable(kept.disk, kept.entry)
+    return _describe([executable], kept.name)
+
+
+def _describe(executables: Sequence[_Executable], name: str) -> Part:
+    _say_what_lacks(executables, name)
     return Part("\n\n".join(map(_text, executables)), [executable.data for executable in executables])
 
 

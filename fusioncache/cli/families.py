@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.kept_entries import KeptEntry, list_entries
-from fusioncache.cli.lookup import make_ambiguity_error
-from fusioncache.cli.storage import is_expected
 
 if TYPE_CHECKING:
     from fusioncache.program.reads import Read
@@ -89,21 +87,6 @@ def list_families(directory: Path | None) -> tuple[Path, tuple[KeptFamily, ...]]
     from fusioncache.store.slots import is_family
 
     return list_entries(directory, KeptFamily, is_family)
-
-
-def pick_family(wanted: str, directory: Path | None) -> KeptFamily | None:
-    """Returns the family with an id or a digest that starts so; None if there is none, or no store.
-
-    Raises:
-        click.ClickException: if there are several.
-    """
-    if not wanted or not is_expected(directory):
-        return None
-    _, families = list_families(directory)
-    found = [one for one in families if one.is_called(wanted)]
-    if len(found) > 1:
-        raise make_ambiguity_error(wanted, "families", [f"{one.id}  {one.name}" for one in found])
-    return found[0] if found else None
 
 
 def format_lengths(lengths: Sequence[tuple[int, ...]]) -> str:

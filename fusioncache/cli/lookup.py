@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 
+from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.explain.relatives import Varying, find_relatives
 from fusioncache.humanize import escape_controls, format_count
 from fusioncache.process.secrets import hide_line
 from fusioncache.record.observations import Line, RegionRecord
-from fusioncache.record.reader import RecordReader
+from fusioncache.record.reader import RecordReader, has_record
 from fusioncache.record.runs import Run
+from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
@@ -53,20 +55,33 @@ def pick_run(record: RecordReader, wanted: str | None) -> Run:
     return found[0]
 
 
-def pick_template(record: RecordReader, prefix: str) -> TemplateStats:
-    """Returns the template whose digest or name is ``prefix``, or else starts with it.
+def find_record(run: str | None) -> RecordReader | None:
+    """Returns the record; None if no run is on record here but there is a store, as after a pull.
+
+    Args:
+        run: what names the run that is asked for, if one is named.
 
     Raises:
-        click.ClickException: if there is no such template, or several.
+        RecordError: if there is neither, or the record cannot be read, or a run was named.
     """
-    found = record.find(prefix)
-    if len(found) > 1:
-        raise make_ambiguity_error(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
-    for template in record.add_ingredients(found):
-        return template
-    raise click.ClickException(
-        f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
-    )
+    try:
+        record = RecordReader()
+    except RecordError:
+        if run is not None or has_record() or not is_expected(None):
+            raise
+        return None
+    return None if run is None and is_expected(None) and not record.runs() else record
+
+
+def add_ingredients(record: RecordReader, template: TemplateCounts) -> TemplateStats:
+    """Returns a template with what its key is made of.
+
+    Raises:
+        click.ClickException: if the record has forgotten it meanwhile.
+    """
+    for found in record.add_ingredients((template,)):
+        return found
+    raise click.ClickException(f"the record has just forgotten {template.name}: 'fusioncache ls' lists what it has")
 
 
 def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
@@ -84,7 +99,7 @@ def make_ambiguity_error(prefix: str, things: str, found: Sequence[str]) -> clic
     if len(found) > len(named):
         named.append(f"and {len(found) - len(named)} more")
     lines = "".join(f"\n  {one}" for one in named)
-    return click.ClickException(f"{prefix!r} stands for {len(found)} {things}, give more of one:{lines}")
+    return click.ClickException(f"{prefix!r} stands for {len(found)} {things}: give more characters of one.{lines}")
 
 
 _MOST = 3

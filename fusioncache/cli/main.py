@@ -41,7 +41,17 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RecordError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(f"{error}{_point_to_store()}") from error
+
+
+def _point_to_store() -> str:
+    """Returns where to look if there is no record but a store, as after a pull; else nothing."""
+    from fusioncache.cli.storage import is_expected
+    from fusioncache.record.reader import has_record
+
+    if has_record() or not is_expected(None):
+        return ""
+    return ". There is a store: 'fusioncache stats' and 'fusioncache ls' show what is in it"
 
 
 COMMANDS = {

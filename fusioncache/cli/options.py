@@ -29,20 +29,19 @@ class RunId(click.ParamType):
         return _complete(incomplete, ((run.id, run.name) for run in runs))
 
 
-class TemplateId(click.ParamType):
-    """The start of a template's digest or name."""
+class SubjectId(click.ParamType):
+    """The start of the ID or name of something in the record or the store."""
 
-    name = "template"
+    name = "id"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """See click. Names come first, because people know them, and digests for those who began one."""
+        """See click. Names come first, because people know them, and IDs for those who began one."""
+        from fusioncache.cli.ids import list_completions
+
         try:
-            found = RecordReader().find(incomplete)
-        except RecordError:
+            return _complete(incomplete, list_completions(incomplete))
+        except click.ClickException:
             return []
-        names = [(template.name, template.digest[:12]) for template in found]
-        digests = [(template.digest, template.name) for template in found] if incomplete else []
-        return _complete(incomplete, [*names, *digests])
 
 
 def _complete(start: str, values: Iterable[tuple[str, str]]) -> list[CompletionItem]:

@@ -14,11 +14,8 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.programs import (
     TRACES,
     KeptProgram,
-    find_programs,
     join_sources,
     list_programs,
-    pick_one,
-    pick_program,
     select_traces,
 )
 from fusioncache.cli.terminal import Column, format_table, remove_controls
@@ -36,19 +33,22 @@ _DEFINED = ("classes", "global", "attribute", "function", "class")
 _SAME = "They do not differ."
 
 
-def explain_program(program: KeptProgram, other: str | None, directory: Path | None, *, as_json: bool) -> None:
+def explain_program(program: KeptProgram, other: KeptProgram | None, directory: Path | None, *, as_json: bool) -> None:
     """Prints why a program is not another one: a sentence, then each thing that differs.
 
     Args:
         program: the one that is meant.
-        other: the id or name of the other; by default the nearest in the store.
+        other: the other one; by default the nearest in the store.
         directory: of the store.
         as_json: whether to print JSON.
 
     Raises:
         click.ClickException: if there is no other one.
     """
-    neighbour = _find_neighbour(program, directory) if other is None else pick_program(other, directory)
+    if other is not None and other.entry.id == program.entry.id and not as_json:
+        click.echo(_format_same(program))
+        return
+    neighbour = other or _find_neighbour(program, directory)
     found = (*_compare_keys(program, neighbour), *_compare_reads(program, neighbour))
     sentence = _write_sentence(found) if found else _compare_equals(program, neighbour)
     line = find_line(found, program) if found else None
@@ -80,17 +80,14 @@ def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
     blocks = [_title(a, b)]
     blocks += [f"{name}\n{_mark(found)}" for name, found in (("key", keys), ("reads", reads)) if found]
     blocks += [f"{name}\n{remove_controls('\n'.join(diff))}" for name, diff in traces.items()]
-    click.echo("\n\n".join(blocks if len(blocks) > 1 else [*blocks, _SAME]))
+    if a.entry.id == b.entry.id:
+        click.echo(_format_same(a))
+    else:
+        click.echo("\n\n".join(blocks if len(blocks) > 1 else [*blocks, _SAME]))
 
 
-def find_pair(a: str, b: str, directory: Path | None = None) -> tuple[KeptProgram, KeptProgram] | None:
-    """Returns two programs if both ids or names are those of programs; None if one of them is not.
-
-    Raises:
-        click.ClickException: if one of them stands for several.
-    """
-    found = find_programs(a, directory), find_programs(b, directory)
-    return (pick_one(a, found[0]), pick_one(b, found[1])) if all(found) else None
+def _format_same(program: KeptProgram) -> str:
+    return f"Both IDs name the same program: {program.id}  {escape_controls(program.name)}"
 
 
 def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) -> str | None:
@@ -113,7 +110,7 @@ def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram
     position = find_nearest_program(program.texts, [one.texts for one in others])
     if position is None:
         raise click.ClickException(
-            f"{program.id} is the only program in the store: there is nothing to compare it with"
+            f"{program.id} is the only program in the store: there is nothing to compare it with. Give a second ID."
         )
     # Programs of one key differ in what was read.
     nearest = [one for one in others if one.entry.digest == others[position].entry.digest]

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.kept_entries import KeptEntry, list_entries
-from fusioncache.cli.lookup import make_ambiguity_error
-from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import cut
 from fusioncache.ir.key_text import read_key, read_values
 from fusioncache.process.secrets import blur
@@ -93,41 +91,6 @@ def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]
     from fusioncache.store.slots import is_program
 
     return list_entries(directory, KeptProgram, is_program)
-
-
-def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
-    """Returns the programs that may be meant: by the start of a digest or id, or of a name; none without a store."""
-    if not wanted or not is_expected(directory):
-        return ()
-    _, programs = list_programs(directory)
-    found = [one for one in programs if one.is_called(wanted)]
-    named = [one for one in programs if one.name == wanted] or [one for one in programs if one.name.startswith(wanted)]
-    return found or named
-
-
-def pick_program(wanted: str, directory: Path | None) -> KeptProgram:
-    """Returns the one program that is meant.
-
-    Raises:
-        click.ClickException: if there is none, or several.
-    """
-    found = find_programs(wanted, directory)
-    if not found:
-        raise click.ClickException(
-            f"no program in the store has an id or name that starts with {wanted!r}: see 'fusioncache ls --programs'"
-        )
-    return pick_one(wanted, found)
-
-
-def pick_one(wanted: str, found: Sequence[KeptProgram]) -> KeptProgram:
-    """Returns the only one of these programs.
-
-    Raises:
-        click.ClickException: if there are several.
-    """
-    if len(found) > 1:
-        raise make_ambiguity_error(wanted, "programs", [f"{one.id}  {one.name}  {one.inputs}" for one in found])
-    return found[0]
 
 
 def select_traces(text: ProgramText) -> Mapping[str, TraceText]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +25,10 @@ from fusioncache.humanize import (
 from fusioncache.record.observations import Lifetime
 from fusioncache.record.runs import SEPARATOR, Run, format_run_name
 from fusioncache.record.stats import Stats
+
+if TYPE_CHECKING:
+    from fusioncache.cli.programs import KeptProgram
+    from fusioncache.store import Summary
 
 _WIDTH = 80
 _LABEL = 12
@@ -52,6 +59,45 @@ def print_summary(run: Run, lifetime: Lifetime, store: StoreUsage | None) -> Non
     sections = (_counts(run), _surroundings(lifetime, store), _next(run.stats))
     for section in sections:
         click.echo("\n" + "\n".join(_wrap(label, escape_controls(text)) for label, text in section))
+
+
+def print_store(
+    path: Path,
+    executables: Sequence[Summary],
+    refused: Mapping[str, str],
+    programs: Sequence[KeptProgram],
+    usage: StoreUsage | None,
+) -> None:
+    """Prints what a store has, on a machine where no run is on record.
+
+    Args:
+        path: of the store.
+        executables: what backends compiled, and notes of what cannot be stored.
+        refused: why something cannot be stored, by digest and backend.
+        programs: what Thunder made of models.
+        usage: how much of it there is; None if that cannot be read.
+    """
+    loadable = [one for one in executables if f"{one.digest}.{one.backend}" not in refused]
+    backends = Counter(one.backend for one in loadable)
+    by_backend = ", ".join(f"{count} by {escape_controls(name)}" for name, count in sorted(backends.items()))
+    models = Counter(one.name for one in programs)
+    by_model = ", ".join(f"{count} of {escape_controls(name)}" for name, count in sorted(models.items()))
+    lines = [
+        ("store", f"{format_bytes(usage.size if usage else 0)}, in {path}"),
+        ("executables", _format_stored(len(loadable), by_backend, "compiling", sum(one.seconds for one in loadable))),
+        ("programs", _format_stored(len(programs), by_model, "deriving", sum(one.seconds for one in programs))),
+    ]
+    if refused:
+        lines.append(("not stored", f"{len(refused)}, which each process compiles: 'fusioncache ls' says why"))
+    commands = ("fusioncache ls               the executables", "fusioncache ls --programs    the programs")
+    next_ = [("" if number else "next", command) for number, command in enumerate(commands)]
+    click.echo("No run is on record here. The store has what other runs compiled:")
+    for section in (lines, next_):
+        click.echo("\n" + "\n".join(_wrap(label, text) for label, text in section))
+
+
+def _format_stored(count: int, parts: str, what: str, seconds: float) -> str:
+    return f"{count} ({parts}); {what} took {format_duration(seconds)}" if count else "none"
 
 
 def format_short_name(run: Run) -> str:
@@ -208,7 +254,14 @@ def _wrap(label: str, text: str) -> str:
     if len(text) <= _WIDTH - _LABEL:
         return f"{label:<{_LABEL}}{text}"
     whole, indent = _BEFORE_A_UNIT.sub(_NO_BREAK, text), " " * _LABEL
-    lines = textwrap.fill(whole, _WIDTH, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent)
+    lines = textwrap.fill(
+        whole,
+        _WIDTH,
+        initial_indent=f"{label:<{_LABEL}}",
+        subsequent_indent=indent,
+        break_long_words=False,  # a path stays whole, so that it can be copied
+        break_on_hyphens=False,
+    )
     return lines.replace(_NO_BREAK, " ")
 
 

@@ -50,7 +50,10 @@ def open_existing(directory: Path | None) -> Directory:
 
     path = directory or default_path()
     if not path.exists():
-        raise StoreError(f"there is no store in {path}: run a model with fusioncache first (eager keeps nothing)")
+        raise StoreError(
+            f"there is no store in {path}: run a model with fusioncache first (the "
+            "eager backend stores nothing), or copy a store with 'fusioncache pull URL'"
+        )
     if path.is_dir() and not any(path.iterdir()):
         # Opening it would make it one.
         raise StoreError(f"{path} is empty, and no store: run a model with fusioncache first, or check the path")

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table
 from fusioncache.explain.relatives import Varying
-from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
+from fusioncache.humanize import (
+    escape_controls,
+    format_arities,
+    format_bytes,
+    format_ranges,
+    format_seconds,
+    format_time,
+)
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.ir.ops import RESIDUAL
@@ -60,6 +68,22 @@ def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int])
         ("loads", str(template.loads)),
         ("load seconds", format_seconds(template.load_seconds)),
         *(("not kept", f"{number}: {escape_controls(reason)}") for reason, number in sorted(not_kept.items())),
+    ]
+    return format_pairs(pairs)
+
+
+def format_executable(executable: KeptExecutable) -> str:
+    """Returns what an executable was compiled for, by whom, and what it takes."""
+    entry, refused = executable.entry, executable.refused
+    pairs = [
+        ("name", escape_controls(executable.name)),
+        ("digest", entry.digest),
+        ("backend", entry.backend),
+        ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
+        ("last used", format_time(executable.used)),
+        ("compile seconds", format_seconds(entry.seconds)),
+        ("size", format_bytes(executable.size)),
+        *([("not kept", escape_controls(refused))] if refused is not None else []),
     ]
     return format_pairs(pairs)
 

@@ -22,13 +22,30 @@ def dot_text(picture: nx.DiGraph, title: str) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def graphviz_svg(dot: str) -> str | None:
-    """Returns the SVG that graphviz makes; None if it is not installed, or fails."""
-    command = ["dot", "-Tsvg"]
+class GraphvizError(Exception):
+    """Graphviz is not there, or could not draw."""
+
+
+def draw(dot: str, format_: str) -> bytes:
+    """Returns the picture that graphviz's program ``dot`` makes.
+
+    Args:
+        dot: the picture in graphviz's language.
+        format_: such as ``svg``, ``png`` or ``pdf``.
+
+    Raises:
+        GraphvizError: if the program is not installed, or fails.
+    """
+    command = ["dot", f"-T{format_}"]
     try:
-        return subprocess.run(command, input=dot, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+        return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
+    except OSError as error:
+        raise GraphvizError(f"graphviz's program dot cannot be started ({error.strerror})") from error
+    except subprocess.TimeoutExpired as error:
+        raise GraphvizError(f"graphviz's program dot took longer than {_SECONDS:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise GraphvizError(f"graphviz's program dot failed ({said or f'status {error.returncode}'})") from error
 
 
 def _quote(text: str) -> str:

@@ -223,6 +223,11 @@ def _no_record(path: Path) -> str:
     return f"there is no record at {path}{found}: {advice}"
 
 
+def has_record() -> bool:
+    """Returns whether there is a record in the usual place, readable or not."""
+    return _has_content(record_path())
+
+
 def _has_content(path: Path) -> bool:
     # The file is empty from when the first run opens it until it commits.
     try:

@@ -17,7 +17,7 @@ from commands import (
     save_run,
     save_two_runs,
 )
-from recorded_templates import make_cast_template, make_ledger
+from recorded_templates import STARTED, make_cast_template, make_ledger, save_ledger
 
 from fusioncache.record.ledger import Ledger
 
@@ -104,7 +104,8 @@ def test_nothing_changed(monkeypatch):
     ledger.count_region(CAST, (), hit=False)
     ledger.count_load(CAST, 0.5, 28.5)
     save_other(monkeypatch, ledger)
-    result = call("diff", "ab", "ab")
+    save_ledger(monkeypatch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
+    result = call("diff", "ab", "ac")
     assert "saved seconds           28.000  28.000  +0.000\n" in result.stdout
     assert result.stderr == "Both have the same templates, and the second compiled none of them.\n"
     assert CAST.name not in result.stdout
@@ -112,5 +113,5 @@ def test_nothing_changed(monkeypatch):
 
 def test_it_takes_two_runs(monkeypatch):
     save_run(monkeypatch)
-    assert "has one run, and it takes two to differ" in get_error("diff")
+    assert "has one run, and a comparison needs two" in get_error("diff")
     assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in get_error("diff", "f00")

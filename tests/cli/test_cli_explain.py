@@ -70,7 +70,7 @@ def test_as_json():
 
 
 def test_a_template_and_itself():
-    assert call("chain_a", "chain_a").stdout.startswith("They do not differ.\n")
+    assert call("chain_a", "chain_a").stdout.startswith("Both IDs name the same template: ")
 
 
 def test_executables_of_the_store():
@@ -78,7 +78,7 @@ def test_executables_of_the_store():
     keep(one, turned, other)
     said = call(one.digest[:16], turned.digest).stdout.splitlines()
     assert said[0] == "They differ in the layout of input %0: (2, 3) (3, 1) in A, (2, 3) (1, 2) in B."
-    assert said[2] == f"A  {one.digest}  (in the store)"
+    assert said[2] == f"A  {one.digest}  {one.digest[:12]} (an executable in the store)"
     data = json.loads(call(turned.digest, "--json").stdout)
     assert (data["b"]["digest"], data["b"]["in"]) == (one.digest, "store")
 
@@ -100,7 +100,7 @@ def test_the_only_one_has_no_nearest():
 def test_an_unknown_id(ids):
     result = call(*ids)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "no template in the record and no executable in the store starts with 'nothing'" in result.stderr
+    assert "no ID or name starts with 'nothing'" in result.stderr
 
 
 def test_an_ambiguous_id():

@@ -61,6 +61,25 @@ def test_graphviz_lays_it_out_where_it_is_installed(tmp_path, monkeypatch):
     assert get_output("graph", "residual", "--svg") == "-Tsvg\n" + get_output("graph", "residual")
 
 
+@pytest.mark.parametrize("end", ["png", "pdf"])
+def test_graphviz_draws_images(tmp_path, monkeypatch, end):
+    _graphviz(tmp_path, monkeypatch, 'echo "$@"; /bin/cat')
+    path = tmp_path / f"x.{end.upper()}"
+    assert call("graph", "residual", "-o", str(path)).stderr == f"wrote {path}\n"
+    assert path.read_text() == f"-T{end}\n" + get_output("graph", "residual")
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [("exit 3", "failed (status 3)"), ("echo no memory >&2; exit 1", "failed (no memory)")]
+)
+def test_an_image_that_graphviz_cannot_draw_is_not_written(tmp_path, monkeypatch, script, why):
+    _graphviz(tmp_path, monkeypatch, script)
+    path = tmp_path / "x.png"
+    error = get_error("graph", "residual", "-o", str(path))
+    assert f"{path} was not written: graphviz's program dot {why}. Install graphviz" in error
+    assert not path.exists()
+
+
 def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
     _graphviz(tmp_path, monkeypatch, "exit 1")
     assert get_output("graph", "residual", "--svg").startswith("<svg ")
@@ -69,4 +88,4 @@ def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
 def test_the_real_graphviz(monkeypatch):
     monkeypatch.undo()
-    assert "<svg" in (dot.graphviz_svg(dot_text(picture_of(CHAIN.graph), CHAIN.name)) or "")
+    assert b"<svg" in dot.draw(dot_text(picture_of(CHAIN.graph), CHAIN.name), "svg")

@@ -157,9 +157,7 @@ def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatc
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     save(store, 1)
     missing = tmp_path / "missing"
-    assert get_error("push", url, "--dir", str(missing)) == (
-        f"Error: there is no store in {missing}: run a model with fusioncache first (eager keeps nothing)\n"
-    )
+    assert f"there is no store in {missing}: " in get_error("push", url, "--dir", str(missing))
     assert not missing.exists()
     (tmp_path / "thesis.tex").touch()
     assert "is no store and not empty (thesis.tex)" in get_error("pull", url, "--dir", str(tmp_path))

@@ -227,7 +227,7 @@ def test_why_there_is_no_code():
     assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not kept: random numbers\n")
     assert "\nnot kept         1: random numbers\n" in get_output("show", "residual")
     assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
-    assert "\n   not kept: random numbers\n" in get_output("explain", "residual")
+    assert "\n   not stored: random numbers\n" in get_output("explain", "residual")
     assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
 
 

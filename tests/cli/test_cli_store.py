@@ -132,7 +132,7 @@ def test_clear(store, monkeypatch):
     assert get_output("clear", "-y") == f"{removed}removed the record {record_path()}\n"
     assert (_left(store), record_path().exists()) == ([], False)
     result = call("clear", "--yes")
-    assert (result.exit_code, result.stdout) == (0, removed.replace("3", "0").replace("5", "0"))
+    assert (result.exit_code, result.stdout) == (0, "") and "nothing to remove" in result.stderr
 
 
 def test_clear_as_json(store, monkeypatch):
@@ -159,7 +159,7 @@ def test_clear_leaves_what_is_in_use(store):
 
 def test_nothing_to_clear():
     result = call("clear", "-y")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing to remove\n")
+    assert (result.exit_code, result.stdout) == (0, "") and "nothing to remove" in result.stderr
     assert not default_path().exists()
 
 
@@ -206,11 +206,8 @@ def test_verify_counts_what_another_version_wrote(store, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [("prune",), ("verify",), ("ls", "--store")], ids=" ".join)
-def test_no_store(command):
-    assert (
-        get_error(*command)
-        == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
-    )
+def test_no_store_is_made(command):
+    assert f"there is no store in {default_path()}: " in get_error(*command)
     assert not default_path().exists()
 
 

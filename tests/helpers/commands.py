@@ -23,7 +23,7 @@ OTHER_RUN = "ab" + "0" * 30
 
 def call(*args: str, **options: str) -> Result:
     """What a command does."""
-    return CliRunner().invoke(main, args, **options)  # type: ignore[arg-type]
+    return CliRunner().invoke(main, args, prog_name="fusioncache", **options)  # type: ignore[arg-type]
 
 
 def get_output(*args: str) -> str:

@@ -16,6 +16,7 @@ from fusioncache.record.schema import record_path
 
 if TYPE_CHECKING:
     from fusioncache.store import SweepResult
+    from fusioncache.store.disk import DiskStore
 
 
 @click.command()
@@ -42,28 +43,43 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     record = None if store_only and not record_only else record_path()
     with report_store_errors():
         there = [path for path in (store, record) if path and os.path.lexists(path)]
-    if not (dry_run or yes):
-        what = " and ".join(map(str, there))
-        click.confirm(
-            f"Remove what is in {what}?" if what else "There is nothing to remove. Go on?", abort=True, err=True
-        )
-    swept = _clear_store(store, dry_run) if store in there and store else None
-    had_record = record is not None and (os.path.lexists(record) if dry_run else forget(record))
+    planned = _plan(store) if store in there and store else None
+    if not planned and store in there:
+        there.remove(store)
+    if there and not (dry_run or yes):
+        click.confirm(f"Remove what is in {' and '.join(map(str, there))}?", abort=True, err=True)
+    swept = (planned if dry_run else _sweep(store)) if planned and store else None
+    had_record = record in there and record is not None and (dry_run or forget(record))
     if as_json:
         print_json({"dry_run": dry_run, "store": encode_removal(swept) if swept else None, "record": had_record})
-    else:
-        _print(swept, record if had_record else None, dry_run)
-        if swept and store:
-            report_aside(store, find_aside(store))
+        return
+    _print(swept, record if had_record else None, dry_run)
+    if not there:
+        places = " and ".join(str(path) for path in (store, record) if path)
+        click.echo(f"There is nothing to remove: {places} {'are' if store and record else 'is'} empty.", err=True)
+    if swept and store:
+        report_aside(store, find_aside(store))
 
 
-def _clear_store(path: Path, dry_run: bool) -> SweepResult:
+def _plan(path: Path) -> SweepResult | None:
+    """Returns what there is to remove from a store; None if that is nothing."""
+    with report_store_errors():
+        if path.is_dir() and not any(path.iterdir()):
+            return None  # opening it would make it a store
+        planned = _open(path).plan()
+    return planned if planned.entries or planned.objects or planned.litter or planned.bytes_left else None
+
+
+def _sweep(path: Path) -> SweepResult:
+    with report_store_errors():
+        return _open(path).sweep()
+
+
+def _open(path: Path) -> DiskStore:
     from fusioncache.store.directory import open_directory
     from fusioncache.store.disk import DiskStore
 
-    with report_store_errors():
-        disk = DiskStore(open_directory(path), 0, 0.0)
-        return disk.plan() if dry_run else disk.sweep()
+    return DiskStore(open_directory(path), 0, 0.0)
 
 
 def _print(swept: SweepResult | None, record: Path | None, dry_run: bool) -> None:
@@ -71,5 +87,3 @@ def _print(swept: SweepResult | None, record: Path | None, dry_run: bool) -> Non
         click.echo(format_removal(swept, dry_run))
     if record:
         click.echo(f"{'would remove' if dry_run else 'removed'} the record {record}")
-    if not (swept or record):
-        click.echo("nothing to remove", err=True)

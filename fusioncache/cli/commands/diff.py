@@ -9,16 +9,18 @@ from typing import Any
 
 import click
 
+from fusioncache.cli.ids import Candidate, Kind, pick
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.lookup import LAST, pick_run
+from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import RunId, directory_option, json_option
-from fusioncache.cli.program_comparison import diff_programs, find_pair
+from fusioncache.cli.program_comparison import diff_programs
+from fusioncache.cli.programs import KeptProgram
 from fusioncache.cli.runs import format_run_label
+from fusioncache.cli.template_comparison import print_comparison, read_subject
 from fusioncache.cli.terminal import Column, print_table
 from fusioncache.humanize import format_seconds
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
-from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateCounts
 
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
@@ -26,6 +28,7 @@ _SECONDS = (
     *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
     "loaded_program_seconds",
 )
+_KINDS: tuple[Kind, ...] = ("run", "program", "template", "executable")
 _COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
 _TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
 
@@ -65,36 +68,52 @@ def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool
         fusioncache diff 5f3a --json
         fusioncache diff 3f9a2c778a1b c04d1f6e2b90
     """
-    pair = find_pair(old, new, directory) if old and new and not _are_runs(old, new) else None
-    if pair:
-        diff_programs(*pair, as_json=as_json)
-        return
+    if old is not None and new is not None:
+        pair = _pick_pair(old, new, directory)
+        if not isinstance(pair[0].value, Run):
+            _compare(*pair, directory, as_json=as_json)
+            return
     if directory is not None:
-        raise click.UsageError("--dir names a store: give the ids of two programs that are in it.")
+        raise click.UsageError("--dir names a store: give the IDs of two programs, templates or executables with it.")
     record = RecordReader()
-    runs = _pair(record, old, new)
+    runs = _pick_runs(record, old, new)
     change = _change(*(record.templates(run.id) for run in runs))
     if as_json:
         print_json(_data(*runs, change))
+    elif runs[0].id == runs[1].id:
+        click.echo(f"Both IDs name the same run: {format_run_label(runs[0])}")
     else:
         _print(*runs, change)
 
 
-def _are_runs(*wanted: str) -> bool:
-    """Returns whether the record has runs that may be meant by any of these."""
-    try:
-        runs = RecordReader().runs()
-    except RecordError:
-        return False
-    return any(run.id.startswith(one) or one in run.name or one == LAST for run in runs for one in wanted)
+def _pick_pair(old: str, new: str, directory: Path | None) -> tuple[Candidate, Candidate]:
+    """Returns two things of one kind; a template and an executable can be compared as well.
+
+    Raises:
+        click.ClickException: if one of them is not there, or they cannot be compared.
+    """
+    one = pick(old, directory, _KINDS)
+    like: tuple[Kind, ...] = (one.kind,) if one.kind in ("run", "program") else ("template", "executable")
+    return one, pick(new, directory, like)
 
 
-def _pair(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:
+def _compare(old: Candidate, new: Candidate, directory: Path | None, *, as_json: bool) -> None:
+    if isinstance(old.value, KeptProgram) and isinstance(new.value, KeptProgram):
+        diff_programs(old.value, new.value, as_json=as_json)
+        return
+    a, b = read_subject(old, directory), read_subject(new, directory)
+    print_comparison(a, b, None, everything=False, as_json=as_json)
+
+
+def _pick_runs(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:
     if old is not None:
         return pick_run(record, old), pick_run(record, new)
     runs = record.runs()
     if len(runs) < 2:
-        raise click.ClickException(f"{record.path} has {'one run' if runs else 'no runs'}, and it takes two to differ")
+        raise click.ClickException(
+            f"{record.path} has {'one run' if runs else 'no runs'}, and a comparison needs two: run a model with "
+            "fusioncache again"
+        )
     return runs[1], runs[0]
 
 

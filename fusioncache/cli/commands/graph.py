@@ -4,53 +4,111 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from fusioncache.cli.ids import Kind, pick
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.lookup import pick_template
-from fusioncache.cli.options import TemplateId, json_option
+from fusioncache.cli.kept_executables import KeptExecutable
+from fusioncache.cli.lookup import add_ingredients
+from fusioncache.cli.options import SubjectId, directory_option, json_option
 from fusioncache.cli.source import read_graph
 from fusioncache.record.reader import RecordReader
+from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 if TYPE_CHECKING:
     import networkx as nx
 
+type Format = Literal["dot", "svg", "png", "pdf"]
+
+_KINDS: tuple[Kind, ...] = ("template", "executable")
+_FORMATS: dict[str, Format] = {
+    **{"": "dot", ".dot": "dot", ".gv": "dot"},
+    **{".svg": "svg", ".png": "png", ".pdf": "pdf"},
+}
+"""What is written, by the end of a file's name."""
+
 
 @click.command()
-@click.argument("id_", metavar="ID", type=TemplateId())
+@click.argument("id_", metavar="ID", type=SubjectId())
 @click.option("--svg", is_flag=True, help="SVG, laid out by graphviz where that is installed.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file; - is stdout."
 )
+@directory_option
 @json_option
-def graph(id_: str, svg: bool, output: Path | None, as_json: bool) -> None:
-    """Draw one template: DOT for graphviz, or SVG.
+def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_json: bool) -> None:
+    """Draw one template, or one executable of the store.
 
-    ID is the start of the template's digest or name, or the whole. A residual chain is one op there; its terms are not
-    drawn. A file whose name ends in .svg gets SVG.
+    ID is the start of an ID or of a name, or the whole, as 'ls' and 'ls --store' list them. A residual chain (a sum
+    with any number of terms) is one operation in the picture; its terms are not drawn.
+
+    The end of the file's name decides what is written: .png, .pdf, .svg, or .dot, which is graphviz's language.
+    Graphviz's program dot makes .png and .pdf. An .svg is laid out without it where it is not installed.
 
     \b
     Examples:
-        fusioncache graph residual_tanh -o template.svg
-        fusioncache graph 3f9a2c | dot -Tpng > template.png
+        fusioncache graph residual_tanh -o template.png
+        fusioncache graph 3f9a2c > template.dot
     """
-    from fusioncache.drawing.dot import dot_text, graphviz_svg
+    from fusioncache.drawing.dot import dot_text
     from fusioncache.drawing.nodes import picture_of
-    from fusioncache.drawing.svg import svg_text
 
-    template = pick_template(RecordReader(), id_)
+    wanted = _find_format(svg, output)
+    found = pick(id_, directory, _KINDS).value
+    template = _read_template(found)
     picture = picture_of(read_graph(template))
     if as_json:
         if svg or output:
             raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
-        print_json({**encode_template(template), **_data(picture)})
+        about = found.data() if isinstance(found, KeptExecutable) else encode_template(template)
+        print_json({**about, **_data(picture)})
         return
-    text = dot_text(picture, template.name)
-    if svg or (output and output.suffix.lower() == ".svg"):
-        text = graphviz_svg(text) or svg_text(picture, template.name)
-    _write(text, output)
+    _write(_render(picture, dot_text(picture, template.name), template.name, wanted, output), output)
+
+
+def _find_format(svg: bool, output: Path | None) -> Format:
+    """Returns what to write.
+
+    Raises:
+        click.UsageError: if the file's name asks for something else.
+    """
+    end = output.suffix.lower() if output else ""
+    if end not in _FORMATS:
+        raise click.UsageError(f"{output} ends in {end}: give a name that ends in .png, .pdf, .svg or .dot.")
+    if svg and end not in ("", ".svg"):
+        raise click.UsageError(f"--svg writes SVG, and {output} ends in {end}: leave one of them out.")
+    return "svg" if svg else _FORMATS[end]
+
+
+def _read_template(found: object) -> TemplateStats:
+    if isinstance(found, KeptExecutable):
+        return found.make_template()
+    assert isinstance(found, TemplateCounts)
+    return add_ingredients(RecordReader(), found)
+
+
+def _render(picture: nx.DiGraph, text: str, name: str, wanted: Format, output: Path | None) -> bytes:
+    """Returns the picture in a format.
+
+    Raises:
+        click.ClickException: if graphviz has to make it and cannot.
+    """
+    from fusioncache.drawing.dot import GraphvizError, draw
+    from fusioncache.drawing.svg import svg_text
+
+    if wanted == "dot":
+        return text.encode()
+    try:
+        return draw(text, wanted)
+    except GraphvizError as error:
+        if wanted == "svg":
+            return svg_text(picture, name).encode()
+        raise click.ClickException(
+            f"{output} was not written: {error}. Install graphviz ('apt install graphviz', 'brew install graphviz' or "
+            f"'conda install graphviz'), or give a name that ends in .svg or .dot, which need no graphviz."
+        ) from error
 
 
 def _data(picture: nx.DiGraph) -> dict[str, Any]:
@@ -58,12 +116,14 @@ def _data(picture: nx.DiGraph) -> dict[str, Any]:
     return {"nodes": nodes, "edges": [list(edge) for edge in picture.edges]}
 
 
-def _write(text: str, output: Path | None) -> None:
+def _write(content: bytes, output: Path | None) -> None:
     if output is None or str(output) == "-":
-        click.echo(text, nl=False)
+        click.echo(content, nl=False)
         return
     try:
-        output.write_text(text)
+        output.write_bytes(content)
     except OSError as error:
-        raise click.ClickException(f"{output} cannot be written ({error.strerror})") from error
+        raise click.ClickException(
+            f"{output} cannot be written ({error.strerror}): give another path with -o"
+        ) from error
     click.echo(f"wrote {output}", err=True)

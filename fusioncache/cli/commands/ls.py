@@ -14,13 +14,13 @@ import click
 
 from fusioncache.cli.families import KeptFamily, format_lengths, list_families
 from fusioncache.cli.json_output import encode_summary, encode_template, print_json
-from fusioncache.cli.lookup import pick_run
+from fusioncache.cli.lookup import find_record, pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
 from fusioncache.cli.programs import KeptProgram, list_programs
 from fusioncache.cli.storage import list_store
 from fusioncache.cli.terminal import Column, count_columns, print_table, wrap
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
-from fusioncache.record.reader import Listing, RecordReader, Sort
+from fusioncache.record.reader import Listing, Sort
 from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def ls(
     else:
         most = None if limit is None else min(limit, sys.maxsize)  # which is what sqlite can count
         listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", most)
-        _list_templates(run_id, listing, as_json=as_json, wide=only["wide"])
+        _list_templates(run_id, listing, sort, as_json=as_json, wide=only["wide"])
 
 
 def _refuse(what: str, run_id: str | None, text: str | None, sort: Sort | None) -> None:
@@ -116,8 +116,11 @@ def _refuse(what: str, run_id: str | None, text: str | None, sort: Sort | None) 
             raise click.UsageError(f"{said} is about templates, and {what} lists no templates: leave one of them out.")
 
 
-def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide: bool) -> None:
-    record = RecordReader()
+def _list_templates(run_id: str | None, listing: Listing, sort: Sort | None, *, as_json: bool, wide: bool) -> None:
+    record = find_record(run_id)
+    if record is None:
+        _list_unrecorded(listing, sort, as_json=as_json, wide=wide)
+        return
     run = pick_run(record, run_id)
     found = record.templates(run.id, listing)
     if as_json:
@@ -130,6 +133,26 @@ def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide
         click.echo(f"None of the {len(all_)} templates of run {run.id} is like that.", err=True)
     else:
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+
+
+def _list_unrecorded(listing: Listing, sort: Sort | None, *, as_json: bool, wide: bool) -> None:
+    """Lists what the store has where no run is on record, as on a machine that only pulled."""
+    given = {"--text": listing.text, f"--sort {sort}": sort if sort not in _STORE_ORDERS else None}
+    for said, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{said} is about templates of a run, and no run is on record here: leave it out.")
+    path, executables, refused = list_store(None)
+    found = _Filter(listing.name, listing.backend, sort, listing.limit).of(executables)
+    if as_json:
+        rows = [_executable_data(one, refused) for one in found]
+        print_json({"run": None, "templates": [], "store": str(path), "executables": rows})
+        return
+    print_executables(found, refused, wide=wide)
+    click.echo(
+        "No run is on record here, so there are no templates to list. These are the executables of the store; "
+        "'fusioncache ls --programs' lists its programs.",
+        err=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

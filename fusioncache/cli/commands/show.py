@@ -9,24 +9,29 @@ from typing import Any
 import click
 
 from fusioncache.cli import family_parts, program_parts, template_parts
-from fusioncache.cli.executables import describe_code, find_reasons_not_kept
-from fusioncache.cli.families import KeptFamily, pick_family
+from fusioncache.cli.executables import describe_code, describe_own_code, find_reasons_not_kept
+from fusioncache.cli.families import KeptFamily
+from fusioncache.cli.ids import Kind, pick
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.lookup import find_regions, find_varying, pick_template
-from fusioncache.cli.options import TemplateId, directory_option, json_option
-from fusioncache.cli.programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
+from fusioncache.cli.kept_executables import KeptExecutable
+from fusioncache.cli.lookup import add_ingredients, find_regions, find_varying
+from fusioncache.cli.options import SubjectId, directory_option, json_option
+from fusioncache.cli.programs import TRACES, KeptProgram
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
-from fusioncache.record.schema import RecordError
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateStats
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
 _SOURCES = ("definition", "code", "repro")
+_OF_TEMPLATES = ("parameters", "regions")
+"""Parts that only a template has, and no executable."""
+_KINDS: tuple[Kind, ...] = ("template", "program", "executable", "family")
 
 
 @click.command()
-@click.argument("id_", metavar="ID", type=TemplateId())
+@click.argument("id_", metavar="ID", type=SubjectId())
 @click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
 @click.option("--ops", is_flag=True, help="Only its ops, with their constants and attributes.")
 @click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
@@ -67,20 +72,35 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
         fusioncache show Llama --trace forward
         fusioncache show 3f9a2c --json
     """
-    if traces or reads or not _is_template(id_):
-        programs = find_programs(id_, directory)
-        family = None if programs or traces else pick_family(id_, directory)
-        if family is not None:
-            _refuse_parts(id_, "family", [name for name, is_chosen in chosen.items() if is_chosen])
-            _print_family(family, reads=reads, as_json=as_json)
-            return
-        if programs or traces or reads:
-            _refuse_parts(id_, "program", [name for name, is_chosen in chosen.items() if is_chosen])
-            program = pick_one(id_, programs) if programs else pick_program(id_, directory)
-            _print_program(program, traces, reads=reads, as_json=as_json)
-            return
-    record = RecordReader()
-    template = pick_template(record, id_)
+    wanted = [name for name, is_chosen in chosen.items() if is_chosen]
+    found = pick(id_, directory, _find_kinds(traces, reads)).value
+    match found:
+        case KeptFamily():
+            _refuse_parts(id_, "family", wanted)
+            _print_family(found, reads=reads, as_json=as_json)
+        case KeptProgram():
+            _refuse_parts(id_, "program", wanted)
+            _print_program(found, traces, reads=reads, as_json=as_json)
+        case KeptExecutable():
+            _refuse_parts(id_, "executable", [name for name in wanted if name in _OF_TEMPLATES])
+            _print_executable(found, wanted, as_json=as_json)
+        case Run():
+            raise AssertionError("runs are not asked for")
+        case _:
+            record = RecordReader()
+            _print_template(record, add_ingredients(record, found), wanted, directory, as_json=as_json)
+
+
+def _find_kinds(traces: Sequence[str], reads: bool) -> Sequence[Kind]:
+    """Returns the kinds of things that have the parts that were asked for."""
+    if traces:
+        return ("program",)
+    return ("program", "family") if reads else _KINDS
+
+
+def _print_template(
+    record: RecordReader, template: TemplateStats, wanted: Sequence[str], directory: Path | None, *, as_json: bool
+) -> None:
     describers: Mapping[str, Callable[[], Part]] = {
         "inputs": lambda: template_parts.describe_inputs(template),
         "ops": lambda: template_parts.describe_ops(template),
@@ -90,29 +110,44 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
         "code": lambda: describe_code(template, directory),
         "repro": lambda: describe_repro(template),
     }
-    found = {name: describers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
+    found = {name: describers[name]() for name in (*_PARTS, *_SOURCES) if name in wanted}
+    about, heading = encode_template(template), []
     if not found:
         found = {
             "ingredients": template_parts.describe_ingredients(template),
-            **{name: describers[name]() for name in _PARTS[2:]},
+            **{name: describers[name]() for name in _OF_TEMPLATES},
         }
         (reasons,) = find_reasons_not_kept([template], directory)
-        _print(template, found, as_json, reasons)
-    else:
-        _print(template, found, as_json)
+        about, heading = (
+            {**about, "not_kept": dict(reasons)},
+            [template_parts.format_template_counts(template, reasons)],
+        )
+    _print(about, heading, found, as_json=as_json)
 
 
-def _is_template(id_: str) -> bool:
-    """Returns whether the record has templates that may be meant."""
-    try:
-        return bool(RecordReader().find(id_))
-    except RecordError:
-        return False
+def _print_executable(executable: KeptExecutable, wanted: Sequence[str], *, as_json: bool) -> None:
+    template = executable.make_template()
+    describers: Mapping[str, Callable[[], Part]] = {
+        "inputs": lambda: template_parts.describe_inputs(template),
+        "ops": lambda: template_parts.describe_ops(template),
+        "definition": lambda: describe_definition(template),
+        "code": lambda: describe_own_code(executable),
+        "repro": lambda: describe_repro(template),
+    }
+    found = {name: describe() for name, describe in describers.items() if name in wanted}
+    heading = [] if found else [template_parts.format_executable(executable)]
+    _print(
+        executable.data(),
+        heading,
+        found or {"ingredients": template_parts.describe_ingredients(template)},
+        as_json=as_json,
+    )
 
 
 def _refuse_parts(id_: str, kind: str, chosen: Sequence[str]) -> None:
     for name in chosen:
-        raise click.UsageError(f"--{name} is about a template, and {id_} is a {kind}: leave one of them out.")
+        an = "an" if kind == "executable" else "a"
+        raise click.UsageError(f"--{name} is about a template, and {id_} is {an} {kind}: leave one of them out.")
 
 
 def _print_family(family: KeptFamily, *, reads: bool, as_json: bool) -> None:
@@ -145,17 +180,12 @@ def _print_program(program: KeptProgram, traces: Sequence[str], *, reads: bool, 
     click.echo("\n\n".join(part.text for part in (*heading, *found.values())))
 
 
-def _print(
-    template: TemplateStats, found: Mapping[str, Part], as_json: bool, not_kept: Mapping[str, int] | None = None
-) -> None:
-    """Prints parts of a template; with a heading if it is given why executables of it are not kept."""
+def _print(about: Mapping[str, Any], heading: Sequence[str], found: Mapping[str, Part], *, as_json: bool) -> None:
+    """Prints parts of a template or an executable, under a heading if there is one."""
     if as_json:
-        about = {} if not_kept is None else {"not_kept": dict(not_kept)}
-        print_json({**encode_template(template), **about, **_data(found)})
+        print_json({**about, **_data(found)})
         return
-    texts = [part.text.rstrip("\n") for part in found.values()]
-    heading = [] if not_kept is None else [template_parts.format_template_counts(template, not_kept)]
-    click.echo("\n\n".join([*heading, *texts]))
+    click.echo("\n\n".join([*heading, *(part.text.rstrip("\n") for part in found.values())]))
 
 
 def _data(found: Mapping[str, Part]) -> dict[str, Any]:

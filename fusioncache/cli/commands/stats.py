@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from fusioncache.cli.json_output import encode_run, print_json
-from fusioncache.cli.lookup import pick_run
+from fusioncache.cli.lookup import find_record, pick_run
 from fusioncache.cli.options import json_option, run_option
-from fusioncache.cli.runs import print_counts, print_runs, print_summary
-from fusioncache.cli.storage import measure_store
-from fusioncache.record.reader import RecordReader
+from fusioncache.cli.programs import list_programs
+from fusioncache.cli.runs import print_counts, print_runs, print_store, print_summary
+from fusioncache.cli.storage import list_store, measure_store
 
 
 @click.command()
@@ -41,12 +41,14 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     """
     if all_runs and (run_id is not None or verbose):
         raise click.UsageError("--runs lists all runs, --run and --verbose are about one: give only one of them.")
-    record = RecordReader()
+    record = find_record(run_id)
+    if record is None:
+        _print_unrecorded(all_runs, as_json)
+        return
     runs = record.runs() if all_runs else (pick_run(record, run_id),)
     if as_json:
-        print_json(
-            {**({"runs": [*map(encode_run, runs)]} if all_runs else encode_run(runs[0])), **_surroundings(record)}
-        )
+        around = {"lifetime": asdict(record.lifetime()), "store": _encode_usage()}
+        print_json({**({"runs": [*map(encode_run, runs)]} if all_runs else encode_run(runs[0])), **around})
     elif all_runs:
         print_runs(runs)
     elif verbose:
@@ -55,8 +57,19 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
         print_summary(runs[0], record.lifetime(), measure_store())
 
 
-def _surroundings(record: RecordReader) -> dict[str, Any]:
-    """Returns what is the same whichever run is asked for."""
+def _print_unrecorded(all_runs: bool, as_json: bool) -> None:
+    """Prints what the store has where no run is on record, as on a machine that only pulled."""
+    if as_json:
+        print_json({**({"runs": []} if all_runs else {"id": None}), "lifetime": None, "store": _encode_usage()})
+        return
+    path, executables, refused = list_store(None)
+    print_store(path, executables, refused, list_programs(None)[1], measure_store())
+
+
+def _encode_usage() -> dict[str, Any] | None:
+    """Returns how much the store has, as JSON; None if there is none."""
     store = measure_store()
-    counts = store and {"executables": store.executables, "programs": store.programs, "bytes": store.size}
-    return {"lifetime": asdict(record.lifetime()), "store": store and {"path": str(store.path), **(counts or {})}}
+    if store is None:
+        return None
+    counts = {"executables": store.executables, "programs": store.programs, "bytes": store.size}
+    return {"path": str(store.path), **counts}
