@@ -1,0 +1,192 @@
+"""Golden files: calls of commands on a record and a store that are always the same, with what each prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from commands import CAST, CHAIN, call, save_other, save_run
+from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
+from recorded_templates import STARTED, make_cast_template
+
+from fusioncache.ir import Graph
+from fusioncache.program.kept_passes import encode_outline
+from fusioncache.program.reads import Read, encode_reads
+from fusioncache.record.ledger import Ledger
+from fusioncache.store import Store, default_path
+from fusioncache.template.expand import inline
+from fusioncache.template.key import make_key
+from fusioncache.tracing.lengths.expressions import Number
+from fusioncache.tracing.lengths.journal import Look
+from fusioncache.tracing.lengths.pass_journal import PassJournal
+
+NOW = STARTED + 3 * 86400
+_SETTINGS = "torch.default_dtype float32\ntorch.num_threads {}\ntorch.deterministic 0"
+_NEW = make_cast_template("cast_new", "nvfuser=0.2.37")
+_PROGRAM = SavedProgram()
+_CHANGED = SavedProgram({"model": _PROGRAM.texts["model"].replace("1e-05", "1e-06")})
+_OTHER_READS = SavedProgram(reads=(("attribute", SILU, OTHER_SILU), ("global", "mine.EPS", "1e-05")), slot="program-1")
+_GPT = SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=4.0)
+FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
+"""What there is where commands look: the headings of a golden file."""
+
+_HEADING, _CALL, _ERROR = "## ", "$ ", "! "
+"""How lines begin that say what there is, what is called, and what went to stderr."""
+
+
+class Stage:
+    """A folder in which commands are called. Its name always has the same length, because lines are broken by that.
+
+    Args:
+        prepared: a copy of the directory with the record and the store, and of a remote.
+        words: what the words in capitals stand for that golden files have in place of IDs.
+        patch: sets and restores the environment.
+    """
+
+    def __init__(self, prepared: Path, words: Mapping[str, str], patch: pytest.MonkeyPatch):
+        self._prepared, self._words, self._patch = prepared, words, patch
+        self._folder = Path(mkdtemp(prefix="golden-", dir="/tmp"))
+
+    def render(self, golden: str, columns: int) -> str:
+        """Returns a golden file as it should be: its headings and calls, with what they print now.
+
+        Args:
+            golden: the file as it is.
+            columns: of the terminal.
+        """
+        self._patch.setenv("COLUMNS", str(columns))
+        parts = []
+        for line in golden.splitlines():
+            if line.startswith(_HEADING):
+                self._lay(line.removeprefix(_HEADING))
+                parts.append(line)
+            elif line.startswith(_CALL):
+                parts.append("\n".join([line, *self._call(shlex.split(line.removeprefix(_CALL))[1:])]))
+        return "\n\n".join(parts) + "\n"
+
+    def close(self) -> None:
+        """Removes the folder."""
+        shutil.rmtree(self._folder)
+
+    def _lay(self, there: str) -> None:
+        for path in self._folder.iterdir():
+            shutil.rmtree(path)
+        work, own = self._folder / "work", self._folder / "fusioncache"
+        work.mkdir()
+        (work / "x.dot").write_text("digraph { }\n")
+        self._patch.chdir(work)
+        self._patch.setenv("FUSIONCACHE_DIR", str(own))
+        shutil.copytree(self._prepared / "remote", self._folder / "remote")
+        assert there in (FULL, PULLED, EMPTY)
+        if there != EMPTY:
+            shutil.copytree(self._prepared / "own", own, copy_function=shutil.copy2)
+        if there == PULLED:
+            for file in own.glob("record-*"):
+                file.unlink()
+
+    def _call(self, words: Sequence[str]) -> list[str]:
+        places = {"STORE": str(default_path()), "REMOTE": str(self._folder / "remote")}
+        known = {**self._words, **places}
+        result = call(*(known.get(word, word) for word in words))
+        lines = [*result.stdout.splitlines(), *(f"{_ERROR}{line}" for line in result.stderr.splitlines())]
+        lines += [f"exit {result.exit_code}"] if result.exit_code else []
+        return [self._normalize(line).rstrip() for line in lines]
+
+    def _normalize(self, line: str) -> str:
+        line = line.replace(str(self._folder), "/tmp/golden-12345678")
+        line = re.sub(r"by process \d+ on \S+", "by process 4321 on host", line)
+        line = re.sub(r"/\S*/site-packages/(\S+?):\d+", r"/lib/site-packages/\1:1", line)
+        return re.sub(r" in \d+\.\d s;", " in 0.1 s;", line)
+
+
+@contextmanager
+def set_stage(folder: Path) -> Iterator[Stage]:
+    """Yields a stage in which it is always the same time of the same day.
+
+    Args:
+        folder: an empty one, for the copies.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        patch.setenv("PATH", "")
+        time.tzset()
+        patch.setattr(time, "time", lambda: NOW)
+        words = _prepare(folder, patch)
+        stage = Stage(folder, words, patch)
+        try:
+            yield stage
+        finally:
+            stage.close()
+    time.tzset()
+
+
+def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Fills the folder, and returns IDs of what is in it."""
+    patch.setenv("FUSIONCACHE_DIR", str(folder / "own"))
+    _record_runs(patch)
+    words = _fill_store()
+    shutil.copytree(default_path(), folder / "remote")
+    return words
+
+
+def _record_runs(patch: pytest.MonkeyPatch) -> None:
+    save_run(patch)
+    ledger = Ledger()
+    for template in (CAST, _NEW):
+        ledger.count_region(template, (), hit=False)
+    ledger.count_region(_NEW, (), hit=True)
+    ledger.count_compile(_NEW, 1.0)
+    ledger.count_load(CAST, 0.004, 0.125)
+    ledger.count_program_loaded("Llama", 0.5, 38.5)
+    ledger.count_program_refused("reads the time")
+    save_other(patch, ledger)
+
+
+def _fill_store() -> dict[str, str]:
+    store = Store.open()
+
+    def compile_(graph: Graph, threads: int, **artifacts: bytes) -> str:
+        environment = {"backend": "eager", "settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"}
+        key = make_key(graph, environment)
+        name = f"{'convert' if graph is CAST.graph else 'residual_tanh'}_{key.digest[:8]}"
+        assert store.save(key, "eager", artifacts, name=name, seconds=1.5)
+        return key.digest[:12]
+
+    def derive(program: SavedProgram) -> str:
+        return program.save(store)[:12]
+
+    words = {
+        "EXECUTABLE": compile_(CAST.graph, 2, code=b"print()\n"),
+        "THREADS": compile_(CAST.graph, 4, code=b"print(4)\n"),
+        "NOTE": compile_(inline(CHAIN.graph, (2,)), 2, refused=b"a number among its inputs"),
+        "PROGRAM": f"{derive(_PROGRAM)}-0",
+        "CHANGED": derive(_CHANGED),
+        "GPT": derive(_GPT),
+        "FAMILY": _derive_family(store),
+    }
+    derive(_OTHER_READS)
+    directory = store.directory
+    store.close()
+    assert directory is not None
+    for file in directory.rglob("*"):
+        os.utime(file, (NOW - 3600, NOW - 3600))
+    return words
+
+
+def _derive_family(store: Store) -> str:
+    rows, length = Number(1, "args[0][0]"), Number(2, "args[0][1]")
+    look = Look(">", length, 100, False, "compares", "model.py:12")
+    passes = PassJournal({0: (rows, length)}, (look,), (), (), frozenset({rows, length}))
+    outline = encode_outline(passes, [{0: (2, 64)}, {0: (2, 96)}])
+    reads = encode_reads([Read("attribute", SILU, OWN_SILU)])
+    key = SavedProgram({"arguments": "args 1 mask"}).make_key()
+    assert store.save(key, "family", {"family": outline, "reads": reads}, name="Llama")
+    return key.digest[:12]
