@@ -64,6 +64,22 @@ def visit(browser) -> Iterator:
     assert not wrong
 
 
+_OVER_THE_BUTTON = """() => {
+  const button = document.getElementById("theme").getBoundingClientRect(), found = [];
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (words.nextNode()) {
+    if (words.currentNode.parentElement.closest("#theme, .skip")) continue;
+    range.selectNodeContents(words.currentNode);
+    for (const box of range.getClientRects()) {
+      const apart = box.right <= button.left || box.left >= button.right;
+      if (!apart && box.bottom > button.top && box.top < button.bottom) found.push(words.currentNode.textContent);
+    }
+  }
+  return found;
+}"""
+"""The texts that lie over the theme button, or below it."""
+
+
 def focused(page) -> str:
     return page.evaluate("document.activeElement.id || document.activeElement.parentElement.id")
 
@@ -139,6 +155,11 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit, file):
     page.get_by_role("button", name="Theme: dark").click()
     page.emulate_media(color_scheme="light")
     assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("width", [_NARROW, 700, 1280])
+def test_the_theme_button_overlaps_nothing(visit, file, width):
+    assert visit(file, width).evaluate(_OVER_THE_BUTTON) == []
 
 
 @pytest.mark.parametrize("width", [_NARROW, 1280])
