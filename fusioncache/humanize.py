@@ -21,6 +21,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
+def describe_savings(seconds: float) -> str:
+    """Says how many seconds were saved or lost, such as ``about 6.1 s saved`` or ``about 400 ms lost``."""
+    return f"about {format_duration(abs(seconds))} {'lost' if seconds < 0 else 'saved'}"
+
+
 def format_time(seconds: float) -> str:
     """Formats a moment, in seconds since the epoch, as local time with its offset."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")

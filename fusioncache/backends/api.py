@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.request import Option
+from fusioncache.record.savings import Alone
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
@@ -182,6 +183,24 @@ class Backend(ABC):
         Raises:
             Exception: if nothing can be compiled for it here. The message says why.
         """
+
+    def start(self, device: str) -> None:  # noqa: B027  # most have nothing to do
+        """Does what compiling for this type of device costs once in a process, and compiles no region.
+
+        It changes nothing of what is compiled. It is called once, right before the first compile, and timed by itself.
+
+        Raises:
+            Exception: if nothing can be compiled here. The compile that follows says why.
+        """
+
+    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+        """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
+
+        Args:
+            seconds: that compiling it took, here or where it was compiled.
+            loaded: whether it was loaded. Then a cache of the compiler's own on disk may have its code as well.
+        """
+        return Alone(seconds, seconds)
 
     @abstractmethod
     def layout(self, args: Sequence[Any]) -> Hashable:

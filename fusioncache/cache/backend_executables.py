@@ -288,13 +288,13 @@ class BackendExecutables:
         return replace_if_reused(served.run, order)
 
     def _general_builder(self) -> GeneralBuilder:
-        return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)
+        return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept, self.ledger.count_start)
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
         """Returns what builds functions, with the cache's store if the backend has anything to put into it."""
         store = self._cache.store
         if store is None or self.backend.artifact_environment() is None:
-            return Builder(self.backend)
+            return Builder(self.backend, self.ledger.count_start)
         return PersistentBuilder(
             self.backend,
             store,
@@ -303,6 +303,7 @@ class BackendExecutables:
             self.ledger.count_unkept,
             read_torch_settings(),
             helpers=lambda: self._cache.helpers,
+            on_start=self.ledger.count_start,
         )
 
 

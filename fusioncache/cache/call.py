@@ -446,23 +446,26 @@ class TemplateCall:
 
     def _on_build(self, executable: Executable, function: BuiltFunction) -> None:
         """Counts a function that was compiled or loaded."""
+        loaded, backend = function.loaded and not function.made_here, self.compiler.backend
         event = CompileEvent(
-            backend=self.compiler.backend.name,
+            backend=backend.name,
             seconds=function.seconds,
-            loaded=function.loaded and not function.made_here,
+            loaded=loaded,
             compile_seconds=function.compile_seconds,
             template=self.template,
             graph=executable.graph,
             key=function.key,
             helped=function.helped,
+            alone=backend.alone(function.compile_seconds if loaded else function.seconds, loaded=loaded),
         )
         self._ledger.tell(self.template, event)
 
     def _on_general(self, served: ServedGeneral) -> None:
         """Counts that a function for any sizes serves the template, and the function if it is new."""
         function = served.built
+        alone = self.compiler.backend.alone(function.cost, loaded=function.loaded)
         if not served.is_new:
-            self._ledger.count_general_hit(self.template, function.cost)
+            self._ledger.count_general_hit(self.template, alone)
             return
         event = CompileEvent(
             backend=self.compiler.backend.name,
@@ -472,6 +475,7 @@ class TemplateCall:
             template=self.template,
             key=function.key,
             general=True,
+            alone=alone,
         )
         self._ledger.tell(self.template, event)
         if function.loaded:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Run
+from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Instance, Key
@@ -33,7 +34,8 @@ class BuiltFunction:
         seconds: that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.
-        shifted: seconds that count as its own although they were spent before, less those that do not.
+        shifted: seconds that count as its own although they were spent before, less those that do not, such as those
+            that the compiler took to start.
         exact: does the same in less time, for arguments of the very layouts that it was built with; None if nothing
             does.
     """
@@ -55,13 +57,15 @@ class Builder:
 
     Args:
         backend: compiles.
+        on_start: is told of the compiler's start, if it starts for this.
 
     Attributes:
         backend: the same.
     """
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: Backend, on_start: OnStart = ignore_start):
         self.backend = backend
+        self._on_start = on_start
 
     def build(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]) -> BuiltFunction:
         """Builds a function for arguments of a graph.
@@ -75,7 +79,17 @@ class Builder:
         Raises:
             Exception: whatever the backend raises.
         """
-        return BuiltFunction(self.backend.compile(instance.region, pick(args, instance.inputs)), instance)
+        return self.compile(instance, args)
+
+    def compile(self, instance: Instance, args: Sequence[Any], key: Key | None = None) -> BuiltFunction:
+        """Compiles a function that is not persisted."""
+        started = self.start(instance)
+        run = self.backend.compile(instance.region, pick(args, instance.inputs))
+        return BuiltFunction(run, instance, key, shifted=-started)
+
+    def start(self, instance: Instance) -> float:
+        """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
+        return process_starts().start(self.backend, instance.region, self._on_start)
 
     def load(
         self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]

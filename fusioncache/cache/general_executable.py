@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, Run
+from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.cache.persistence import not_kept
 from fusioncache.cache.reuse import Allowance
 from fusioncache.ir import GeneralRegion, Graph, Key, Value
@@ -34,6 +35,7 @@ class BuiltGeneral:
         loaded: whether it was loaded, rather than compiled here.
         compile_seconds: that compiling what was loaded took, where it was compiled.
         seconds: that compiling or loading it took here.
+        started: seconds that the compiler took to start for it.
     """
 
     function: GeneralFunction
@@ -41,6 +43,7 @@ class BuiltGeneral:
     loaded: bool = False
     compile_seconds: float = 0.0
     seconds: float = 0.0
+    started: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -72,6 +75,7 @@ class GeneralBuilder:
         backend: compiles, and loads what it compiled.
         store: where artifacts are; None if there is none.
         refused: is told why a function could not be persisted.
+        on_start: is told of the compiler's start, if it starts for this.
 
     Attributes:
         backend: the same.
@@ -79,11 +83,18 @@ class GeneralBuilder:
         environment: of the backend, when this was made.
     """
 
-    def __init__(self, backend: Backend, store: Store | None = None, refused: Callable[[str], None] = lambda _: None):
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+        on_start: OnStart = ignore_start,
+    ):
         self.backend = backend
         self.store = store
         self.environment: Mapping[str, str] = backend.environment()
         self._refused = refused
+        self._on_start = on_start
 
     def build(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral:
         """Builds a function for arguments of this kind of layout.
@@ -99,7 +110,7 @@ class GeneralBuilder:
         """
         start, key = time.perf_counter(), self._key(general, args)
         built = self._load(general, args, key) or self._build_once(general, args, values, key)
-        return replace(built, seconds=time.perf_counter() - start)
+        return replace(built, seconds=time.perf_counter() - start - built.started)
 
     def _key(self, general: GeneralRegion, args: Sequence[Any]) -> Key | None:
         """Returns the key of what is stored; None if nothing is."""
@@ -132,15 +143,21 @@ class GeneralBuilder:
     ) -> BuiltGeneral:
         """Compiles while the other processes of this machine that want the same wait."""
         if self.store is None or key is None:
-            return BuiltGeneral(self.backend.compile_general(general, args, values))
+            started = self._start(general)
+            return BuiltGeneral(self.backend.compile_general(general, args, values), started=started)
         with self.store.take_turn(key, self.backend.name) as turn:
             built = self._read(turn.artifacts, general, args, key)
             if built is None:
+                started = self._start(general)
                 start = time.perf_counter()
                 compiled = self.backend.persist_general(general, args, values)
                 kept = self._keep(general, args, key, compiled, time.perf_counter() - start)
-                built = BuiltGeneral(compiled.function, key if kept else None)
+                built = BuiltGeneral(compiled.function, key if kept else None, started=started)
             return built
+
+    def _start(self, general: GeneralRegion) -> float:
+        """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
+        return process_starts().start(self.backend, general.graph, self._on_start)
 
     def _keep(
         self, general: GeneralRegion, args: Sequence[Any], key: Key, compiled: CompiledGeneral, seconds: float

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled
+from fusioncache.backends.starts import OnStart, ignore_start
 from fusioncache.cache import rejections
 from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait
@@ -49,6 +50,7 @@ class PersistentBuilder(Builder):
         refused: is told why a function could not be persisted.
         settings: of this process that another one has to make to ask for the same.
         helpers: returns those who compile for this process, if there are any at the moment.
+        on_start: is told of the compiler's start, if it starts for this.
         patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
             compiled here while another one is at it: ``build`` raises ``Busy``.
     """
@@ -63,9 +65,10 @@ class PersistentBuilder(Builder):
         settings: Mapping[str, Option],
         *,
         helpers: Callable[[], Helpers | None] = lambda: None,
+        on_start: OnStart = ignore_start,
         patience: float = COMPILE_SECONDS,
     ):
-        super().__init__(backend)
+        super().__init__(backend, on_start)
         self._store = store
         self._ranks = ranks
         self._environment = environment
@@ -137,8 +140,7 @@ class PersistentBuilder(Builder):
             raise rejection
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
-            run = self.backend.compile(instance.region, pick(args, instance.inputs))
-            return BuiltFunction(run, instance, key)
+            return self.compile(instance, args, key)
         try:
             stored = codec.decode(artifacts[REGION])
             _check(stored, instance)
@@ -166,10 +168,11 @@ class PersistentBuilder(Builder):
                 return function, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Busy
+            started = self.start(instance)
             start = time.perf_counter()
             compiled = self._persist(key, request_, instance, args)
             seconds = time.perf_counter() - start
-            function = BuiltFunction(compiled.run, instance, key, exact=compiled.exact)
+            function = BuiltFunction(compiled.run, instance, key, exact=compiled.exact, shifted=-started)
             own = self._artifacts(compiled)
             if own is None or not self._is_still_for(key, request_, instance):
                 return function, None

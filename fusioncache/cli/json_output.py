@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,16 +27,8 @@ def print_json(data: dict[str, Any]) -> None:
 def encode_run(run: Run) -> dict[str, Any]:
     """Returns a run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
     # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
-    counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
-    counts["bypasses"] = dict(run.stats.bypasses)
-    counts["own_sizes"] = dict(run.stats.own_sizes)
-    counts["taken_out"] = dict(run.stats.taken_out)
-    counts["unkept"] = dict(run.stats.unkept)
-    counts["programs_refused"] = dict(run.stats.programs_refused)
-    counts["passes_repeated"] = dict(run.stats.passes_repeated)
-    counts["programs_interpreted"] = dict(run.stats.programs_interpreted)
-    counts["program_seconds"] = dict(run.stats.program_seconds)
-    counts["not_captured"] = dict(run.stats.not_captured)
+    values = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
+    counts = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
     head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
     what = {"pid": run.pid, "command": run.command, "models": run.models}
     return {**head, **what, **counts, "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}

@@ -15,6 +15,7 @@ import click
 from fusioncache.cli.storage import StoreUsage
 from fusioncache.cli.terminal import Column, format_pairs, print_table
 from fusioncache.humanize import (
+    describe_savings,
     escape_controls,
     format_bytes,
     format_count,
@@ -125,6 +126,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     else:
         yield "regions", f"0. {run.why_without_regions}"
     yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
+    for name, seconds in stats.start_seconds.items():
+        yield "started", f"one-time start of {name}: {format_duration(seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     if stats.generalizations or stats.general_hits or stats.own_sizes:
@@ -152,7 +155,7 @@ def _surroundings(lifetime: Lifetime, store: StoreUsage | None) -> Iterator[tupl
     shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
     executables = lifetime.loads + lifetime.compiles
     loaded = f"{lifetime.loads / executables:.0%} of {executables} executables loaded" if executables else ""
-    saved = f"about {format_duration(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
+    saved = describe_savings(lifetime.saved_seconds) if lifetime.saved_seconds else ""
     since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
     yield "all runs", ", ".join(part for part in (since, shared, loaded, saved) if part)
     if store is None:
@@ -174,8 +177,9 @@ def _next(stats: Stats) -> Iterator[tuple[str, str]]:
 
 def _format_saved(stats: Stats) -> str:
     if stats.saved_seconds < 0:
-        return f"nothing: loading took {format_duration(-stats.saved_seconds)} longer than compiling had"
-    return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
+        why = "what fusioncache itself took is more than what it spared"
+        return f"{describe_savings(stats.saved_seconds)}: {why}"
+    return f"about {format_duration(stats.saved_seconds)}" if stats.saved_seconds else "nothing"
 
 
 def _format_sizes(stats: Stats) -> str:
@@ -284,6 +288,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
         ("compiles", str(stats.compiles)),
         ("compile seconds", format_seconds(stats.compile_seconds)),
+        *((f"one-time start of {name}", format_seconds(took)) for name, took in stats.start_seconds.items()),
         ("loads", str(stats.loads)),
         ("load seconds", format_seconds(stats.load_seconds)),
         ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
@@ -350,7 +355,11 @@ def print_runs(runs: Sequence[Run]) -> None:
 
 def _numbers(run: Run) -> tuple[str, ...]:
     stats = run.stats
-    return (str(stats.regions), str(stats.compiles), str(stats.loads), format_duration(stats.saved_seconds))
+    return (str(stats.regions), str(stats.compiles), str(stats.loads), _format_signed(stats.saved_seconds))
+
+
+def _format_signed(seconds: float) -> str:
+    return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
 
 
 def _cut(name: str, width: int) -> str:

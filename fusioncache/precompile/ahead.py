@@ -10,11 +10,12 @@ from pathlib import Path
 
 from fusioncache.backends.api import Backend
 from fusioncache.backends.registry import backend_class
+from fusioncache.backends.starts import OnStart, ignore_start
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.ir import Key
 from fusioncache.precompile.arguments import gpu_in_use
-from fusioncache.precompile.crew import Crew
+from fusioncache.precompile.crew import Answer, Crew
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.precompile.requests import StoredRequest
 from fusioncache.precompile.tasks import Received, RequestTask
@@ -35,16 +36,19 @@ class CrewHelpers:
     Args:
         store: where what is compiled will be.
         crew: compiles.
+        on_start: is told of a compiler's start in this process.
     """
 
-    def __init__(self, store: Store, crew: Crew):
+    def __init__(self, store: Store, crew: Crew, on_start: OnStart = ignore_start):
         self._store = store
         self._crew = crew
         self._numbers: dict[Key, int] = {}
         self._asks: dict[int, Ask] = {}
         self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)
         # Its memory stays with torch: this process needs it in a moment.
-        self._compiler = EntryCompiler(store, patience=0.0, releases=False)
+        self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
+        self._on_start = on_start
+        self._starting = 0.0
         self._lock = forks.lock()
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
@@ -106,17 +110,21 @@ class CrewHelpers:
         """Returns how many of those that were handed over are not compiled yet."""
         return self._crew.waiting()
 
-    def _compile(self, number: int, took: list[float]) -> Outcome:
+    def _note_start(self, title: str, seconds: float) -> None:
+        self._starting += seconds
+        self._on_start(title, seconds)
+
+    def _compile(self, number: int, took: list[float]) -> Answer:
         """Compiles here what nobody has begun, while this process waits for something else."""
         with self._lock:
             ask = self._asks.get(number)
         if ask is None:
-            return GONE
-        start = time.perf_counter()
+            return Answer(GONE, 0.0, here=True)
+        start, starting = time.perf_counter(), self._starting
         stored = StoredRequest(ask.request, ask.instance)
         outcome = self._compiler.compile_received(Received(stored, ask.key.digest, gpu_in_use()))
         took.append(time.perf_counter() - start)
-        return outcome
+        return Answer(outcome, took[-1] - (self._starting - starting), here=True)
 
 
 def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
@@ -131,7 +139,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
     if store is None or store.directory is None or not keeps_anything(backend):
         return None
     if cache.helpers is None:
-        cache.helpers = CrewHelpers(store, _find_crew(store, store.directory, jobs, backend))
+        cache.helpers = CrewHelpers(store, _find_crew(store, store.directory, jobs, backend), cache.ledger.count_start)
     return cache.helpers
 
 

@@ -144,14 +144,14 @@ class Crew:
             self._link.send([nursery.DO, self._numbers, task.weight, task.encode()])
             return self._numbers
 
-    def take(self, number: int, help_: Callable[[int], Outcome] | None = None) -> Answer | None:
+    def take(self, number: int, help_: Callable[[int], Answer] | None = None) -> Answer | None:
         """Waits for what becomes of a task if somebody is at it; else takes it back, and returns None.
 
         It is asked once for each task. A task that nobody has begun is this process's from now on.
 
         Args:
             number: of the task.
-            help_: compiles the task of another number here, where there would be nothing to do but to wait.
+            help_: compiles the task of another number here, and says what it took, where this would only wait.
         """
         with self._lock:
             pending, link = self._pending.get(number), self._link
@@ -169,7 +169,7 @@ class Crew:
                 link.send([nursery.REST])
         return pending.answer
 
-    def _wait(self, number: int, pending: _Pending, link: Link, help_: Callable[[int], Outcome] | None) -> None:
+    def _wait(self, number: int, pending: _Pending, link: Link, help_: Callable[[int], Answer] | None) -> None:
         """Waits until a task has an answer, or nobody is at it."""
         deadline = time.monotonic() + ANSWER_SECONDS
         while pending.answer is None:
@@ -188,11 +188,9 @@ class Crew:
             else:
                 deadline = time.monotonic() + self._patience()
 
-    def _help(self, number: int, help_: Callable[[int], Outcome]) -> None:
+    def _help(self, number: int, help_: Callable[[int], Answer]) -> None:
         self._put(number, Taken(None))  # for another thread that may want it now
-        start = time.monotonic()
-        outcome = help_(number)
-        self._close(number, Answer(outcome, time.monotonic() - start, here=True))
+        self._close(number, help_(number))
 
     def _patience(self) -> float:
         """Returns how long to wait for a worker: a while longer than the nursery does."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fusioncache.backends.registry import make_backend
+from fusioncache.backends.starts import OnStart, ignore_start
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import Busy, PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
@@ -57,15 +58,23 @@ class EntryCompiler:
         dry_run: whether to compile nothing, and say what would be compiled.
         patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
         releases: whether to give back to the device, after each, the memory that torch holds and nobody uses.
+        on_start: is told of a compiler's start in this process.
     """
 
     def __init__(
-        self, store: Store, *, dry_run: bool = False, patience: float = COMPILE_SECONDS, releases: bool = True
+        self,
+        store: Store,
+        *,
+        dry_run: bool = False,
+        patience: float = COMPILE_SECONDS,
+        releases: bool = True,
+        on_start: OnStart = ignore_start,
     ):
         self._store = store
         self._releases = releases
         self._dry_run = dry_run
         self._patience = patience
+        self._on_start = on_start
         self._builders: dict[tuple[str, str, str], tuple[PersistentBuilder, list[str]]] = {}
 
     def compile(self, id_: str) -> Outcome:
@@ -144,8 +153,9 @@ class EntryCompiler:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
+            how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
             builder = PersistentBuilder(
-                backend, self._store, Ranks(), environment, reasons.append, asked.settings, patience=self._patience
+                backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how
             )
             self._builders[identity] = builder, reasons
         return self._builders[identity]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fusioncache.ir import Template
+from fusioncache.record.savings import repeats_of
 from fusioncache.record.stats import TemplateStats
 
 
@@ -13,8 +14,10 @@ class Counts:
     """Counts of regions, and of what was compiled and loaded for them."""
 
     __slots__ = (
+        "again_seconds",
         "compile_seconds",
         "compiles",
+        "first_seconds",
         "general_seconds",
         "hits",
         "load_seconds",
@@ -26,6 +29,7 @@ class Counts:
     def __init__(self) -> None:
         self.regions = self.hits = self.compiles = self.loads = 0
         self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = self.general_seconds = 0.0
+        self.first_seconds = self.again_seconds = 0.0
 
     def add(self, counts: Mapping[str, int | float]) -> None:
         """Adds to the counts of these names."""
@@ -54,15 +58,16 @@ class Account(Counts):
         self.arities: set[tuple[int, ...]] = set()
         self.saved_seconds = 0.0
 
-    def cost(self) -> float:
-        """Returns seconds that compiling the template takes, as far as anything that serves it was compiled."""
-        return self.compile_seconds + self.loaded_compile_seconds + self.general_seconds
+    def save(self, again_seconds: float) -> float:
+        """Counts what was saved: see ``savings``. Returns what is new.
 
-    def save(self, cost: float) -> float:
-        """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
+        Args:
+            again_seconds: that Thunder alone spends on further regions, one for each executable of the template.
+        """
         before = self.saved_seconds
-        spared = self.loaded_compile_seconds + self.general_seconds
-        self.saved_seconds = cost * self.hits + spared - self.load_seconds
+        repeats, kinds = repeats_of(self.hits, len(self.arities), self.compiles + self.loads)
+        spared = self.first_seconds + again_seconds / kinds * repeats
+        self.saved_seconds = spared - self.compile_seconds - self.load_seconds
         return self.saved_seconds - before
 
     def freeze(self) -> TemplateStats:

@@ -25,6 +25,7 @@ from fusioncache.process import forks
 from fusioncache.process.private_files import open_privately
 from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
+from fusioncache.record.savings import Alone
 
 logger = logging.getLogger("fusioncache.events")
 
@@ -100,6 +101,7 @@ class CompileEvent:
         key: under which the store has it; None if it is not persisted.
         helped: whether it was loaded because a worker of this process compiled it beside.
         general: whether it is for any sizes.
+        alone: what Thunder alone spends on the regions that it serves; None for what compiling took, each time.
     """
 
     backend: str
@@ -111,6 +113,7 @@ class CompileEvent:
     key: Key | None = None
     helped: bool = False
     general: bool = False
+    alone: Alone | None = None
 
 
 CompileObserver = Callable[[CompileEvent], None]

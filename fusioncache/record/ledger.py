@@ -15,6 +15,7 @@ from fusioncache.record.events import CompileEvent, CompileObserver, EventPublis
 from fusioncache.record.graph_counts import GraphCounts
 from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
+from fusioncache.record.savings import Alone
 from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 
 MOST_TEMPLATES = 4096
@@ -53,6 +54,7 @@ class Ledger:
         self._handed_over = self._helped = 0
         self._generalizations = self._general_hits = self._reused_sizes = 0
         self._programs = ProgramCounts()
+        self._start_seconds: dict[str, float] = {}
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -90,25 +92,40 @@ class Ledger:
     def tell(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and tells the observers."""
         if event.loaded:
-            self.count_load(template, event.seconds, event.compile_seconds)
+            self.count_load(template, event.seconds, event.compile_seconds, event.alone)
             if event.helped:
                 self.count_helped()
         else:
-            self.count_compile(template, event.seconds)
+            self.count_compile(template, event.seconds, event.alone)
         ledger: Ledger | None = self
         while ledger is not None:
             for observer in ledger.observers:
                 observer(event)
             ledger = ledger._parent
 
-    def count_compile(self, template: Template, seconds: float) -> None:
-        """Counts something that the backend compiled for this template."""
+    def count_compile(self, template: Template, seconds: float, alone: Alone | None = None) -> None:
+        """Counts something that the backend compiled for this template.
+
+        Args:
+            template: it.
+            seconds: that compiling took, without the compiler's start.
+            alone: what Thunder alone spends on the regions that it serves; None for the same, each time.
+        """
+        alone = alone or Alone(seconds, seconds)
         with self._lock:
-            self._add(template, compiles=1, compile_seconds=seconds)
+            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
+            self._add(template, compiles=1, compile_seconds=seconds, **spared)
         if self._parent:
-            self._parent.count_compile(template, seconds)
+            self._parent.count_compile(template, seconds, alone)
         else:
             self._add_compile(template, seconds, seconds, loaded=False)
+
+    def count_start(self, title: str, seconds: float) -> None:
+        """Counts the one-time start of a compiler in this process, by its title."""
+        with self._lock:
+            self._start_seconds[title] = self._start_seconds.get(title, 0.0) + seconds
+        if self._parent:
+            self._parent.count_start(title, seconds)
 
     def count_handed_over(self, number: int) -> None:
         """Counts what processes beside this one are to compile for it."""
@@ -124,18 +141,23 @@ class Ledger:
         if self._parent:
             self._parent.count_helped()
 
-    def count_load(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
+    def count_load(
+        self, template: Template, seconds: float, compile_seconds: float = 0.0, alone: Alone | None = None
+    ) -> None:
         """Counts something that was loaded from the store for this template.
 
         Args:
             template: it.
             seconds: that loading took.
             compile_seconds: that compiling it took, where it was compiled.
+            alone: what Thunder alone spends on the regions that it serves; None for ``compile_seconds``, each time.
         """
+        alone = alone or Alone(compile_seconds, compile_seconds)
         with self._lock:
-            self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds)
+            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
+            self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds, **spared)
         if self._parent:
-            self._parent.count_load(template, seconds, compile_seconds)
+            self._parent.count_load(template, seconds, compile_seconds, alone)
         else:
             self._add_compile(template, seconds, compile_seconds, loaded=True)
 
@@ -146,18 +168,20 @@ class Ledger:
         if self._parent:
             self._parent.count_generalization()
 
-    def count_general_hit(self, template: Template, seconds: float = 0.0) -> None:
+    def count_general_hit(self, template: Template, alone: Alone | None = None) -> None:
         """Counts a graph of this template that needs no compile, because what was compiled for any sizes serves it.
 
         Args:
             template: it.
-            seconds: that compiling what serves it took, if it was for another template.
+            alone: what Thunder alone spends on such a graph, if what serves it was for another template.
         """
+        alone = alone or Alone(0.0, 0.0)
         with self._lock:
             self._general_hits += 1
-            self._add(template, general_seconds=seconds)
+            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
+            self._add(template, general_seconds=alone.first, **spared)
         if self._parent:
-            self._parent.count_general_hit(template, seconds)
+            self._parent.count_general_hit(template, alone)
 
     def count_reused_sizes(self) -> None:
         """Counts a graph that got a function for its own sizes because it was called so often."""
@@ -333,12 +357,17 @@ class Ledger:
                 graph_replays=replays,
                 gradients_copied=gradients_copied,
                 not_captured=not_captured,
-                saved_seconds=self._saved_seconds,
+                start_seconds=MappingProxyType(dict(self._start_seconds)),
+                saved_seconds=self._saved_seconds + self._spared_by_programs() - self._canonicalize_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,
                 verified=self._verified,
                 verify_compiles=self._verify_compiles,
                 verify_compile_seconds=self._verify_compile_seconds,
             )
+
+    def _spared_by_programs(self) -> float:
+        """Returns what loading programs saved, less what keys, lookups and storing took. The lock is held."""
+        return self._programs.loaded_seconds - sum(self._programs.seconds.values())
 
     def templates(self) -> tuple[TemplateStats, ...]:
         """Returns each template's counts now, in the order in which they were first seen."""
@@ -375,6 +404,7 @@ class Ledger:
         return Phases(
             planning=planning,
             canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
+            starting=sum(stats.start_seconds.values()) if stats.start_seconds else None,
             compiling=stats.compile_seconds,
             loading=stats.load_seconds,
             loading_programs=sum(programs.values()) if programs else None,
@@ -401,6 +431,6 @@ class Ledger:
         return sorted(self._accounts.values(), key=lambda account: account.number)
 
     def _cost(self, account: Account) -> float:
-        """Returns the seconds that a hit saves, also where another transform compiled the template."""
+        """Returns what Thunder alone spends on a hit, also where another transform compiled the template."""
         everywhere = self._parent._accounts.find(account.template.key.digest) if self._parent else None
-        return max(account.cost(), everywhere.cost() if everywhere else 0.0)
+        return max(account.again_seconds, everywhere.again_seconds if everywhere else 0.0)

@@ -159,6 +159,7 @@ class Phases:
         canonicalizing: turning regions into templates, keys and calls, and finding where they come from.
         keeping_programs: recording what Thunder reads while it traces, and writing programs into the store.
         recording: writing the record. What the last save took is missing, because it is in that record.
+        starting: the one-time start of compilers in this process.
         compiling: in the backend: lowering, compiling, and the execution that a compilation ends with, because that is
             when nvFuser compiles.
         loading: executables from the store.
@@ -174,6 +175,7 @@ class Phases:
     canonicalizing: float | None = None
     keeping_programs: float | None = None
     recording: float | None = None
+    starting: float | None = None
     compiling: float | None = None
     loading: float | None = None
     first_execution: float | None = None

@@ -36,7 +36,7 @@ _TABLES = (
     programs_interpreted TEXT NOT NULL,
     program_seconds TEXT NOT NULL, captures INTEGER NOT NULL, graph_replays INTEGER NOT NULL,
     gradients_copied INTEGER NOT NULL,
-    not_captured TEXT NOT NULL,
+    not_captured TEXT NOT NULL, start_seconds TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
     phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
@@ -75,7 +75,7 @@ and the regions of a trace but for their templates (``outlines.py``).
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(14, _TABLES, "PRAGMA synchronous = OFF", is_vacuumed=True)
+SCHEMA = Schema(15, _TABLES, "PRAGMA synchronous = OFF", is_vacuumed=True)
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
@@ -118,7 +118,7 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
 
 _MAPPINGS = (
     "bypasses", "own_sizes", "taken_out", "unkept", "programs_refused", "passes_repeated", "programs_interpreted",
-    "program_seconds", "not_captured",
+    "program_seconds", "not_captured", "start_seconds",
 )  # fmt: skip
 
 

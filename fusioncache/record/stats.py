@@ -68,10 +68,16 @@ class Stats:
             lie there.
         not_captured: programs that are not captured although that was asked for, and calls that ran as they are, by
             reason.
-        saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
-            the seconds that its template's executables take to compile, whether they were compiled here or loaded; what
-            was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
-            longer than compiling. ``general_saved_seconds`` are among them.
+        start_seconds: seconds that the one-time start of each compiler took in this process, by its name: importing
+            it, and trying out what the processor can do. They are part of no template's ``compile_seconds``. A process
+            that compiles nothing starts no compiler.
+        saved_seconds: an estimate of the seconds that this process would have spent longer without fusioncache, on
+            compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is
+            a loss. A hit saves what Thunder alone spends on a further equal region; that is a fifth of a compile with
+            TorchInductor, which has a cache of its own. What was loaded saves a compile, or deriving a program, less
+            ``load_seconds``. Taken off are ``canonicalize_seconds`` and ``program_seconds``. Not counted are
+            ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later steps.
+            ``general_saved_seconds`` are among them.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
         verified: regions that verify mode compared with their templates and found equal, each counted once for each
             layout of its inputs.
@@ -112,6 +118,7 @@ class Stats:
     graph_replays: int = 0
     gradients_copied: int = 0
     not_captured: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    start_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
     verified: int = 0
@@ -123,6 +130,7 @@ class Stats:
         rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
         rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
+        rows += [(f"one-time start of {name}", format_seconds(took)) for name, took in self.start_seconds.items()]
         rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
         rows += [("generalizations", str(self.generalizations)), ("general hits", str(self.general_hits))]
         rows += [("reused sizes", str(self.reused_sizes))]

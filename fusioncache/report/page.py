@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
-from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
+from fusioncache.humanize import describe_savings, escape_controls, format_arities, format_bytes, format_duration
 from fusioncache.record.observations import Line, Phases
 from fusioncache.report.collectives import place_traces
 from fusioncache.report.contents import GENERATOR, Contents, ReportTemplate
@@ -59,6 +59,7 @@ def make_environment() -> Environment:
     )
     pages.filters |= {
         "seconds": format_duration,
+        "savings": describe_savings,
         "moment": _moment,
         "percent": _percent,
         "bytes": format_bytes,
@@ -123,6 +124,7 @@ _ABOUT = {
     "first_execution": "each template is called for the first time for each layout",
     "loading_programs": "programs come from the store, in place of all up to the templates' calls",
     "keeping_programs": "what Thunder reads is recorded, and its programs are written into the store",
+    "starting": "compilers are started, once in a process",
 }
 
 

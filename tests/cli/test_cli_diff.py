@@ -58,7 +58,7 @@ programs made               0      0      +0
 compile seconds         2.125  2.000  -0.125
 load seconds            0.004  0.000  -0.004
 loaded compile seconds  0.125  0.000  -0.125
-saved seconds           6.121  0.000  -6.121
+saved seconds           6.090  0.000  -6.090
 canonicalize seconds    0.031  0.000  -0.031
 loaded program seconds  0.000  0.000  +0.000
 

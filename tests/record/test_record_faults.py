@@ -84,8 +84,8 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
             database.execute("INSERT INTO outlines (shape, content) VALUES (?, ?)", (f"{number}", b"x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
-    assert (tmp_path / "killed" / "record-14.sqlite-journal").exists()
-    (run,) = RecordReader(tmp_path / "killed" / "record-14.sqlite").runs()
+    assert (tmp_path / "killed" / "record-15.sqlite-journal").exists()
+    (run,) = RecordReader(tmp_path / "killed" / "record-15.sqlite").runs()
     assert run.command == "train.py --depth"
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.count_region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record-14.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-15.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
 
@@ -138,7 +138,7 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     recorder_ = RecordWriter(make_ledger(make_chain_template()))
     (message,) = _warnings_of(recorder_.save)
-    assert f"{tmp_path / 'file' / 'record-14.sqlite'} cannot be written" in message
+    assert f"{tmp_path / 'file' / 'record-15.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"

@@ -22,7 +22,7 @@ _IMPORTS = {
     "schedule": "humanize",
     "store": "ir",
     "record": "ir humanize",
-    "backends": "ir",
+    "backends": "ir record",
     "attention": "",
     "graphs": "",
     "cache": "ir template store record backends",

@@ -18,6 +18,7 @@ from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
+from fusioncache.record.savings import Alone
 
 
 class Inductor(Backend):
@@ -87,6 +88,18 @@ class Inductor(Backend):
         """See ``Backend``."""
         for name in ("thunder", "torch._inductor.compile_fx", "fusioncache.backends.inductor.persistence"):
             importlib.import_module(name)
+
+    def start(self, device: str) -> None:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.start import start
+
+        start(device)
+
+    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.start import compile_alone
+
+        return compile_alone(seconds, loaded=loaded)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns sizes and strides: code is generated for these."""

@@ -80,7 +80,7 @@ def refuse_unpersistable(graph: Graph, args: Sequence[Any]) -> None:
         raise NotPersistable(obstacle)
     if any(arg.device.type != "cpu" for arg in args):
         raise NotPersistable(_ELSEWHERE)
-    if (problem := _find_mode() or _find_odd_tensor(args)) is not None:
+    if (problem := find_mode() or _find_odd_tensor(args)) is not None:
         raise NotPersistableNow(problem)
 
 
@@ -96,7 +96,7 @@ def find_obstacle(graph: Graph) -> str | None:
     return "in-place effects" if writes_in_place(graph) else None
 
 
-def _find_mode() -> str | None:
+def find_mode() -> str | None:
     """Names a mode that is on: it may make other operations of what is traced."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext

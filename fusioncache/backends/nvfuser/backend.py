@@ -28,6 +28,7 @@ from fusioncache.backends.torch_settings import read_variables, write_settings, 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
+from fusioncache.record.savings import Alone
 
 LEAST_MEMORY = 2 << 30
 """How many bytes of a GPU must be free so that a process that only compiles takes some."""
@@ -134,6 +135,18 @@ class NvFuser(Backend):
         free, _ = torch.cuda.mem_get_info()
         if free < LEAST_MEMORY:
             raise ValueError(f"{free >> 20} MiB of the GPU are free, and a compiler needs {LEAST_MEMORY >> 20}")
+
+    def start(self, device: str) -> None:
+        """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
+        from fusioncache.backends.nvfuser.start import start
+
+        start()
+
+    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+        """See ``Backend``. Thunder defines each region anew, so that nvFuser compiles it again."""
+        from fusioncache.backends.nvfuser.start import is_found_again
+
+        return Alone(seconds, 0.0 if is_found_again() else seconds)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for these."""

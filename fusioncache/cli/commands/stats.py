@@ -27,10 +27,12 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     or time) that no other run has, or as 'last'. What a run counts is on record as soon as the first call of a template
     is over, so a run may still go on, or have been killed.
 
-    The saved seconds are an estimate of what Thunder would have spent on compiling beyond what the run did. A region
-    that shares its template saves the seconds that its executables take to compile. An executable that is loaded from
-    the store saves the seconds that it took to compile, less those that loading takes. All runs are those on record and
-    those that the record has forgotten since.
+    The saved seconds are an estimate: the seconds that the process would have spent longer without fusioncache on
+    compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is a loss.
+    A region that shares its template saves what Thunder alone spends on a further equal region. An executable or a
+    program that is loaded saves what making it took. The one-time start of a compiler is shown by itself: it is part of
+    no compile, and Thunder alone spends it as well. All runs are those on record and those that the record has
+    forgotten since.
 
     \b
     Examples:

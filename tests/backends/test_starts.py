@@ -1,0 +1,206 @@
+"""The one-time start of a compiler: done once, timed by itself, and no part of any compile. Clocks are the tests'."""
+
+import importlib
+import threading
+from typing import Any
+
+import pytest
+import torch
+from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
+
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor import start as inductor_start
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.starts import CompilerStarts, device_of
+from fusioncache.cache.general_executable import GeneralBuilder
+from fusioncache.ir import Graph
+from fusioncache.record.savings import Alone
+
+
+class Clock:
+    """Seconds that only the test lets go by, in place of those of the process."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(PersistentEager):
+    """Takes 12 s to start, half a second to compile and a quarter to load."""
+
+    def __init__(self, clock: Clock):
+        super().__init__()
+        self.clock = clock
+
+    def start(self, device: str) -> None:
+        self.clock.now += 12.0
+
+    def compile(self, graph: Graph, args: Any) -> Any:
+        self.clock.now += 0.5
+        return super().compile(graph, args)
+
+    def compile_general(self, general: Any, args: Any, values: Any) -> Any:
+        self.clock.now += 0.5
+        return lambda args, values: None
+
+    def load(self, artifacts: Any, graph: Graph, args: Any) -> Any:
+        self.clock.now += 0.25
+        return super().load(artifacts, graph, args)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of a process in which no compiler was started yet."""
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    _restart(monkeypatch)
+    return clock
+
+
+def _restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = CompilerStarts()
+    for module in ("executable", "general_executable"):
+        monkeypatch.setattr(f"fusioncache.cache.{module}.process_starts", lambda: new)
+
+
+def _seconds(process: Process) -> list[float]:
+    return [function.seconds for _, function in process.built]
+
+
+def test_a_start_is_part_of_no_compile_and_of_no_entry(clock, tmp_path):
+    process = Process(tmp_path, Slow(clock))
+    process.run(make_region(), X, Y)
+    (entry,) = process.cache.store.entries()
+    assert (entry.seconds, _seconds(process)) == (0.5, [0.5])
+    assert process.ledger.stats().start_seconds == {"torch": 12.0}
+    process.run(make_unary_region(), X)  # it was started before
+    assert _seconds(process) == [0.5, 0.5] and process.ledger.stats().start_seconds == {"torch": 12.0}
+    assert process.ledger.phases().starting == 12.0
+
+
+def test_what_loads_everything_starts_nothing(clock, tmp_path, monkeypatch):
+    Process(tmp_path, Slow(clock)).run(make_region(), X, Y)
+    _restart(monkeypatch)
+    second = Process(tmp_path, Slow(clock))
+    second.run(make_region(), X, Y)
+    assert (second.told, _seconds(second), second.took) == ([True], [0.25], [0.5])
+    assert second.ledger.stats().start_seconds == {} and second.ledger.phases().starting is None
+
+
+def test_what_is_compiled_for_any_sizes_is_not_charged_for_it_either(clock):
+    told: list[tuple[str, float]] = []
+    builder = GeneralBuilder(Slow(clock), on_start=lambda title, seconds: told.append((title, seconds)))
+
+    class General:
+        graph = make_unary_region()
+
+    built = builder.build(General(), [X], ())  # type: ignore[arg-type]
+    assert (built.seconds, told) == (0.5, [("torch", 12.0)])
+
+
+def test_each_type_of_device_is_started_by_itself():
+    asked: list[str] = []
+
+    class Asked(Eager):
+        def start(self, device: str) -> None:
+            asked.append(device)
+
+    starts = CompilerStarts()
+    for device in ("cpu", "cuda", "cpu"):
+        starts.start(Asked(), make_unary_region(device=device), lambda *_: None)
+    assert asked == ["cpu", "cuda"]
+    assert (device_of(make_unary_region()), device_of(make_unary_region(device="cuda"))) == ("cpu", "cuda")
+
+
+def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
+    tried: list[str] = []
+
+    class Failing(Eager):
+        def start(self, device: str) -> None:
+            tried.append(device)
+            raise OSError("no compiler")
+
+    starts, told = CompilerStarts(lambda: 1.0), list[tuple[str, float]]()
+    for _ in range(2):
+        assert starts.start(Failing(), make_unary_region(), lambda *of: told.append(of)) == 0.0
+    assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
+
+
+def test_a_thread_that_waits_for_a_start_is_not_charged_for_it_and_does_not_count_it():
+    clock, begun, go = Clock(), threading.Event(), threading.Event()
+
+    class Waiting(Eager):
+        def start(self, device: str) -> None:
+            begun.set()
+            assert go.wait(30)
+            clock.now += 12.0
+
+    starts, told, took = CompilerStarts(clock), list[float](), list[float]()
+
+    def start() -> None:
+        took.append(starts.start(Waiting(), make_unary_region(), lambda _, seconds: told.append(seconds)))
+
+    first = threading.Thread(target=start)
+    first.start()
+    assert begun.wait(30)
+    second = threading.Thread(target=start)
+    second.start()
+    while not second.is_alive():
+        pass
+    go.set()
+    first.join(30)
+    second.join(30)
+    assert told == [12.0] and 12.0 in took and set(took) <= {0.0, 12.0}
+
+
+@pytest.mark.parametrize(
+    ("caches", "graphs", "loaded", "expected"),
+    [
+        (True, False, False, (inductor_start.FIRST_SHARE, inductor_start.AGAIN_SHARE)),
+        (True, False, True, (inductor_start.FIRST_SHARE, inductor_start.AGAIN_SHARE)),
+        (True, True, False, (inductor_start.FIRST_SHARE, inductor_start.AGAIN_SHARE)),
+        (True, True, True, (inductor_start.AGAIN_SHARE, inductor_start.AGAIN_SHARE)),
+        (False, True, True, (inductor_start.FIRST_SHARE, inductor_start.FIRST_SHARE)),
+    ],
+)
+def test_what_thunder_alone_spends_depends_on_torchinductors_own_cache(
+    caches, graphs, loaded, expected, monkeypatch, tmp_path
+):
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    if graphs:
+        (tmp_path / "fxgraph" / "ab").mkdir(parents=True)
+    with config.patch(fx_graph_cache=caches):
+        assert Inductor().alone(1.0, loaded=loaded) == Alone(*expected)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", ["processor", "_subtract"]), ("cuda", ["_transpose"])])
+def test_starting_torchinductor_asks_for_the_processor_and_compiles_one_function(device, expected, monkeypatch):
+    asked: list[str] = []
+    # Before the function is replaced: a module that is imported meanwhile would have the other one for good.
+    for name in (*inductor_start.MODULES, "torch._inductor.codegen.triton", "torch._inductor.codegen.cpp"):
+        importlib.import_module(name)
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: asked.append("processor"))
+    monkeypatch.setattr(
+        "fusioncache.backends.inductor.package.compile_graph", lambda function, *_: asked.append(function.__name__)
+    )
+    Inductor().start(device)
+    assert asked == expected
+
+
+def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    random = torch.random.get_rng_state()
+    Inductor().start("cuda")
+    assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
+
+
+def test_nothing_is_compiled_in_a_mode_that_would_take_part_in_it(monkeypatch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    monkeypatch.setattr("fusioncache.backends.inductor.package.compile_graph", pytest.fail)
+    with TorchDispatchMode():
+        Inductor().start("cuda")
