@@ -174,7 +174,12 @@ def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
 
 
 def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
-    return [_find_module(name) for name in dict.fromkeys((*MODULES, *_modules_of(executors)))]
+    return [_find_module(name) for name in list_names(executors)]
+
+
+def list_names(executors: Iterable[Any]) -> list[str]:
+    """Returns the names of the modules that are looked over whole for a program that these executors take part in."""
+    return list(dict.fromkeys((*MODULES, *_modules_of(executors))))
 
 
 def _find_module(name: str) -> ModuleType:

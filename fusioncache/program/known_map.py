@@ -12,7 +12,7 @@ from typing import Any
 
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.foreign import Foreign
-from fusioncache.program.function_map import watch_thunder, write_thunder
+from fusioncache.program.function_map import list_names, watch_thunder, write_thunder
 from fusioncache.program.records import Record
 from fusioncache.program.snapshot import Snapshot, are_same
 from fusioncache.program.watched_tables import WatchedTables
@@ -29,7 +29,7 @@ class KnownMap:
         names: that were taken over for it.
         own: what was named for it beside these, which were asked before.
         bystanders: as ``Definitions`` had them.
-        executors: that it is for.
+        modules: that it is about, which depend on the executors.
         tables: Thunder's.
     """
 
@@ -39,7 +39,7 @@ class KnownMap:
     names: Snapshot
     own: Snapshot
     bystanders: tuple[Any, ...]
-    executors: tuple[Any, ...]
+    modules: tuple[str, ...]
     tables: WatchedTables
 
     def is_told_by(self, definitions: Definitions) -> bool:
@@ -68,7 +68,8 @@ class MapWriter:
     def write(self, definitions: Definitions, executors: Iterable[Any]) -> str:
         """Returns what ``write_thunder`` does."""
         given, known = tuple(executors), self.known
-        if known is not None and are_same(known.executors, given) and known.is_told_by(definitions):
+        modules = tuple(list_names(given))
+        if known is not None and known.modules == modules and known.is_told_by(definitions):
             self.found = known
             definitions.meet(known.foreign)
             return known.text
@@ -80,5 +81,5 @@ class MapWriter:
             text = write_thunder(definitions, given)
         if noted.record is not None:
             own, bystanders = Snapshot(noted.held, names.snapshot), definitions.bystanders
-            self.found = KnownMap(text, noted.foreign, noted.record, names.snapshot, own, bystanders, given, tables)
+            self.found = KnownMap(text, noted.foreign, noted.record, names.snapshot, own, bystanders, modules, tables)
         return text

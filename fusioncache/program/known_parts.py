@@ -1,28 +1,25 @@
-"""The parts of a key that lasted from one call of a function to the next, and need not be written again.
+"""The parts of a key that lasted from one call to the next, and need not be written again.
 
 Between two calls next to nothing changes but arguments. The model, the options and the state are read anew each time,
 and nothing of them is kept alive. What takes longest is remembered, as it is seen in little time that all of it is as
 it was: what each class is by itself that was met (``known_classes.py``), and the function map (``known_map.py``). What
 a describer learned when these were written it is taught (``records.py``), so that it goes on as if it had written them.
 Where one thing that was looked at is another one (``watched_objects.py``), all of it is written again.
+
+Classes are known to one compiled function: another one has others, and a user's class is kept alive no longer than the
+function. The function map is Thunder's and is known to all functions of the process (``shared_map.py``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
 
-from fusioncache.ir import Key
-from fusioncache.program.class_lines import ClassLines, ClassWriter
-from fusioncache.program.definitions import Definitions
-from fusioncache.program.describe import Describer
-from fusioncache.program.key import Writers, program_key
-from fusioncache.program.known_classes import KnownClass, KnownClasses
-from fusioncache.program.known_map import KnownMap, MapWriter
+from fusioncache.program.known_classes import KnownClass
+from fusioncache.program.known_map import KnownMap
 from fusioncache.program.records import Record
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_objects import WatchedObjects, can_be_watched
@@ -30,7 +27,7 @@ from fusioncache.program.writer import Handler
 
 logger = logging.getLogger("fusioncache")
 
-_PATIENCE = 4
+PATIENCE = 4
 """How many keys in a row something may have changed for until nothing is remembered any more."""
 
 
@@ -82,6 +79,21 @@ class KnownParts:
             logger.info("classes and the function map are described anew for each key", exc_info=True)
             return None
 
+    @classmethod
+    def take_map(cls, found: Mapping[int, KnownClass], known_map: KnownMap, names: WatchedNames) -> KnownParts | None:
+        """Returns the function map alone, with the classes that its text depends on; None if it cannot be compared.
+
+        Args:
+            found: what was learned from each class, by the identities of these.
+            known_map: what was learned from the function map.
+            names: that were taken over for it.
+        """
+        reached = _find_classes(known_map.record, found)
+        if reached is None:
+            return None
+        parts = cls.take({identity: found[identity] for identity in reached}, known_map, names)
+        return parts if parts is not None and parts.map is not None else None
+
     def may_learn_map(self, names: WatchedNames | None) -> bool:
         """Tells whether the function map may be known with these names where it was not with those before."""
         return self.map is not None or self.names is None or names is None or names.snapshot is not self.names.snapshot
@@ -89,65 +101,17 @@ class KnownParts:
 
 def _is_watched(record: Record, known: Mapping[int, KnownClass]) -> bool:
     """Tells whether all is watched that a text depends on, with the classes of which it has the digests."""
+    return _find_classes(record, known) is not None and can_be_watched(record.met)
+
+
+def _find_classes(record: Record, known: Mapping[int, KnownClass]) -> set[int] | None:
+    """Returns the identities of the classes of which a text has the digests; None if one of them is not known."""
     waiting, reached = [each for each, _ in record.classes.values()], set[int]()
     while waiting:
         found = waiting.pop()
         if id(found) not in known:
-            return False
+            return None
         if id(found) not in reached:
             reached.add(id(found))
             waiting += known[id(found)].content.classes
-    return can_be_watched(record.met)
-
-
-@dataclass(slots=True)
-class LastKey:
-    """What is known of the key of a compiled function that was made last.
-
-    Attributes:
-        parts: those that may be the same in the next one; None if nothing is known.
-        made: how many keys were made.
-        vain: for how many in a row something had changed.
-        lines: of its classes; None if they are not known.
-    """
-
-    parts: KnownParts | None = None
-    made: int = 0
-    vain: int = 0
-    lines: ClassLines | None = None
-
-    def make_next(
-        self, names: WatchedNames | None, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Key, Definitions]:
-        """Returns the key of the program for these arguments, and what named the values that it depends on.
-
-        Args:
-            names: that may be taken over; None if there are none.
-            compile_data: as in ``program_key``.
-            args: as in ``program_key``.
-            kwargs: as in ``program_key``.
-
-        Raises:
-            NotKept: as ``program_key`` does.
-        """
-        # Of two threads one has it.
-        before, self.parts = self.parts, None
-        parts = before if before is not None and before.objects.hold() else None
-        # Where only one program is loaded, nobody asks again. Where something changes each time, it is asked in vain.
-        is_learning = self.made > 0 and self.vain < _PATIENCE
-        self.made += 1
-        classes = KnownClasses(parts.classes if parts else {}, is_learning, handlers=parts.handlers if parts else {})
-        definitions = Definitions(Describer(known=classes), names)
-        earlier = definitions.earlier
-        writer = MapWriter(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
-        lines = ClassWriter(self.lines)
-        key = program_key(definitions, compile_data, args, kwargs, Writers(writer.write, lines.write))
-        definitions.describer.end_key()
-        self.lines = lines.last if self.made > 1 else None
-        if parts is not None and writer.found is parts.map:
-            self.parts, self.vain = parts, 0
-        elif is_learning:
-            self.vain += before is not None
-            handlers = definitions.describer.list_handlers()
-            self.parts = KnownParts.take(classes.found, writer.found, earlier, handlers) if earlier else None
-        return key, definitions
+    return reached

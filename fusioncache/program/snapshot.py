@@ -129,6 +129,8 @@ def _open_functions(found: Iterable[FunctionType], known: Mapping[FunctionType, 
     for _ in range(_DEEPEST):
         functions = {each: None for each in found if each not in opened}
         opened.update(functions)
+        for each in functions:
+            each.__annotations__  # noqa: B018  (Python makes a dictionary of them when they are asked for first)
         if not functions:
             return
         beside = _look_at(part for function in functions for part in _list_parts(function))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fusioncache.program.known_parts import LastKey
+from fusioncache.program.last_key import LastKey
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_sizes import has_symbols, vary_sizes
 from fusioncache.trace.lengths import Lengths, note_form

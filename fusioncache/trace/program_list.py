@@ -21,7 +21,7 @@ from weakref import ref
 
 from fusioncache.process import forks
 from fusioncache.program.candidates import Candidate
-from fusioncache.program.known_parts import LastKey
+from fusioncache.program.last_key import LastKey
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.trace.ahead import derive_ahead, is_ahead
 from fusioncache.trace.derivation import Derivation

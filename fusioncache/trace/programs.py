@@ -29,12 +29,12 @@ from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.filling import Identity
-from fusioncache.program.known_parts import LastKey
+from fusioncache.program.last_key import LastKey
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
+from fusioncache.program.shared_map import SharedMap, shared_map_of_process
 from fusioncache.program.text import ProgramText
-from fusioncache.program.watched_names import WatchedNames
 from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
@@ -164,19 +164,6 @@ class ProgramTemplates:
         self.helpers.expect(foresee, handed_over)
 
 
-@dataclass(slots=True)
-class KnownNames:
-    """The names that keys were made of.
-
-    Attributes:
-        watched: those that the next key may be made of; None if none are watched.
-        asked: whether a key was made.
-    """
-
-    watched: WatchedNames | None = None
-    asked: bool = False
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramKeeper:
     """Finds programs in the store of a cache, and keeps them there.
@@ -188,7 +175,7 @@ class ProgramKeeper:
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
         replays: whether a program is made from those at other lengths, where that can be.
-        names: those that keys were made of.
+        shared: what is known of Thunder for all keys.
     """
 
     cache: Cache
@@ -198,7 +185,7 @@ class ProgramKeeper:
     explains: bool
     verifies: bool
     replays: bool = False
-    names: KnownNames = field(default_factory=KnownNames)
+    shared: SharedMap = field(default_factory=shared_map_of_process)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -221,17 +208,16 @@ class ProgramKeeper:
         """
         with self.time("key"):
             last = LastKey() if last is None else last
-            key, definitions = last.make_next(self.names.watched, call.compile_data, call.args, call.kwargs)
-            # Where only one program is loaded, nobody asks for names again.
-            if self.names.asked:
+            last.shared = self.shared
+            key, definitions = last.make_next(self.shared.names, call.compile_data, call.args, call.kwargs)
+            if self.shared.expects_more():
                 self.watch(definitions)
-            self.names.asked = True
             return key, definitions
 
     def watch(self, definitions: Definitions) -> None:
         """Takes note of what names were made of, so that they serve the next key, too, if it still is so then."""
         with without_collector():
-            self.names.watched = definitions.watch()
+            self.shared.watch(definitions)
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

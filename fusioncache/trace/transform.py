@@ -244,6 +244,8 @@ class FusionCache(Transform):
         if not self._untried:
             dynamo_graphs.separate_graphs()
             self.lean.shorten(module)
+            if self.program_keeper:
+                self.program_keeper.shared.compiled += 1
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""

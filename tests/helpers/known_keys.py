@@ -13,7 +13,7 @@ from fusioncache.ir import Key
 from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.known_parts import LastKey
+from fusioncache.program.last_key import LastKey
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.watched_names import WatchedNames
 

@@ -33,7 +33,7 @@ import fusioncache
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import MARK, find_original
-from fusioncache.program.known_parts import LastKey
+from fusioncache.program.last_key import LastKey
 
 
 @pytest.fixture(scope="module", name="few", autouse=True)

@@ -16,10 +16,11 @@ from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, 
 
 import fusioncache
 from fusioncache.ir import Key
-from fusioncache.program import fields
+from fusioncache.program import fields, known_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_parts import KnownParts
+from fusioncache.program.shared_map import shared_map_of_process
 from fusioncache.program.snapshot import Snapshot, are_same
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_tables import WatchedTables
@@ -342,7 +343,16 @@ def test_a_derivation_watches_what_it_named(monkeypatch):
     """The key is made a second time when the program was derived, with the names of the first."""
     taken: list[bool] = []
     own = Snapshot.holds
-    monkeypatch.setattr(Snapshot, "holds", lambda snapshot: taken.append(own(snapshot)) or taken[-1])
+    shared_map_of_process.cache_clear()
+    shared = shared_map_of_process()
+
+    def holds(snapshot: Snapshot) -> bool:
+        is_same = own(snapshot)
+        if shared.names is not None and snapshot is shared.names.snapshot:
+            taken.append(is_same)
+        return is_same
+
+    monkeypatch.setattr(Snapshot, "holds", holds)
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache())
     compiled = jit(torch.nn.Linear(4, 4), transforms=[transform])
@@ -365,6 +375,22 @@ def test_what_changed_between_two_programs_is_named_anew(monkeypatch):
     stored(torch.zeros(3, 4))
     stored(torch.zeros(5, 4))  # which was derived of a Thunder that had another value
     assert (transform.stats().programs_loaded, transform.stats().programs_made) == (1, 5)
+
+
+def test_all_transforms_of_a_process_share_the_function_map(monkeypatch):
+    """It is written for the first two functions, and again once something of Thunder's is another one."""
+    written: list[int] = []
+    own = known_map.write_thunder
+    monkeypatch.setattr(known_map, "write_thunder", lambda *given: written.append(1) or own(*given))
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    shared_map_of_process.cache_clear()
+    for number, is_written in enumerate((True, False, True, False)):
+        transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache())
+        assert transform.program_keeper and transform.program_keeper.shared is shared_map_of_process()
+        with changed(utils, "another", 1) if number > 1 else nullcontext():
+            jit(torch.nn.Linear(4, 11 + number), transforms=[transform])(torch.zeros(3, 4))
+        assert transform.stats().programs_made == 1 and bool(written) is is_written
+        del written[:]
 
 
 def test_names_are_kept_without_what_was_described():
