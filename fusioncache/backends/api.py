@@ -7,7 +7,8 @@ a backend persisted without starting it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,9 @@ from fusioncache.record.savings import Alone
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
+
+Progress = Callable[[int], None]
+"""Is told how many are left to compile."""
 
 GeneralFunction = Callable[[Sequence[Any], Sequence[Value]], Run]
 """What a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
@@ -233,6 +237,16 @@ class Backend(ABC):
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""
         return Compiled(self.compile(graph, args), None, f"backend {self.name} persists nothing")
+
+    @contextmanager
+    def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
+        """Compiles several graphs at once, if that is faster. In the body ``persist`` takes what was compiled.
+
+        Args:
+            graphs: each with arguments.
+            progress: is told how many are left.
+        """
+        yield
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """Makes the function of these artifacts. Nothing is compiled.

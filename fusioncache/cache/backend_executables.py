@@ -302,7 +302,7 @@ class BackendExecutables:
             environment,
             self.ledger.count_unkept,
             read_torch_settings(),
-            helpers=lambda: self._cache.helpers,
+            helpers=lambda: self._cache.helpers or self._cache.batch,
             on_start=self.ledger.count_start,
         )
 

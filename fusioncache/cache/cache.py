@@ -47,6 +47,7 @@ class Cache:
         ledger: counts for all users of this cache.
         ranks: the other processes of a distributed job.
         helpers: the processes that compile for this one, if there are any.
+        batch: compiles for this process itself where there are no such processes, if that pays.
         generals: what was compiled for regions that differ only in sizes.
         first_calls: who called each graph first.
         rejections: the pieces of regions that a compiler rejected, by their skeletons and environments.
@@ -62,6 +63,7 @@ class Cache:
         self._store: Store | None = None
         self.ranks = Ranks()
         self.helpers: Helpers | None = None
+        self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
         self.first_calls = FirstCalls(capacity)
         self.rejections: LruMap[Hashable, RejectedRegion] = LruMap(capacity)

@@ -30,6 +30,31 @@ MOST_EXPECTED = 64
 GONE = Outcome("refused", "nobody wants it any more")
 
 
+class ExpectedAsks:
+    """What the calls of loaded programs may ask for, which is handed over when something turns out to be missing."""
+
+    def __init__(self) -> None:
+        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)
+        self._lock = forks.lock()
+
+    def add(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+        """Adds those of a program: see ``Helpers.expect``."""
+        with self._lock:
+            self._expected.append((asks, handed_over))
+
+    def hand_over(self, hand_over: Callable[[Sequence[Ask]], int]) -> bool:
+        """Hands all over, and returns whether there were any."""
+        with self._lock:
+            expected = [*self._expected]
+            self._expected.clear()
+        try:
+            for asks, handed_over in expected:
+                handed_over(hand_over(asks()))
+        except Exception as error:  # whatever it is, this process compiles for itself
+            logger.info("nothing that was expected is compiled beside", exc_info=error)
+        return bool(expected)
+
+
 class CrewHelpers:
     """The ``Helpers`` of a cache: a crew for its store.
 
@@ -44,7 +69,7 @@ class CrewHelpers:
         self._crew = crew
         self._numbers: dict[Key, int] = {}
         self._asks: dict[int, Ask] = {}
-        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)
+        self._expected = ExpectedAsks()
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
         self._on_start = on_start
@@ -66,20 +91,11 @@ class CrewHelpers:
 
     def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
         """See ``Helpers``."""
-        with self._lock:
-            self._expected.append((asks, handed_over))
+        self._expected.add(asks, handed_over)
 
     def note_missing(self) -> bool:
         """See ``Helpers``."""
-        with self._lock:
-            expected = [*self._expected]
-            self._expected.clear()
-        try:
-            for asks, handed_over in expected:
-                handed_over(self.hand_over(asks()))
-        except Exception as error:  # whatever it is, this process compiles for itself
-            logger.info("nothing that was expected is compiled beside", exc_info=error)
-        return bool(expected)
+        return self._expected.hand_over(self.hand_over)
 
     def is_done(self, key: Key) -> bool:
         """See ``Helpers``."""

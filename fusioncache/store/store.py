@@ -171,6 +171,12 @@ class Store:
             found = self._load(key, backend)
             yield Turn(found, alone, time.perf_counter() - start)
 
+    @contextmanager
+    def take_turn_together(self, key: Key, backend: str) -> Iterator[None]:
+        """Waits until no other process compiles, together with others, what starts with this key. Raises nothing."""
+        with self._flights.take_turn(f"{key.digest}.{backend}-together", COMPILE_SECONDS):
+            yield
+
     def discard(self, key: Key, backend: str, reason: str) -> None:
         """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
         self._journal.count_bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")

@@ -19,13 +19,14 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
-from fusioncache.backends.registry import make_backend
+from fusioncache.backends.registry import make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
 from fusioncache.ir import Bypass, Template
 from fusioncache.precompile.ahead import find_helpers
+from fusioncache.precompile.batch import find_batch_compiler
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.record.ledger import Ledger
@@ -194,8 +195,12 @@ class FusionCache(Transform):
         self._handover = Handover()
         self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
         compiler = "" if self._untried else name_backend(backend)
+        if compiler == "eager" and backend == "auto":
+            warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
         processes = choose_jobs(jobs, "" if when else compiler)
         self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
+        if compiler and self._helpers is None:
+            self._helpers = find_batch_compiler(self.cache, compiler)
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)

@@ -34,7 +34,7 @@ def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
     store = Store.open()
     assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
     store.close()
-    ((kernel, _),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
+    ((kernel, *_),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
     text = get_output("show", "two", "--code")
     assert f"# kernels.cpp\n// {kernel}\n" in text
     assert 'extern "C"' in text
@@ -68,10 +68,12 @@ def test_a_hostile_signature_is_refused(name):
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"format": value} for value in (1, 3, None)),
+        *({"format": value} for value in (2, 4, None)),
         *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
-        *({"kernels": [[name, "0"]]} for name in ("torch", "call", "a.b", [])),
-        *({"kernels": 5}, {"kernels": {"ab": 1}}, {"kernels": [["k", "0"], ["k", "0"]]}),
+        *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
+        *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),
+        *({"kernels": 5}, {"kernels": {"ab": 1}}, {"kernels": [["k", 0, "kernel"], ["k", 0, "kernel"]]}),
+        *({"libraries": 5}, {"libraries": []}, {"libraries": ["0"]}),
     ],
     ids=str,
 )
@@ -98,9 +100,9 @@ def test_missing_cut_and_altered_artifacts_are_refused(name):
 
 def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path):
     for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
-        kernels = [["k", hashlib.sha256(library).hexdigest()]]
+        kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
         wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
-        fields = {"kernels": kernels, "wrapper": hashlib.sha256(wrapper).hexdigest()}
+        fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
         artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
         with pytest.raises(ValueError, match="does not load"):
             Inductor(scratch=tmp_path).load(changed(artifacts, fields), *CASES["two"]())

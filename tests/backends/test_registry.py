@@ -41,10 +41,11 @@ def test_what_an_unknown_backend_persisted_is_not_described():
 def test_the_best_backend_is_the_first_without_a_problem(monkeypatch):
     assert problem("nvfuser", "cpu") and problem("eager", "cpu") is None
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert (problem("inductor", "cpu"), best_backend("cpu")) == (
-        "there is no C++ compiler: install g++ or clang++",
-        "eager",
-    )
+    monkeypatch.delenv("CXX", raising=False)
+    advice = "install one (apt install g++), or set CXX to one"
+    assert (problem("inductor", "cpu"), best_backend("cpu")) == (f"there is no C++ compiler: {advice}", "eager")
+    monkeypatch.setenv("CXX", "g++-99")
+    assert problem("inductor", "cpu") == f"there is no C++ compiler 'g++-99', which CXX names: {advice}"
     monkeypatch.setattr("shutil.which", lambda name: name)
     assert best_backend("cpu") == "inductor"
 

@@ -14,22 +14,29 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fusioncache.backends.api import Description, Source
+from fusioncache.backends.inductor.joined_kernels import ENTRY
 from fusioncache.backends.inductor.language import RESERVED
-from fusioncache.backends.inductor.package import ENTRY
+from fusioncache.backends.inductor.package import Package
 from fusioncache.ir import Graph
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process import forks
 
-FORMAT = 2
+FORMAT = 3
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
 _SOURCE = "kernels.cpp"
 """The kernels' C++, for people: it is in no digest, and loading does not look at it."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_MOST_LOADED = 64
+"""Of how many libraries the bytes are held, so that they are loaded once."""
+
+type Place = tuple[int, str]
+"""The number of a kernel's library, and its name in there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +47,43 @@ class Signature:
         inputs: dtype, sizes and strides of each argument.
         outputs: how many there are.
         threads: among which the code divides its work.
-        kernels: name and digest of each.
+        kernels: name and place of each.
+        libraries: the digest of each.
         wrapper: its digest.
     """
 
     inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     outputs: int
     threads: int
-    kernels: tuple[tuple[str, str], ...]
+    kernels: tuple[tuple[str, Place], ...]
+    libraries: tuple[str, ...]
     wrapper: str
 
 
-def pack(
-    wrapper: str, libraries: Mapping[str, bytes], source: str, outputs: int, args: Sequence[Any]
-) -> dict[str, bytes]:
+def pack(package: Package, args: Sequence[Any]) -> dict[str, bytes]:
     """Makes the artifacts of compiled code.
 
     Args:
-        wrapper: the text.
-        libraries: of the kernels that it calls, by their names.
-        source: of these kernels, if there is any.
-        outputs: how many it returns.
+        package: the code.
         args: that it was compiled for.
     """
     import torch
 
-    text = wrapper.encode()
+    text = package.wrapper.encode()
+    libraries = list(dict.fromkeys(kernel.library for kernel in package.kernels.values()))
+    places = {name: [libraries.index(kernel.library), kernel.name] for name, kernel in package.kernels.items()}
     signature = {
         "format": FORMAT,
         "inputs": _describe_arguments(args),
-        "outputs": outputs,
+        "outputs": package.outputs,
         "threads": torch.get_num_threads(),
-        "kernels": [[name, _digest(library)] for name, library in libraries.items()],
+        "kernels": [[name, *place] for name, place in places.items()],
+        "libraries": [_digest(library) for library in libraries],
         "wrapper": _digest(text),
     }
-    files = {_KERNEL.format(number): library for number, library in enumerate(libraries.values())}
-    if source:
-        files[_SOURCE] = source.encode(errors="replace")
+    files = {_KERNEL.format(number): library for number, library in enumerate(libraries)}
+    if package.source:
+        files[_SOURCE] = package.source.encode(errors="replace")
     return {_SIGNATURE: encode(signature), _WRAPPER: text, **files}
 
 
@@ -89,9 +96,14 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
     if _SIGNATURE not in artifacts:
         raise ValueError(f"artifacts without {_SIGNATURE}")
     body = decode(artifacts[_SIGNATURE], "signature", format=FORMAT)
-    inputs, outputs, threads, kernels, wrapper = body.fields("inputs", "outputs", "threads", "kernels", "wrapper")
+    names_of_fields = "inputs", "outputs", "threads", "kernels", "libraries", "wrapper"
+    inputs, outputs, threads, kernels, libraries, wrapper = body.fields(*names_of_fields)
+    digests = tuple(digest.text() for digest in libraries.items())
     arguments = (argument.items(3) for argument in inputs.items())
-    named = tuple((name.text(_NAME), digest.text()) for name, digest in (kernel.items(2) for kernel in kernels.items()))
+    named = tuple(
+        (name.text(_NAME), (library.integer(0, len(digests) - 1), function.text(_NAME)))
+        for name, library, function in (kernel.items(3) for kernel in kernels.items())
+    )
     names = {name for name, _ in named}
     if len(names) != len(named) or RESERVED & names:
         raise ValueError("a signature with kernels of reserved names, or of one name")
@@ -100,18 +112,19 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
         outputs.integer(),
         threads.integer(),
         named,
+        digests,
         wrapper.text(),
     )
 
 
-def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes, dict[str, bytes]]:
-    """Returns the wrapper, and the library of each kernel by its name.
+def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes, list[bytes]]:
+    """Returns the wrapper, and the libraries.
 
     Raises:
         ValueError: if one is missing or damaged.
     """
-    names = ((name, _KERNEL.format(number), digest) for number, (name, digest) in enumerate(signature.kernels))
-    libraries = {name: _read_whole(artifacts, file, digest) for name, file, digest in names}
+    files = ((_KERNEL.format(number), digest) for number, digest in enumerate(signature.libraries))
+    libraries = [_read_whole(artifacts, file, digest) for file, digest in files]
     return _read_whole(artifacts, _WRAPPER, signature.wrapper), libraries
 
 
@@ -182,21 +195,42 @@ _ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 _loading = forks.lock()
 
 
-def load_libraries(libraries: Mapping[str, bytes], scratch: Path | None) -> dict[str, Any]:
-    """Loads the kernel of each library. That needs files, which are there just for that moment.
+def load_kernels(signature: Signature, libraries: Sequence[bytes], scratch: Path | None) -> dict[str, Any]:
+    """Loads the kernels of libraries, by the names that the wrapper has for them.
 
     Raises:
         ImportError: if one does not load.
     """
-    if not libraries:
-        return {}
+    modules = [load_module(library, scratch) for library in libraries]
+    return {name: find_kernel(modules[number], function) for name, (number, function) in signature.kernels}
+
+
+@lru_cache(_MOST_LOADED)
+def load_module(library: bytes, scratch: Path | None) -> Any:
+    """Loads a library, once for all regions that have a kernel in it. Its file is there just for that moment.
+
+    Raises:
+        ImportError: if it does not load.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fusioncache-", dir=scratch))
     try:
-        return {name: load_library(library, folder) for name, library in libraries.items()}
+        return load_library(library, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():  # where files in use cannot be removed
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def find_kernel(module: Any, name: str) -> Any:
+    """Returns a kernel of a library.
+
+    Raises:
+        ImportError: if it has none of this name.
+    """
+    kernel = getattr(module, name, None)
+    if kernel is None:
+        raise ImportError("no kernel in it")
+    return kernel
 
 
 def load_library(library: bytes, folder: Path) -> Any:
@@ -216,7 +250,4 @@ def load_library(library: bytes, folder: Path) -> Any:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         sys.modules.pop(name, None)  # where such a module enters itself
-    kernel = getattr(module, ENTRY, None)
-    if kernel is None:
-        raise ImportError("no kernel in it")
-    return kernel
+    return module

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import shutil
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.api import Backend, Compiled, CompiledGeneral, Description, GeneralFunction, Run
+from fusioncache.backends.api import Backend, Compiled, CompiledGeneral, Description, GeneralFunction, Progress, Run
 from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
@@ -19,6 +22,17 @@ from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
 from fusioncache.record.savings import Alone
+
+if TYPE_CHECKING:
+    from fusioncache.backends.inductor.package import Package
+
+logger = logging.getLogger("fusioncache")
+
+_COMPILER = "clang++" if sys.platform == "darwin" else "g++"
+"""The C++ compiler that TorchInductor runs if the variable ``CXX`` names none."""
+_MOST_ALONE = 5
+"""How many regions are compiled alone with all headers, each a second more than with headers that were compiled before.
+That takes five seconds, which TorchInductor spends from then on."""
 
 
 class Inductor(Backend):
@@ -43,14 +57,18 @@ class Inductor(Backend):
         super().__init__(fold=fold)
         self._mode = mode
         self._scratch = scratch
+        self._alone = 0
+        # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
+        self._together: dict[tuple[Graph, Hashable], Package] = {}
 
     @classmethod
     def problem(cls, device: str) -> str | None:
         """See ``Backend``."""
-        compilers = (os.environ.get("CXX"), "g++", "clang++")
-        if device == "cuda" or any(shutil.which(name) for name in compilers if name):
+        compiler = os.environ.get("CXX", _COMPILER)
+        if device == "cuda" or shutil.which(compiler):
             return None
-        return "there is no C++ compiler: install g++ or clang++"
+        named = f" {compiler!r}, which CXX names" if "CXX" in os.environ else ""
+        return f"there is no C++ compiler{named}: install one (apt install g++), or set CXX to one"
 
     def options(self) -> Mapping[str, Option]:
         """See ``Backend``."""
@@ -169,9 +187,29 @@ class Inductor(Backend):
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import persist
+        from fusioncache.backends.inductor.persistence import package_together, persist
 
-        return persist(self, graph, args, self._mode)
+        package = self._together.pop((graph, self.layout(args)), None)
+        if package is None and self._alone < _MOST_ALONE:
+            self._alone += 1
+            package = package_together([(graph, args)], self._mode, self._scratch, lambda left: None).get(0)
+        return persist(self, graph, args, self._mode, package)
+
+    @contextmanager
+    def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
+        """See ``Backend``. One run of the C++ compiler compiles the kernels of all."""
+        from fusioncache.backends.inductor.persistence import package_together
+
+        try:
+            packages = package_together(graphs, self._mode, self._scratch, progress)
+        except Exception as error:  # each is compiled alone
+            logger.info("regions are not compiled together", exc_info=error)
+            packages = {}
+        self._together = {(graphs[n][0], self.layout(graphs[n][1])): package for n, package in packages.items()}
+        try:
+            yield
+        finally:
+            self._together = {}
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``.

@@ -15,7 +15,7 @@ from typing import Any
 from fusioncache.backends.api import CompiledGeneral, GeneralFunction, NotGeneral, NotPersistable, Run
 from fusioncache.backends.inductor.artifacts import (
     check_arguments_of_any_size,
-    load_libraries,
+    load_kernels,
     pack,
     read_signature,
     unpack,
@@ -67,7 +67,9 @@ def load_general(
     wrapper, libraries = unpack(artifacts, signature)
     conditions = _read_conditions(artifacts, signature.wrapper, carried)
     try:
-        run = define(check_wrapper(wrapper.decode(), libraries), load_libraries(libraries, scratch))
+        run = define(
+            check_wrapper(wrapper.decode(), dict(signature.kernels)), load_kernels(signature, libraries, scratch)
+        )
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
     return partial(_fit, carried, mode, run, conditions)
@@ -86,13 +88,13 @@ def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value
         raise NotPersistable("outputs of TorchInductor's own")
     conditions = [*_write_layouts(layouts), *symbols.guards()]
     _check_conditions(conditions, carried)
-    run = define(package.code, package.kernels)
+    run = define(package.code, package.functions)
     run([*args, *values])  # what cannot run shows here
     return CompiledGeneral(partial(_fit, carried, mode, run, conditions), _pack(package, conditions, args), None)
 
 
 def _pack(package: Package, conditions: Sequence[str], args: Sequence[Any]) -> Mapping[str, bytes]:
-    artifacts = pack(package.wrapper, package.libraries, package.source, package.outputs, args)
+    artifacts = pack(package, args)
     wrapper = read_signature(artifacts).wrapper
     return {**artifacts, _CONDITIONS: encode({"format": FORMAT, "wrapper": wrapper, "conditions": conditions})}
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from fusioncache.backends.api import NotPersistable
+from fusioncache.backends.inductor.joined_kernels import Kernel, read_kernel
 from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, check_wrapper
-
-ENTRY = "kernel"
-"""What TorchInductor calls the module in each library, and the function in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +20,49 @@ class Package:
     Attributes:
         wrapper: the function that calls the kernels, as text.
         code: the same, compiled.
-        kernels: that the wrapper calls, by name.
-        libraries: that the kernels are in, by the same names.
+        kernels: that the wrapper calls, by the names that it has for them.
         source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
         outputs: how many the wrapper returns.
     """
 
     wrapper: str
     code: CodeType
-    kernels: Mapping[str, Any]
-    libraries: Mapping[str, bytes]
+    kernels: Mapping[str, Kernel]
     source: str
     outputs: int
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The kernels' functions, by the same names."""
+        return {name: kernel.function for name, kernel in self.kernels.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph that TorchInductor wrote code for. Of its kernels some may not be compiled yet.
+
+    Attributes:
+        wrapper: as in ``Package``.
+        code: the same.
+        functions: what the wrapper calls, by name: compiled kernels, and collected ones.
+        source: as in ``Package``.
+        outputs: the same.
+    """
+
+    wrapper: str
+    code: CodeType
+    functions: Mapping[str, Any]
+    source: str
+    outputs: int
+
+    def pack(self) -> Package:
+        """Returns the package. A kernel that was collected and not compiled is compiled alone.
+
+        Raises:
+            NotPersistable: if a kernel is in no library.
+        """
+        kernels = {name: read_kernel(function) for name, function in self.functions.items()}
+        return Package(self.wrapper, self.code, kernels, self.source, self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +91,15 @@ def fake(args: Sequence[Any]) -> Fakes:
 
 def make_package(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Package:
     """Compiles, for such arguments, a function of torch operations that returns a list of tensors."""
+    return lower(function, fakes, mode).pack()
+
+
+def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Lowered:
+    """Has TorchInductor write code for a function of torch operations, and compile kernels that are not collected.
+
+    Raises:
+        NotPersistable: if the code could not be kept.
+    """
     compiled = compile_graph(function, fakes, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
@@ -74,13 +111,12 @@ def make_package(function: Callable[..., Any], fakes: Fakes, mode: str | None) -
     wrapper, outputs = read_wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
-    kernels = {
+    functions = {
         name: values[name] for name in _names_of_calls(wrapper) if name not in TORCH_FUNCTIONS and name in values
     }
-    code = check_wrapper(wrapper, kernels)
+    code = check_wrapper(wrapper, functions)
     check_operations(values.get(EXTERNAL))
-    libraries = {name: _library(kernel) for name, kernel in kernels.items()}
-    return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
+    return Lowered(wrapper, code, functions, _cpp(source, functions), outputs)
 
 
 def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Any:
@@ -127,14 +163,6 @@ def check_operations(external: Any) -> None:
         getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
     ):
         raise NotPersistable("an operation that was replaced")
-
-
-def _library(kernel: Any) -> bytes:
-    """Reads the library that a kernel was loaded from."""
-    path = getattr(getattr(kernel, "__self__", None), "__file__", None)
-    if path is None or getattr(kernel, "__name__", None) != ENTRY:
-        raise NotPersistable("a kernel that is in no library")
-    return Path(path).read_bytes()
 
 
 def read_wrapper(source: str) -> tuple[str, int]:

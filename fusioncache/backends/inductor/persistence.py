@@ -5,29 +5,50 @@ Kernels read memory as it lies there, and only ever that: what they are not for 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, NotPersistable, NotPersistableNow, Run
-from fusioncache.backends.inductor.artifacts import check_arguments, load_libraries, pack, read_signature, unpack
+from fusioncache.backends.api import Backend, Compiled, NotPersistable, NotPersistableNow, Progress, Run
+from fusioncache.backends.inductor.artifacts import (
+    check_arguments,
+    find_kernel,
+    load_kernels,
+    load_module,
+    pack,
+    read_signature,
+    unpack,
+)
+from fusioncache.backends.inductor.joined_kernels import CollectedKernel, Kernel, collect_kernels, compile_joined
 from fusioncache.backends.inductor.language import check_wrapper, define
-from fusioncache.backends.inductor.package import fake, make_package
+from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
 from fusioncache.ir import Graph, TensorType
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 
+logger = logging.getLogger("fusioncache")
+
 _ELSEWHERE = "a tensor that is not on the CPU"
 
 
-def persist(backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None) -> Compiled:
+def persist(
+    backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None, package: Package | None = None
+) -> Compiled:
     """Compiles a graph and gives the artifacts to load it from, or the reason why there are none.
+
+    Args:
+        backend: compiles where code cannot be persisted.
+        graph: to be computed.
+        args: that it is for.
+        mode: as for ``torch.compile``.
+        package: the code, if it was compiled together with that of other graphs.
 
     Raises:
         Exception: whatever ``backend`` raises, which compiles where code cannot be persisted.
     """
     try:
-        run, artifacts = _compile(backend, graph, args, mode)
+        run, artifacts = _compile(backend, graph, args, mode, package)
         return Compiled(run, artifacts, None)
     except NotPersistable as refusal:
         reason, lasting = str(refusal), not isinstance(refusal, NotPersistableNow)
@@ -49,25 +70,71 @@ def load(
     check_arguments(signature, graph, args)
     wrapper, libraries = unpack(artifacts, signature)
     try:
-        run = define(check_wrapper(wrapper.decode(), libraries), load_libraries(libraries, scratch))
+        run = define(
+            check_wrapper(wrapper.decode(), dict(signature.kernels)), load_kernels(signature, libraries, scratch)
+        )
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
     return guard_plain(run, args, lambda args: backend.compile(graph, args))
 
 
-def _compile(backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None) -> tuple[Run, Mapping[str, bytes]]:
+def package_together(
+    graphs: Sequence[tuple[Graph, Sequence[Any]]], mode: str | None, scratch: Path | None, progress: Progress
+) -> dict[int, Package]:
+    """Compiles graphs, each for arguments of its own, with one run of the C++ compiler.
+
+    Returns:
+        the code of those that can be persisted, by their position.
+    """
+    lowered: dict[int, Lowered] = {}
+    with collect_kernels():
+        for number, (graph, args) in enumerate(graphs):
+            progress(len(graphs) - number)
+            try:
+                lowered[number] = _lower(graph, args, mode)
+            except Exception as error:  # it comes again when the graph is compiled by itself
+                logger.info("a region is not compiled together with others", exc_info=error)
+        progress(0)
+        _compile_kernels(list(lowered.values()), scratch)
+    return {number: one.pack() for number, one in lowered.items()}
+
+
+def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
+    """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on."""
+    functions = [function for one in lowered for function in one.functions.values()]
+    kernels = [one for one in functions if isinstance(one, CollectedKernel) and one.compiled is None]
+    if not kernels:
+        return
+    try:
+        library, names = compile_joined(kernels)
+        module = load_module(library, scratch)
+        compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
+    except Exception as error:
+        logger.info("kernels are not compiled together", exc_info=error)
+        return
+    for kernel, one in zip(kernels, compiled, strict=True):
+        kernel.compiled = one
+
+
+def _lower(graph: Graph, args: Sequence[Any], mode: str | None) -> Lowered:
     from fusioncache.backends.bound_symbols import bind, torch_function
 
     refuse_unpersistable(graph, args)
     bound = bind(graph)
     function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-    package = make_package(function, fake(args), mode)
+    return lower(function, fake(args), mode)
+
+
+def _compile(
+    backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None, package: Package | None
+) -> tuple[Run, Mapping[str, bytes]]:
+    refuse_unpersistable(graph, args)
+    package = package or _lower(graph, args, mode).pack()
     if package.outputs != len(graph.outputs):
         raise NotPersistable("outputs of TorchInductor's own")
-    run = define(package.code, package.kernels)
+    run = define(package.code, package.functions)
     run(args)  # what cannot run shows here
-    artifacts = pack(package.wrapper, package.libraries, package.source, package.outputs, args)
-    return guard_plain(run, args, lambda args: backend.compile(graph, args)), artifacts
+    return guard_plain(run, args, lambda args: backend.compile(graph, args)), pack(package, args)
 
 
 def refuse_unpersistable(graph: Graph, args: Sequence[Any]) -> None:

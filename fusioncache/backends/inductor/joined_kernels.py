@@ -1,0 +1,245 @@
+"""Kernels of several regions, compiled by the C++ compiler in one go.
+
+TorchInductor runs the compiler once for each kernel. Most of that is headers: two seconds compile one kernel, or all of
+a model's. So kernels are collected as sources, and become one library with a function for each. The functions are the
+same texts, compiled with the same options. These allow no rounding that the text does not have, so that the bits do not
+depend on what else is in the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from fusioncache.backends.api import NotPersistable
+
+ENTRY = "kernel"
+"""What TorchInductor calls the module in each library, and the function in it."""
+_INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
+_FUNCTION = re.compile(r'extern "C"\s+void\s+kernel\(')
+_DIRECTIVE = re.compile(r"^\s*#\s*(?!pragma\b)", re.MULTILINE)
+_NAME = "kernel_{}"
+
+_BINDINGS = """
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <cstdlib>
+#include <sstream>
+
+static void* (*address_of)(PyObject* tensor);
+
+template <typename T> static inline T parse(PyObject* args, size_t n) {
+    static_assert(std::is_pointer_v<T>, "an argument is a pointer or a number");
+    return static_cast<T>(address_of(PyTuple_GET_ITEM(args, n)));
+}
+template <> inline int64_t parse<int64_t>(PyObject* args, size_t n) {
+    auto result = PyLong_AsSsize_t(PyTuple_GET_ITEM(args, n));
+    if (result == -1 && PyErr_Occurred()) throw std::runtime_error("expected int arg");
+    return result;
+}
+template <> inline float parse<float>(PyObject* args, size_t n) {
+    auto result = PyFloat_AsDouble(PyTuple_GET_ITEM(args, n));
+    if (result == -1.0 && PyErr_Occurred()) throw std::runtime_error("expected float arg");
+    return static_cast<float>(result);
+}
+static PyObject* call(PyObject* args, Py_ssize_t count, void (*kernel)(PyObject*)) {
+    try {
+        if (!PyTuple_CheckExact(args) || PyTuple_GET_SIZE(args) != count)
+            throw std::runtime_error("another number of arguments");
+        kernel(args);
+        Py_RETURN_NONE;
+    } catch (std::exception const& e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+    } catch (...) {
+        PyErr_SetString(PyExc_RuntimeError, "unhandled error");
+    }
+    return nullptr;
+}
+"""
+"""What TorchInductor writes behind each kernel, for many: how Python calls them."""
+
+_CALL = """static PyObject* call_{number}(PyObject* self, PyObject* args) {{
+    return call(args, {count}, [](PyObject* args) {{ {name}({arguments}); }});
+}}
+"""
+
+_MODULE = """
+static PyMethodDef methods[] = {{{methods}, {{NULL, NULL, 0, NULL}}}};
+static struct PyModuleDef module_ = {{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, methods}};
+
+PyMODINIT_FUNC PyInit_kernel(void) {{
+    const char* text = std::getenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR");
+    if (!text) {{
+        PyErr_SetString(PyExc_RuntimeError, "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR must be set");
+        return nullptr;
+    }}
+    uintptr_t address = 0;
+    std::istringstream(text) >> address;
+    address_of = reinterpret_cast<decltype(address_of)>(address);
+    return PyModule_Create(&module_);
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled kernel.
+
+    Attributes:
+        function: itself.
+        library: that it is in.
+        name: of the function in the library.
+    """
+
+    function: Any
+    library: bytes
+    name: str = ENTRY
+
+
+@dataclass(eq=False, slots=True)
+class CollectedKernel:
+    """A kernel that is to be compiled together with others. TorchInductor's modules keep it in a kernel's place.
+
+    Attributes:
+        types: of its arguments, in C++.
+        source: as TorchInductor wrote it.
+        compiled: what it became; None before that.
+    """
+
+    types: tuple[str, ...]
+    source: str
+    compiled: Kernel | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the kernel, which others may do that TorchInductor gives the same module."""
+        return self.finish().function(*args)
+
+    def finish(self) -> Kernel:
+        """Returns the kernel as it was compiled with others, or else in a library of its own."""
+        if self.compiled is None:
+            from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+            self.compiled = read_kernel(CppPythonBindingsCodeCache.load_pybinding(list(self.types), self.source))
+        return self.compiled
+
+
+def read_kernel(function: Any) -> Kernel:
+    """Returns a kernel that TorchInductor compiled, with the library that it was loaded from.
+
+    Raises:
+        NotPersistable: if it is in none.
+    """
+    if isinstance(function, CollectedKernel):
+        return function.finish()
+    path = getattr(getattr(function, "__self__", None), "__file__", None)
+    if path is None or getattr(function, "__name__", None) != ENTRY:
+        raise NotPersistable("a kernel that is in no library")
+    return Kernel(function, Path(path).read_bytes())
+
+
+@contextmanager
+def collect_kernels() -> Iterator[None]:
+    """Has TorchInductor compile no kernel in the body: where one belongs there is a ``CollectedKernel``.
+
+    What the compiler makes for each kind of vector is tried in this process, and not each time in one that imports
+    torch first. That the processor has the kind is known already, and that the compiler knows it shows as before.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    compile_ = AsyncCompile.cpp_pybinding
+
+    def collect(self: Any, types: Sequence[str], source: str) -> Any:
+        return CollectedKernel(tuple(types), source) if _can_join(source) else compile_(self, types, source)
+
+    with (
+        compile_lock,  # so that it is for this thread alone
+        mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
+        mock.patch.object(VecISA, "check_build", _check),
+    ):
+        yield
+
+
+def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]]:
+    """Returns a library with these kernels, and the name of each in it.
+
+    Raises:
+        Exception: whatever TorchInductor raises if the compiler fails.
+    """
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    options = CppTorchDeviceOptions(vec_isa=pick_vec_isa(), device_type="cpu", include_pytorch=False, shared=True)
+    with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
+        source = Path(folder, "joined.cpp")
+        source.write_text(_join(kernels))
+        builder = CppBuilder(name="joined", sources=str(source), BuildOption=options, output_dir=folder)
+        try:
+            builder.build()
+        except Exception:
+            _forget_vectors()
+            raise
+        return Path(builder.get_target_file_path()).read_bytes(), [_NAME.format(n) for n in range(len(kernels))]
+
+
+def _can_join(source: str) -> bool:
+    """Tells whether a kernel's source is one function behind the known header, so that others can stand beside it."""
+    rest = source.replace(_INCLUDE, "", 1)
+    return _INCLUDE in source and len(_FUNCTION.findall(rest)) == 1 and _DIRECTIVE.search(rest) is None
+
+
+def _join(kernels: Sequence[CollectedKernel]) -> str:
+    texts, calls, methods = [_INCLUDE], [], []
+    for number, kernel in enumerate(kernels):
+        name = _NAME.format(number)
+        function = _FUNCTION.sub(f'extern "C" void {name}(', kernel.source.replace(_INCLUDE, "", 1))
+        texts.append(f"namespace of_{name} {{\n{function}\n}}\n")
+        arguments = ", ".join(
+            f"parse<{type_.replace('const ', '')}>(args, {n})" for n, type_ in enumerate(kernel.types)
+        )
+        calls.append(
+            _CALL.format(number=number, count=len(kernel.types), name=f"of_{name}::{name}", arguments=arguments)
+        )
+        methods.append(f'{{"{name}", call_{number}, METH_VARARGS, ""}}')
+    return "\n".join([*texts, _BINDINGS, *calls, _MODULE.format(methods=", ".join(methods))])
+
+
+def _check(isa: Any, code: str) -> bool:
+    """Does as ``VecISA.check_build``, and loads what was compiled into this process.
+
+    The common check compiles the header of all kernels. The joined library has that header, so it is the check.
+    """
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+
+    if code == type(isa)._avx_code:
+        return True
+    with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
+        source = Path(folder, "check.cpp")
+        source.write_text(code)
+        options = CppTorchOptions(vec_isa=isa, warning_all=False)
+        builder = CppBuilder("check", [str(source)], options, folder)
+        try:
+            builder.build()
+            ctypes.CDLL(builder.get_target_file_path())
+        except Exception:
+            return False
+    return True
+
+
+def _forget_vectors() -> None:
+    """Has TorchInductor try each kind of vector again, in its own way."""
+    from torch._inductor import cpu_vec_isa
+
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    for kind in {type(isa) for isa in cpu_vec_isa.supported_vec_isa_list} | {cpu_vec_isa.VecISA}:
+        for member in vars(kind).values():
+            if hasattr(member, "cache_clear"):
+                member.cache_clear()

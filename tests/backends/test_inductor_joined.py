@@ -1,0 +1,121 @@
+"""Kernels of several regions from one run of the C++ compiler: the bits are those of each compiled alone."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+from inductor_artifacts import CASES, artifacts_of, digest, made
+
+from fusioncache.backends.api import Compiled
+from fusioncache.backends.inductor import joined_kernels, persistence
+from fusioncache.backends.inductor.backend import Inductor
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+JOINED = ("float32", "bfloat16", "small", "mask", "products", "views")
+
+
+@contextmanager
+def counted(fail: bool = False) -> Iterator[list[str]]:
+    """Lists the names of what the C++ compiler builds in the body."""
+    from torch._inductor.cpp_builder import CppBuilder
+
+    build, names = CppBuilder.build, list[str]()
+
+    def count(self: CppBuilder) -> None:
+        names.append(self._name)
+        if fail and self._name == "joined":
+            raise RuntimeError("no memory for the compiler")
+        build(self)
+
+    with mock.patch.object(CppBuilder, "build", count):
+        yield names
+
+
+def persist_together(backend: Inductor, left: Callable[[int], None] = lambda left: None) -> dict[str, Compiled]:
+    from torch._inductor.codecache import PyCodeCache
+
+    PyCodeCache.cache_clear()
+    cases = {name: CASES[name]() for name in JOINED}
+    with backend.compiled_together(list(cases.values()), left):
+        return {name: backend.persist(*case) for name, case in cases.items()}
+
+
+def test_one_run_of_the_compiler_makes_the_bits_of_each_alone(tmp_path):
+    told: list[int] = []
+    with counted() as names:
+        together = persist_together(Inductor(), told.append)
+    assert names.count("joined") == 1 and told == [6, 5, 4, 3, 2, 1, 0]
+    libraries = {artifacts["kernel-0.so"] for one in together.values() if "kernel-0.so" in (artifacts := one.artifacts)}
+    assert len(libraries) == 1
+    for name, compiled in together.items():
+        graph, args = CASES[name]()
+        alone = made(name)
+        assert artifacts_of(alone).get("kernel-0.so") not in libraries
+        expected = digest(Inductor().compile(graph, args)(args))
+        loaded = Inductor(scratch=tmp_path).load(artifacts_of(compiled), graph, args)
+        assert digest(compiled.run(args)) == digest(loaded(args)) == digest(alone.run(args)) == expected, name
+
+
+def test_where_the_compiler_fails_each_is_compiled_alone():
+    with counted(fail=True) as names:
+        together = persist_together(Inductor())
+    assert names.count("joined") == 1
+    assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == len(JOINED)
+    for name, compiled in together.items():
+        assert compiled.artifacts is not None
+        assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name
+
+
+def test_what_was_compiled_together_is_gone_behind_the_body():
+    backend = Inductor()
+    persist_together(backend)
+    assert not backend._together
+
+
+def test_a_few_regions_are_compiled_alone_before_headers_are_precompiled():
+    backend, graph = Inductor(), CASES["two"]()
+    with mock.patch.object(persistence, "package_together", return_value={}) as together:
+        for _ in range(7):
+            backend.persist(*graph)
+    assert together.call_count == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "joins"),
+    [
+        ('{}\nextern "C"  void  kernel(const float* a)\n{{ #pragma omp\n }}', True),
+        ('{}\n#define x\nextern "C"  void  kernel(const float* a)\n{{}}', False),
+        ('{}\n#include <other.h>\nextern "C"  void  kernel(const float* a)\n{{}}', False),
+        ('{}\nextern "C"  void  other(const float* a)\n{{}}', False),
+        ('#include <other.h>\nextern "C"  void  kernel(const float* a)\n{{}}', False),
+    ],
+)
+def test_only_a_single_function_behind_the_known_header_is_joined(source, joins):
+    assert joined_kernels._can_join(source.format(joined_kernels._INCLUDE)) is joins
+
+
+def test_a_kernel_that_others_call_before_is_compiled_alone():
+    kernel = joined_kernels.CollectedKernel(
+        ("const float*", "float*"),
+        f'{joined_kernels._INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
+    )
+    one, two = torch.ones(1), torch.zeros(1)
+    kernel(one, two)
+    assert two.item() == 2.0 and kernel.finish().name == "kernel"
+
+
+def test_kinds_of_vectors_are_tried_again_behind_a_failure():
+    from torch._inductor import cpu_vec_isa
+
+    expected = cpu_vec_isa.valid_vec_isa_list()
+    joined_kernels._forget_vectors()
+    with mock.patch.object(cpu_vec_isa.VecISA, "check_build", return_value=False):
+        assert not any(cpu_vec_isa.VecAVX512.__bool__(isa) for isa in expected if "avx512" in str(isa)) or (
+            cpu_vec_isa.config.cpp.vec_isa_ok
+        )
+    joined_kernels._forget_vectors()
+    assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]

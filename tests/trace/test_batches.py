@@ -1,0 +1,123 @@
+"""Where this process compiles for itself, its first call compiles for all calls, and later ones find what they need."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from models import Blocks
+
+import fusioncache
+from fusioncache.backends.inductor import persistence
+from fusioncache.precompile.batch import BatchCompiler
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+class Job:
+    """A model with TorchInductor and a store, and what was compiled at once."""
+
+    def __init__(self, store: Path | bool, **options: Any):
+        torch.manual_seed(0)
+        self.model, self.x = Blocks(1), torch.randn(3, 5, 16)
+        self.cache = fusioncache.Cache(record=False, store=store)
+        self.transform = fusioncache.FusionCache(cache=self.cache, backend="inductor", **{"jobs": 0, **options})
+        executors = fusioncache.executors()
+        self.compiled = thunder.jit(self.model, executors=executors, transforms=[self.transform])
+
+    def step(self) -> tuple[list[torch.Tensor], list[int]]:
+        """Returns output and gradients, and of how many regions each run of the compiler was."""
+        runs, together = list[int](), persistence.package_together
+
+        def count(graphs: Any, *args: Any) -> Any:
+            runs.append(len(graphs))
+            return together(graphs, *args)
+
+        with mock.patch.object(persistence, "package_together", count):
+            output = self.compiled(self.x)
+            output.square().sum().backward()
+        results = [output.detach(), *(parameter.grad.clone() for parameter in self.model.parameters())]
+        self.model.zero_grad()
+        return results, runs
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same_bits(tmp_path):
+    first = Job(tmp_path / "one")
+    results, runs = first.step()
+    stats = first.transform.stats()
+    assert runs[0] == max(runs) > 2 and sum(runs) == stats.compiles == stats.templates
+    assert (stats.loads, stats.handed_over, dict(stats.bypasses)) == (0, 0, {})
+    assert sum(template.compile_seconds for template in first.transform.cache.templates()) > 0
+    again, more = first.step()
+    assert equal(results, again) and not more
+
+    second = Job(tmp_path / "one")
+    loaded, runs = second.step()
+    assert equal(results, loaded) and not runs
+    assert (second.transform.stats().compiles, second.transform.stats().loads) == (0, stats.compiles)
+
+    with mock.patch("fusioncache.trace.transform.find_batch_compiler", lambda *args: None):
+        alone = Job(tmp_path / "two")
+    apart, runs = alone.step()
+    assert equal(results, apart) and set(runs) <= {1}
+    assert alone.transform.stats().compiles == stats.compiles
+
+
+def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
+    results, first = Job(tmp_path).step()
+    job = Job(tmp_path)
+    assert job.cache.store
+    for entry in job.cache.store.entries():
+        if entry.backend == "inductor":
+            job.cache.store._discard(f"{entry.digest}.inductor")
+    again, runs = job.step()
+    assert job.transform.stats().programs_loaded == 1
+    assert equal(results, again) and runs == first
+
+
+def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):
+    job = Job(tmp_path)
+    with mock.patch("fusioncache.precompile.batch.find_job_store", lambda: object()):
+        _, runs = job.step()
+    assert set(runs) == {1}
+
+
+def test_without_a_store_and_without_that_backend_nothing_is_compiled_at_once(tmp_path):
+    assert Job(False).cache.batch is None
+    job = Job(tmp_path, jobs=0)
+    assert isinstance(job.cache.batch, BatchCompiler) and job.cache.helpers is None
+    eager = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=tmp_path), backend="eager", jobs=0)
+    assert eager.cache.batch is None
+
+
+def test_what_fails_in_a_batch_costs_a_compile_each(tmp_path):
+    job = Job(tmp_path)
+    with mock.patch("fusioncache.precompile.entry_compiler.make_arguments", side_effect=MemoryError):
+        _, runs = job.step()
+    assert set(runs) == {1} and not job.transform.stats().bypasses
+
+
+def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_once(monkeypatch, tmp_path):
+    from fusioncache.process.warning import warn_once
+
+    warn_once.cache_clear()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("fusioncache.trace.region_backends.problem", lambda *args: "no GPU")
+    with pytest.warns(RuntimeWarning) as warned:
+        for _ in range(2):
+            cache = fusioncache.Cache(record=False, store=tmp_path)
+            transform = fusioncache.FusionCache(cache=cache, jobs=0)
+    advice = "there is no C++ compiler: install one (apt install g++), or set CXX to one"
+    assert [str(one.message) for one in warned] == [f"fusioncache: regions run operation by operation, as {advice}"]
+    model, x = Blocks(1), torch.randn(3, 16)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled(x).sum().backward()
+    torch.testing.assert_close(compiled(x), model(x))
+    assert transform.stats().templates and not transform.stats().bypasses
