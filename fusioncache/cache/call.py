@@ -23,6 +23,7 @@ from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.process.progress import progress_line
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
 from fusioncache.record.observations import ANY_SIZES
@@ -118,9 +119,11 @@ class TemplateCall:
         called: is told at the end of each first call for a layout, and of the seconds that it took: only then it is
             known what had to be compiled.
         generation: the program that has the first call of it, if that is known.
+        count_left: returns how many others were never called.
 
     Attributes:
         template: what is called.
+        begun: whether it was called.
         target: the same as a trace calls it.
         compiler: the backend that compiles it, with the executables that it has.
     """
@@ -132,12 +135,15 @@ class TemplateCall:
         name: str | None = None,
         called: Callable[[Template, float], None] | None = None,
         generation: Generation | None = None,
+        count_left: Callable[[], int] = lambda: 0,
     ):
         self.template = template
+        self.begun = False
         self.compiler = executables
         self._ledger = executables.ledger
         self._called = called
         self._generation = generation
+        self._count_left = count_left
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
@@ -214,9 +220,10 @@ class TemplateCall:
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
-        begun = time.perf_counter()
+        begun, self.begun = time.perf_counter(), True
         failures: list[_Failure] = []
-        run = self._prepare(args, arities, failures)
+        with progress_line().show(self._describe_compiling):
+            run = self._prepare(args, arities, failures)
         start = time.perf_counter()
         run, results = self._execute(run, args, arities, failures)
         instance = self._instances[arities]
@@ -229,6 +236,9 @@ class TemplateCall:
         if self._called:
             self._called(self.template, ended - begun)
         return run, results
+
+    def _describe_compiling(self) -> str:
+        return f"compiling {self.template.name} with {self.compiler.backend.title}, {self._count_left()} left"
 
     def _execute(
         self, run: Run, args: Sequence[Any], arities: Arities, failures: list[_Failure]

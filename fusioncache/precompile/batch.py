@@ -94,7 +94,7 @@ class BatchCompiler:
             def progress(left: int) -> None:
                 line.say(f"compiling {len(asks)} regions with TorchInductor, {left} left")
 
-            with line.show(f"compiling {len(asks)} regions"):
+            with line.show(lambda: f"compiling {len(received)} regions"):
                 outcomes = self._compiler.compile_together(received, progress)
         seconds = time.perf_counter() - start
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]

@@ -43,16 +43,17 @@ class ProgressLine:
         self._lock = forks.lock()
 
     @contextmanager
-    def show(self, text: str) -> Iterator[None]:
+    def show(self, text: Callable[[], str]) -> Iterator[None]:
         """Shows what is done in the body, if that or what was done just before takes long. ``say`` changes it.
 
-        A thread writes the line, and ends with the body. In the body of another one there is only the first one's.
+        ``text`` is asked once, where there is a terminal. A thread writes the line, and ends with the body. In the body
+        of another one there is only the first one's.
         """
         stream = sys.stderr if self._stream is None else self._stream
         if self._showing or not _is_terminal(stream):
             yield
             return
-        self._showing, self._text = True, text
+        self._showing, self._text = True, text()
         if self._clock() - self._ended > SILENCE:
             self._begun = self._clock()
         ended = threading.Event()

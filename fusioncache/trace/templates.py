@@ -94,10 +94,13 @@ class TemplateCalls:
         if call is None:
             name = _choose_name(template, self._named)
             self._named[name] = group
-            call = TemplateCall(template, executables, name, group.note_first_call, generation)
+            call = TemplateCall(template, executables, name, group.note_first_call, generation, self._count_uncalled)
             call.claim_all(instances)
             group.calls.append(call)
         return call
+
+    def _count_uncalled(self) -> int:
+        return sum(not call.begun for call in self.all())
 
     def _find_group(self, digest: str) -> _Group:
         group, _ = self._recent.get_or_make(digest, lambda: self._groups.get(digest) or _Group(self._called))

@@ -43,7 +43,7 @@ def make(seconds: float) -> tuple[ProgressLine, Terminal, Time]:
 
 def test_nothing_is_said_for_less_than_five_seconds():
     line, terminal, time = make(4.5)
-    with line.show("compiling"):
+    with line.show(lambda: "compiling"):
         assert time.over.wait(10)
     assert terminal.getvalue() == ""
 
@@ -51,11 +51,11 @@ def test_nothing_is_said_for_less_than_five_seconds():
 def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays():
     before = threading.active_count()
     line, terminal, time = make(5.0)
-    with line.show("compiling 3 regions, 3 left"):
+    with line.show(lambda: "compiling 3 regions, 3 left"):
         assert time.over.wait(10)
         line.say("compiling 3 regions, 2 left")
         assert threading.active_count() == before + 1
-        with line.show("one inside"):
+        with line.show(lambda: "one inside"):
             assert threading.active_count() == before + 1
     assert terminal.getvalue() == "\r\x1b[Kfusioncache: compiling 3 regions, 3 left\r\x1b[K"
     assert threading.active_count() == before
@@ -63,15 +63,15 @@ def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays():
 
 def test_what_follows_at_once_is_no_silence():
     line, terminal, time = make(4.5)
-    with line.show("one"):
+    with line.show(lambda: "one"):
         assert time.over.wait(10)
     time.pass_(1.0)
-    with line.show("two"):
+    with line.show(lambda: "two"):
         assert time.over.wait(10)
     assert "fusioncache: two" in terminal.getvalue() and "one" not in terminal.getvalue()
     written, time.now = terminal.getvalue(), time.now + 100
     time.pass_(4.5)
-    with line.show("three"):
+    with line.show(lambda: "three"):
         assert time.over.wait(10)
     assert terminal.getvalue() == written
 
@@ -79,7 +79,7 @@ def test_what_follows_at_once_is_no_silence():
 def test_what_is_shown_ends_with_an_error():
     before = threading.active_count()
     line, terminal, time = make(6.0)
-    with pytest.raises(KeyError), line.show("failing"):
+    with pytest.raises(KeyError), line.show(lambda: "failing"):
         assert time.over.wait(10)
         raise KeyError
     assert terminal.getvalue().endswith("\r\x1b[K") and threading.active_count() == before
@@ -91,7 +91,7 @@ def test_where_there_is_no_terminal_there_is_neither_line_nor_thread():
     closed.close()
     for stream in (io.StringIO(), closed, object()):
         line = ProgressLine(stream)
-        with line.show("compiling"):
+        with line.show(lambda: "compiling"):
             assert threading.active_count() == before
 
 
@@ -102,5 +102,5 @@ def test_a_terminal_that_fails_ends_nothing():
 
     time = Time(6.0)
     line = ProgressLine(Broken(), time.read, time.wait)
-    with line.show("compiling"):
+    with line.show(lambda: "compiling"):
         assert time.over.wait(10)

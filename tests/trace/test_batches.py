@@ -1,6 +1,9 @@
 """Where this process compiles for itself, its first call compiles for all calls, and later ones find what they need."""
 
+import io
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -121,3 +124,35 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
     compiled(x).sum().backward()
     torch.testing.assert_close(compiled(x), model(x))
     assert transform.stats().templates and not transform.stats().bypasses
+
+
+def test_a_terminal_is_told_what_is_compiled_and_how_many_are_left(monkeypatch, tmp_path):
+    from fusioncache.process.progress import progress_line
+
+    said: list[str] = []
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    line = progress_line()
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(line, "say", said.append)
+    monkeypatch.setattr(line, "_begun", float("-inf"))
+    text = line.show
+
+    def show(describe: Callable[[], str]) -> Any:
+        said.append(describe())
+        return text(describe)
+
+    monkeypatch.setattr(line, "show", show)
+    before = threading.active_count()
+    job = Job(tmp_path)
+    job.step()
+    compiles = job.transform.stats().compiles
+    first, *_ = said
+    assert first.startswith("compiling ") and first.endswith(f" with TorchInductor, {compiles - 1} left")
+    assert f"compiling {compiles} regions with TorchInductor, 1 left" in said or any(
+        "regions with" in one for one in said
+    )
+    assert said[-1].endswith(", 0 left") and threading.active_count() == before
