@@ -69,15 +69,18 @@ class Column:
     rank: int = 0
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
+def print_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wide: bool = False, most: int | None = None
+) -> None:
     """Prints rows of cells under the columns' titles.
 
     Args:
         columns: how each looks.
         rows: the cells.
         wide: whether to leave nothing out on a terminal either.
+        most: how many columns there are where nobody says; None if as many as it takes.
     """
-    width = None if wide else count_columns()
+    width = None if wide else count_columns() or most
     if width is None:
         click.echo(_text(columns, rows))
         return

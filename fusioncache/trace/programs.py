@@ -38,6 +38,7 @@ from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
+from fusioncache.trace.graph_names import graph_names_of_process
 from fusioncache.trace.program_jobs import find_job_references, resolve_of_job
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
@@ -83,10 +84,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The class of the module, or the name of the function, that is called."""
+        """The class of the module, or the name of the function, that is called; of a graph the part of the user's."""
         import torch
 
         function = self.compile_data.fn
+        if (graph := graph_names_of_process().find(function)) is not None:
+            return graph
         named = type(function) if isinstance(function, torch.nn.Module) else function
         return str(getattr(named, "__qualname__", type(function).__qualname__))
 

@@ -43,6 +43,7 @@ from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.graph_capture import make_graphs
+from fusioncache.trace.graph_names import graph_names_of_process
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.layouts import plain_region_of
 from fusioncache.trace.lean_steps import LeanSteps
@@ -249,6 +250,7 @@ class FusionCache(Transform):
         if not self._untried:
             dynamo_graphs.separate_graphs()
             self.lean.shorten(module)
+            graph_names_of_process().note(module._model)
             if self.program_keeper:
                 self.program_keeper.shared.compiled += 1
 

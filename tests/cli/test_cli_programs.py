@@ -45,6 +45,19 @@ def test_the_programs_of_models_are_listed(monkeypatch):
     assert rest.startswith("float32[2, 16] cpu, mask=None  ") and rest.endswith(" 38.500") and " 3 d " in rest
 
 
+def test_a_list_of_programs_fits_where_nobody_says_how_wide_it_may_be():
+    name = "WhisperForConditionalGeneration (part 11 of 12)"
+    many = "\n".join(["args 20", *(f"args.{place} {TENSOR}" for place in range(20))])
+    keep(SavedProgram({"arguments": many}, name=name))
+    head, row = get_output("ls", "--programs").splitlines()
+    assert max(map(len, (head, row))) <= 100
+    assert row.split("  ")[1].startswith("WhisperForConditionalGen") and "part 11 of 12)"[-9:] in row
+    assert (
+        f"  {name}  " in get_output("ls", "--programs", "--wide")
+        and len(get_output("ls", "--programs", "--wide")) > 300
+    )
+
+
 def test_nothing_of_a_program_of_another_format_is_shown_and_cleaning_up_removes_it():
     """Those before format 5 hold texts of the user's."""
     old = replace(PROGRAM, key={"program format": "4", "arguments": "args 0 mask\nkwargs.mask 'zqhunter'"})

@@ -75,7 +75,7 @@ def ls(
     further lengths, with the lengths of the programs that each is made of.
 
     A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
-    middle.
+    middle. Programs have 100 columns elsewhere; --wide leaves nothing out.
 
     \b
     Examples:
@@ -193,7 +193,7 @@ def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: 
         print_json({"store": str(path), "programs": [_kept_data(program) for program in found]})
     else:
         now = time.time()
-        print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide)
+        print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide, most=_MOST_COLUMNS)
     if not found:
         click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
 
@@ -237,6 +237,8 @@ _EXECUTABLE_COLUMNS = (
     Column("age", number=True, rank=1),
     Column("seconds", number=True),
 )
+_MOST_COLUMNS = 100
+"""Of a list of programs, where nobody says how many there is room for: a model has a dozen inputs."""
 _KEPT_COLUMN = Column("kept")
 _KEPT_COLUMNS = (
     Column("id"),

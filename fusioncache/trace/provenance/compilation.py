@@ -13,6 +13,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import result_names
 from fusioncache.record.observations import Line
+from fusioncache.trace.graph_names import graph_names_of_process
 
 Module = tuple[str, ...]
 """The path of a module, such as ``("transformer", "h", "3")``."""
@@ -25,7 +26,7 @@ class Compilation:
     """A model that Thunder compiles. What cannot be found out is None or empty.
 
     Attributes:
-        model: the class of the module or the name of the function; with ``thunderfx`` that of a graph of TorchDynamo's.
+        model: the class of the module or the name of the function; with ``thunderfx`` which part of it.
         parameters: the module of each parameter, by the parameter's name in traces. One in a list is its own module.
         lines: the line of source that each value of the forward pass comes from, by the value's name in traces.
         fuses: whether any of the executors makes regions of whatever operations there are.
@@ -81,6 +82,8 @@ def _makes_regions(executor: Any) -> bool:
 def _model_name(function: Any) -> str | None:
     import torch
 
+    if (graph := graph_names_of_process().find(function)) is not None:
+        return graph
     named = type(function) if isinstance(function, torch.nn.Module) else function
     name = getattr(named, "__name__", None)
     return name if isinstance(name, str) else None
