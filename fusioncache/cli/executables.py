@@ -93,7 +93,7 @@ def describe_code(template: TemplateStats, directory: Path | None) -> Part:
         executables = _executables(open_disk(path), graph, template) if path.exists() else []
     if not executables:
         how = " ".join(hint.format(name=template.name) for hint in _hints().values())
-        raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
+        raise click.ClickException(f"the store has no code of {template.name}: it was not stored, or removed. {how}")
     return _describe(executables, template.name)
 
 
@@ -158,7 +158,7 @@ def _say_what_lacks(executables: Sequence[_Executable], name: str) -> None:
         lacking = [one for one in executables if one.entry.backend == backend and one.lacks_source]
         if lacking:
             those_were = format_count(len(lacking), "executable was", "executables were")
-            click.echo(f"{those_were} kept without source. {hint.format(name=name)}", err=True)
+            click.echo(f"{those_were} stored without source. {hint.format(name=name)}", err=True)
 
 
 def _executables(disk: DiskStore, graph: Graph, template: TemplateStats) -> list[_Executable]:
@@ -188,7 +188,7 @@ def _text(executable: _Executable) -> str:
     sizes = ", ".join(f"{escape_controls(artifact.name)} {format_bytes(artifact.size)}" for artifact in entry.artifacts)
     lines = [f"# {entry.id}  {escape_controls(entry.name)}".rstrip(), f"# {sizes}"]
     if executable.refused is not None:
-        lines.append(f"# not kept: {escape_controls(executable.refused)}")
+        lines.append(f"# not stored: {escape_controls(executable.refused)}")
     lines += [f"# {escape_controls(name)} is damaged: 'fusioncache verify' says more" for name in executable.damaged]
     lines += [
         f"# {one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"

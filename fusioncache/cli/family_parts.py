@@ -16,7 +16,7 @@ def describe_family(family: KeptFamily) -> Part:
         ("name", escape_controls(entry.name)),
         ("digest", entry.digest),
         ("slot", entry.backend),
-        ("kept", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
+        ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
         ("last used", format_time(family.used)),
         ("size", format_bytes(family.size)),
     ]

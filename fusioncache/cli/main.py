@@ -78,12 +78,24 @@ COMMANDS = {
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 @click.version_option(__version__, prog_name="fusioncache")
 def main() -> None:
-    """See what fusioncache shared, what it compiled and why; look after what it keeps.
+    """See what fusioncache shared, what it compiled and why; look after its record and store.
 
-    A run is one cache of one process. What runs did is in a record, and what they compiled is in a store. Both are in
-    $FUSIONCACHE_DIR if that is set, else in the platform's cache directory.
+    The record says what runs did, and the store has what they compiled. Both are in $FUSIONCACHE_DIR if that is set,
+    else in the platform's cache directory. An ID is the start of one that a list shows, or the start of a name.
 
-    An ID is the start of a run's id, or of a template's digest or name, or the whole.
+    \b
+    Words:
+        run         one cache of one process                (stats --runs)
+        region      operations that Thunder hands to a compiler as one
+        template    what equal regions share, compiled once (ls)
+        hit, miss   a region whose template is known, or new
+        bypass      a region that runs as Thunder made it, with the reason
+        executable  what a compiler made of a template for
+                    one layout of its inputs                (ls --store)
+        program     what Thunder makes of a model for
+                    one kind of input                       (ls --programs)
+        family      programs that differ in lengths only    (ls --families)
+        key         the text of all that a result depends on, in ingredients
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The misses of a run: what was compiled in it, and for each template what keeps it from its nearest."""
+"""The misses of a run: what was compiled in it, and in what each template differs from the nearest one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusioncache.cli.executables import find_reasons_not_kept
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
 from fusioncache.cli.runs import format_programs
-from fusioncache.cli.terminal import ID_DIGITS
+from fusioncache.cli.terminal import ID_DIGITS, count_columns, wrap
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fusioncache.explain.change import Change
     from fusioncache.explain.miss import MissReason
 
-AGAIN = "It is not new: an earlier run had it too, and what was compiled now was not in the store."
+AGAIN = "It is not new: an earlier run had it, but the store did not have what was compiled now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Miss:
 
     @property
     def sentence(self) -> str:
-        """What keeps the template from its nearest."""
+        """In what the template differs from its nearest."""
         return self.reason.sentence(self.nearest.name if self.nearest else "") if self.reason else AGAIN
 
     @property
     def changes(self) -> Sequence[Change]:
-        """What keeps the template from its nearest, one by one."""
+        """In what the template differs from its nearest, one by one."""
         return self.reason.difference.changes if self.reason else ()
 
 
@@ -91,10 +91,10 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
         print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others, "programs": _count(run)})
         return
     programs = format_programs(run)
-    of_programs = [f"programs: {escape_controls(programs)}"] if programs else []
+    of_programs = [wrap(f"programs: {escape_controls(programs)}", count_columns())] if programs else []
     paragraphs = [_write_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
     if found.misses or found.loaded or found.others:
-        of_programs = ["\n".join([_write_summary(run, found), *of_programs])]
+        of_programs = ["\n".join([wrap(_write_summary(run, found), count_columns()), *of_programs])]
     else:
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
     if paragraphs or of_programs:
@@ -135,15 +135,16 @@ def _write_paragraph(record: RecordReader, miss: Miss, reasons: Mapping[str, int
     took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
     lines = [f"{template.digest[:ID_DIGITS]}  {template.name}  ({took})", miss.sentence]
     lines += format_locations(find_locations(find_regions(record, template)))
-    lines += [f"not kept: {reason}" for reason in sorted(reasons)]
-    return "\n  ".join(map(escape_controls, lines))
+    lines += [f"not stored: {reason}" for reason in sorted(reasons)]
+    width = count_columns()
+    return "\n  ".join(wrap(escape_controls(line), width and width - 2).replace("\n", "\n  ") for line in lines)
 
 
 def _write_summary(run: Run, found: Misses) -> str:
     number = len(found.misses) + len(found.loaded) + len(found.others)
     parts = [f"{len(found.misses)} of {format_count(number, 'template', 'templates')} compiled"]
     parts += [f"{len(found.loaded)} loaded from the store"] if found.loaded else []
-    parts += [f"{len(found.others)} that needed neither"] if found.others else []
+    parts += [f"{len(found.others)} not called, or with the code of another template"] if found.others else []
     return f"{', '.join(parts)} in run {run.id[:ID_DIGITS]} ({escape_controls(run.command)})"
 
 

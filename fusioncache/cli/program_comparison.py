@@ -18,7 +18,7 @@ from fusioncache.cli.programs import (
     list_programs,
     select_traces,
 )
-from fusioncache.cli.terminal import Column, format_table, remove_controls
+from fusioncache.cli.terminal import Column, count_columns, format_table, remove_controls, shorten_id, wrap
 from fusioncache.humanize import escape_controls
 from fusioncache.process.secrets import blur
 
@@ -58,7 +58,7 @@ def explain_program(program: KeptProgram, other: KeptProgram | None, directory: 
         print_json({"a": program.data(), "b": neighbour.data(), **shown})
         return
     lines = [sentence, *([f"  {line}"] if line else [])]
-    click.echo("\n".join(map(escape_controls, lines)))
+    click.echo("\n".join(wrap(escape_controls(line), count_columns()) for line in lines))
     click.echo(f"\n{_title(program, neighbour)}")
     if found:
         click.echo(f"\n{_table(found[:_MOST])}")
@@ -167,7 +167,10 @@ def _write_sentence(found: Sequence[ProgramDifference]) -> str:
 
 
 def _title(a: KeptProgram, b: KeptProgram) -> str:
-    rows = [(mark, one.entry.digest, one.entry.backend, one.name, one.inputs) for mark, one in (("A", a), ("B", b))]
+    rows = [
+        (mark, shorten_id(one.entry.digest), one.entry.backend, one.name, one.inputs)
+        for mark, one in (("A", a), ("B", b))
+    ]
     return "\n".join(escape_controls("  ".join(filter(None, row))) for row in rows)
 
 

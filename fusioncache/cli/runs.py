@@ -86,7 +86,7 @@ def print_store(
     lines = [
         ("store", f"{format_bytes(usage.size if usage else 0)}, in {path}"),
         ("executables", _format_stored(len(loadable), by_backend, "compiling", sum(one.seconds for one in loadable))),
-        ("programs", _format_stored(len(programs), by_model, "deriving", sum(one.seconds for one in programs))),
+        ("programs", _format_stored(len(programs), by_model, "tracing", sum(one.seconds for one in programs))),
     ]
     if refused:
         lines.append(("not stored", f"{len(refused)}, which each process compiles: 'fusioncache ls' says why"))
@@ -128,25 +128,26 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     for name, seconds in stats.start_seconds.items():
         yield "started", f"one-time start of {name}: {format_duration(seconds)}"
-    before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
+    before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} before" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     if stats.generalizations or stats.general_hits or stats.own_sizes:
         yield "sizes", _format_sizes(stats)
     if programs := format_programs(run):
         yield "programs", programs
     if graphs := format_graphs(run):
-        yield "graphs", graphs
+        yield "CUDA graphs", graphs
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
     if stats.bypasses and stats.regions:
-        yield "left alone", _reasons(stats.bypasses, "as Thunder made it")
+        yield "bypassed", _reasons(stats.bypasses, "left as Thunder made them")
     if stats.unkept:
-        yield "not kept", _reasons(stats.unkept, "that each process compiles")
+        yield "not stored", _reasons(stats.unkept, "compiled by each process")
     if run.missing:
         yield "not listed", run.missing
     if stats.verified or stats.verify_compiles:
-        equal = f"{stats.verified} regions and layouts are equal to what they would be on their own"
+        pairs = format_count(stats.verified, "region and layout", "regions and layouts")
+        equal = f"{pairs} computed what they compute when compiled alone"
         own = f"{format_count(stats.verify_compiles, 'compile', 'compiles')} only for that"
         yield "verified", f"{equal}; {own}{_in(stats.verify_compiles, stats.verify_compile_seconds)}"
 
@@ -189,11 +190,11 @@ def _format_sizes(stats: Stats) -> str:
         parts.append(f"{stats.generalizations} compiled for any sizes")
     if stats.generalizations or stats.general_hits:
         saved = f" (about {format_duration(stats.general_saved_seconds)} saved)" if stats.general_saved_seconds else ""
-        parts.append(f"{stats.general_hits} at others without a compile{saved}")
+        parts.append(f"{stats.general_hits} at further sizes without a compile{saved}")
     if stats.reused_sizes:
-        parts.append(f"{stats.reused_sizes} used often, and compiled for their own")
+        parts.append(f"{stats.reused_sizes} at frequent sizes, compiled for that size")
     if stats.own_sizes:
-        parts.append(_reasons(stats.own_sizes, "for their own sizes"))
+        parts.append(_reasons(stats.own_sizes, "compiled for one size only"))
     return "; ".join(parts)
 
 
@@ -203,20 +204,20 @@ def format_programs(run: Run) -> str:
     if stats.programs_loaded:
         took = run.phases.loading_programs
         within = "" if took is None else f" in {format_duration(took)}"
-        spared = f"where deriving took {format_duration(stats.loaded_program_seconds)}"
+        spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
         parts.append(f"{stats.programs_loaded} loaded{within}, {spared}")
     if stats.programs_made:
-        parts.append(f"{stats.programs_made} derived and kept")
+        parts.append(f"{stats.programs_made} traced and stored")
     if stats.programs_replayed:
-        parts.append(f"{stats.programs_replayed} not interpreted, as the program was known at other lengths")
+        parts.append(f"{stats.programs_replayed} replayed from the program of another length")
     if stats.programs_filled:
-        parts.append(f"{stats.programs_filled} known from other lengths but for numbers")
+        parts.append(f"{stats.programs_filled} filled in from programs of other lengths")
     if stats.passes_repeated:
-        parts.append(_reasons(stats.passes_repeated, "gone over by Thunder's passes at another length"))
+        parts.append(_reasons(stats.passes_repeated, "whose passes Thunder repeated at another length"))
     if stats.programs_interpreted:
-        parts.append(_reasons(stats.programs_interpreted, "interpreted at another length"))
+        parts.append(_reasons(stats.programs_interpreted, "traced again at another length"))
     if stats.programs_refused:
-        parts.append(_reasons(stats.programs_refused, "derived and not kept, or not used"))
+        parts.append(_reasons(stats.programs_refused, "traced and not stored, or found in the store and not used"))
     return "; ".join(parts)
 
 
@@ -224,7 +225,7 @@ def format_graphs(run: Run) -> str:
     """Returns what became of a run's programs as CUDA graphs; empty if none were asked for."""
     stats, parts = run.stats, []
     if stats.captures:
-        parts.append(f"{stats.captures} captured, {stats.graph_replays} replays")
+        parts.append(f"{stats.captures} captured, replayed {format_count(stats.graph_replays, 'time', 'times')}")
     if stats.not_captured:
         parts.append(_reasons(stats.not_captured, "not captured or not replayed"))
     return "; ".join(parts)
@@ -291,34 +292,34 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         *((f"one-time start of {name}", format_seconds(took)) for name, took in stats.start_seconds.items()),
         ("loads", str(stats.loads)),
         ("load seconds", format_seconds(stats.load_seconds)),
-        ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
-        ("generalizations", str(stats.generalizations)),
-        ("general hits", str(stats.general_hits)),
-        ("compile seconds they spare", f"{format_seconds(stats.general_saved_seconds)} (an estimate)"),
-        ("reused sizes", str(stats.reused_sizes)),
-        ("for their own sizes", str(sum(stats.own_sizes.values()))),
+        ("compile seconds of what was loaded", format_seconds(stats.loaded_compile_seconds)),
+        ("compiles for any sizes", str(stats.generalizations)),
+        ("further sizes without a compile", str(stats.general_hits)),
+        ("compile seconds of these", f"{format_seconds(stats.general_saved_seconds)} (an estimate)"),
+        ("compiles for a frequent size", str(stats.reused_sizes)),
+        ("compiled for one size only", str(sum(stats.own_sizes.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),
-        ("not kept", str(sum(stats.unkept.values()))),
+        ("executables not stored", str(sum(stats.unkept.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
-        *([("taken out", str(sum(stats.taken_out.values())))] if stats.taken_out else []),
+        *([("operations left out of programs", str(sum(stats.taken_out.values())))] if stats.taken_out else []),
         *((f"  {escape_controls(what)}", str(count)) for what, count in sorted(stats.taken_out.items())),
         ("programs loaded", str(stats.programs_loaded)),
-        ("programs made", str(stats.programs_made)),
-        ("programs refused", str(sum(stats.programs_refused.values()))),
+        ("programs traced and stored", str(stats.programs_made)),
+        ("programs not stored or not used", str(sum(stats.programs_refused.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_refused.items())),
-        ("programs replayed", str(stats.programs_replayed)),
-        ("programs filled", str(stats.programs_filled)),
-        ("passes repeated", str(sum(stats.passes_repeated.values()))),
+        ("programs replayed from another length", str(stats.programs_replayed)),
+        ("programs filled in from other lengths", str(stats.programs_filled)),
+        ("programs whose passes were repeated", str(sum(stats.passes_repeated.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.passes_repeated.items())),
-        ("programs interpreted", str(sum(stats.programs_interpreted.values()))),
+        ("programs traced again at a length", str(sum(stats.programs_interpreted.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_interpreted.items())),
         ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),
         *((f"  {escape_controls(part)}", format_seconds(took)) for part, took in stats.program_seconds.items()),
-        ("seconds of what they spare", format_seconds(stats.loaded_program_seconds)),
-        ("captures", str(stats.captures)),
-        ("graph replays", str(stats.graph_replays)),
-        ("gradients copied", str(stats.gradients_copied)),
-        ("not captured", str(sum(stats.not_captured.values()))),
+        ("tracing seconds of what was loaded", format_seconds(stats.loaded_program_seconds)),
+        ("CUDA graphs captured", str(stats.captures)),
+        ("CUDA graph replays", str(stats.graph_replays)),
+        ("gradients copied from CUDA graphs", str(stats.gradients_copied)),
+        ("not captured in CUDA graphs", str(sum(stats.not_captured.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.not_captured.items())),
         ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),
         ("verified", str(stats.verified)),

@@ -16,7 +16,7 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.kept_entries import list_entries
 from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.lookup import SourceLocation, add_ingredients, find_locations, find_regions, format_locations
-from fusioncache.cli.terminal import count_columns
+from fusioncache.cli.terminal import count_columns, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_count
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.stats import TemplateCounts, TemplateStats
@@ -50,7 +50,9 @@ class Subject:
     @property
     def title(self) -> str:
         """What it is called, and where it comes from."""
-        head = f"{self.digest}  {self.name}{' (an executable in the store)' if self.where == 'store' else ''}"
+        head = (
+            f"{shorten_id(self.digest)}  {self.name}{' (an executable in the store)' if self.where == 'store' else ''}"
+        )
         about = [*format_locations(self.locations), *(f"not stored: {reason}" for reason in self.not_kept)]
         return "\n   ".join(map(escape_controls, [head, *about]))
 
@@ -125,7 +127,7 @@ def print_comparison(a: Subject, b: Subject, width: int | None, *, everything: b
     if a.digest == b.digest:
         click.echo(f"Both IDs name the same {'executable' if a.where == 'store' else 'template'}: {a.title}")
         return
-    click.echo(escape_controls(difference.sentence()))
+    click.echo(wrap(escape_controls(difference.sentence()), count_columns()))
     click.echo(f"\nA  {a.title}\nB  {b.title}\n")
     shown_rows = [row for row in rows if everything or row.mark != SAME]
     _print_rows(shown_rows, width or count_columns() or _PIPED_WIDTH)

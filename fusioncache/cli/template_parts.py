@@ -67,7 +67,7 @@ def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int])
         ("compile seconds", format_seconds(template.compile_seconds)),
         ("loads", str(template.loads)),
         ("load seconds", format_seconds(template.load_seconds)),
-        *(("not kept", f"{number}: {escape_controls(reason)}") for reason, number in sorted(not_kept.items())),
+        *(("not stored", f"{number}: {escape_controls(reason)}") for reason, number in sorted(not_kept.items())),
     ]
     return format_pairs(pairs)
 
@@ -83,7 +83,7 @@ def format_executable(executable: KeptExecutable) -> str:
         ("last used", format_time(executable.used)),
         ("compile seconds", format_seconds(entry.seconds)),
         ("size", format_bytes(executable.size)),
-        *([("not kept", escape_controls(refused))] if refused is not None else []),
+        *([("not stored", escape_controls(refused))] if refused is not None else []),
     ]
     return format_pairs(pairs)
 

@@ -122,8 +122,17 @@ def cut(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> str:
-    """Wraps a text in lines of that width, if there is one, the second and later ones indented."""
-    return text if width is None else textwrap.fill(text, max(width, _LEAST), subsequent_indent=" " * _GAP)
+    """Wraps a text in lines of that width, if there is one, the second and later ones indented. No word is broken."""
+    if width is None:
+        return text
+    return textwrap.fill(
+        text, max(width, _LEAST), subsequent_indent=" " * _GAP, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def shorten_id(digest: str) -> str:
+    """Returns a digest: on a terminal its start, which is all that the commands need."""
+    return digest if count_columns() is None else digest[:ID_DIGITS]
 
 
 def _start(column: Column, cell: str) -> str:

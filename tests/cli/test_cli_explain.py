@@ -147,8 +147,8 @@ def test_the_misses_of_the_last_run(monkeypatch):
         f"{a}  chain_a  (1 compile, 1 s)",
         f"  {misses.AGAIN}",
         "",
-        "2 of 4 templates compiled, 1 loaded from the store, 1 that needed neither in run bbbbbbbbbbbb "
-        "(train.py --depth)",
+        "2 of 4 templates compiled, 1 loaded from the store, 1 not called, or with the code of another "
+        "template in run bbbbbbbbbbbb (train.py --depth)",
     ]
 
 
@@ -177,7 +177,7 @@ def test_the_misses_as_json(monkeypatch):
     assert [change["place"] for change in new["changes"]] == ["the option fast_math"]
     assert new["not_kept"] == {"a reason": 1}
     assert (again["nearest"], again["again"], again["sentence"]) == (None, True, misses.AGAIN)
-    assert "\n  not kept: a reason\n" in call().stdout
+    assert "\n  not stored: a reason\n" in call().stdout
 
 
 def keep_note(template: Template, reason: str) -> None:

@@ -98,7 +98,7 @@ def test_filters_and_orders(options, names):
     keep(PROGRAM, SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=1.0))
     found = call("ls", "--programs", *options, "--json")
     assert [program["name"] for program in json.loads(found.stdout)["programs"]] == names
-    assert found.stderr == ("" if names else f"{default_path()} has 2 programs, none like that.\n")
+    assert found.stderr == ("" if names else f"{default_path()} has 2 programs; none matches.\n")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_show_says_what_is_known_of_a_program():
         ["slot", "program"],
         ["inputs", format_inputs(f"args.0 {TENSOR}\nkwargs.mask None")],
     ]
-    assert f"\ntemplates         {TEMPLATE.name}\ntraces            prologue 2, forward 12, epilogue 2\n" in text
+    assert f" {TEMPLATE.name}\n" in text and " prologue 2, forward 12, epilogue 2\n" in text
     key, reads = text.split("\n\n")[1:]
     assert key.startswith("key\n  ingredient        lines  digest\n  arguments             3  ")
     assert reads == drop_first_break(f"""
@@ -298,7 +298,7 @@ def test_explain_says_what_became_of_the_programs_of_a_run(monkeypatch):
     ledger.count_program_made("GPT")
     ledger.count_program_refused("a lock")
     save_ledger(monkeypatch, ledger)
-    said = "\nprograms: 1 derived and kept; 1 derived and not kept, or not used: a lock (1)\n"
+    said = "\nprograms: 1 traced and stored; 1 traced and not stored, or found in the store and not used: a lock (1)\n"
     assert get_output("explain").endswith(said)
     programs = {"loaded": 0, "made": 1, "refused": {"a lock": 1}}
     assert json.loads(get_output("explain", "--json"))["programs"] == programs
@@ -308,7 +308,7 @@ def test_explain_of_a_run_that_only_loaded(monkeypatch):
     ledger = Ledger()
     ledger.count_program_loaded("GPT", 0.5, 8.0)
     save_ledger(monkeypatch, ledger)
-    assert call("explain").stdout == "programs: 1 loaded, where deriving took 8 s\n"
+    assert call("explain").stdout == "programs: 1 loaded, which took 8 s to trace before\n"
 
 
 def test_diff_shows_all_that_differs():

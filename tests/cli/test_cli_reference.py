@@ -16,8 +16,8 @@ fusioncache dir [OPTIONS]
 
 Print the directory that the record and the store are in.
 
-It need not be there yet. With --json also where the record and the store are, and the remote that is asked for what \
-the store has not, if FUSIONCACHE_REMOTE names one.
+It need not exist yet. --json adds the paths of the record and the store, and the remote store that \
+FUSIONCACHE_REMOTE names, from which missing entries come.
 
 ## Examples
 

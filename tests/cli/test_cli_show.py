@@ -3,88 +3,17 @@
 import json
 
 import pytest
-from commands import CHAIN, call, drop_first_break, get_output, save_other, save_run, save_two_runs
+from commands import CHAIN, call, get_output, save_other, save_run, save_two_runs
 from recorded_templates import make_cast_template, make_ledger, make_scaled_template, save_ledger
 
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.reader import RecordReader
 from fusioncache.template.key import make_key
 
-_COUNTS = f"""\
-name             {CHAIN.name}
-digest           {CHAIN.key.digest}
-regions          4
-hits             3
-arities          1-3, 7
-compiles         2
-compile seconds  2.000
-loads            0
-load seconds     0.000
-"""
-_INPUTS = """
-inputs  e56cfd05ada4
-  input %0: bfloat16[10, 10] cuda
-"""
-_OPS = """
-ops  84f484d6ef4d
-  %1: float32[10, 10] cuda = residual(%0, attribute0)
-  %2: float32[10, 10] cuda = prims.tanh(%1)
-  %3: float32[10, 10] cuda = prims.mul(%2, constant0)
-
-constants  aeb7533e4594
-  constant0: float 0x1.0000000000000p-1
-
-attributes  9cfed7a0cf7f
-  attribute0: dtype 'bfloat16'
-
-outputs  c6d6abb63e1c
-  output %3
-"""
-_PARAMETERS = """
-parameters
-  residual terms of %1: 1-3, 7
-"""
-_REGIONS = """
-regions
-  model   trace    number  region     outcome                           terms  plan  module    line
-  Blocks  forward       0  nvFusion1  miss                              1      fold  blocks.1  /home/me/model.py:31
-  Blocks  forward       0  nvFusion2  hit                               2      fold  blocks.2  /home/me/model.py:31
-  Blocks  forward       0  nvFusion3  hit                               3      fold  blocks.3  /home/me/model.py:31
-  Blocks  forward       0  nvFusion7  hit (compile failed: ValueError)  7      fold  blocks.7  /home/me/model.py:31
-"""
-_FORMAT = """
-format  6b86b273ff34
-  1
-"""
-_OPTIONS = """
-options  2661e4bef61e
-  nvfuser=0.2.36
-"""
-
 
 @pytest.fixture(autouse=True)
 def _run(monkeypatch):
     save_run(monkeypatch)
-
-
-def test_show():
-    everything = [_COUNTS, _FORMAT, _INPUTS, _OPS, _OPTIONS, _PARAMETERS, _REGIONS]
-    assert get_output("show", "residual_tanh") == "".join(everything)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--inputs"], _INPUTS),
-        (["--ops"], _OPS),
-        (["--parameters"], _PARAMETERS),
-        (["--regions"], _REGIONS),
-        (["--regions", "--ops"], _OPS + _REGIONS),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_parts(options, expected):
-    assert get_output("show", "residual_tanh", *options) == drop_first_break(expected)
 
 
 def test_show_says_that_a_part_is_empty():

@@ -157,7 +157,7 @@ def test_the_stored_code():
     assert result.exit_code == 0
     head = f"# {key.digest}.inductor\n# kernel-0.so 1 B, wrapper.py 25 B\n"
     assert result.stdout == f"{head}\n# wrapper.py\ndef call(args):\n    pass\n"
-    assert "1 executable was kept without source." in result.stderr
+    assert "1 executable was stored without source." in result.stderr
     assert "TORCH_LOGS=output_code" in result.stderr
 
 
@@ -195,7 +195,7 @@ def test_damaged_source_hides_nothing_else():
     result = call("show", "residual", "--code")
     assert "# kernels.cpp is damaged" in result.stdout
     assert result.stdout.endswith("# wrapper.py\npass\n")
-    assert "1 executable was kept without source." in result.stderr
+    assert "1 executable was stored without source." in result.stderr
     assert result.exit_code == 0
 
 
@@ -224,8 +224,8 @@ def test_code_of_all_parts_of_a_template():
 def test_why_there_is_no_code():
     _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
     _keep(CAST.graph, "eager", {"refused": b"of another template"})
-    assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not kept: random numbers\n")
-    assert "\nnot kept         1: random numbers\n" in get_output("show", "residual")
+    assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not stored: random numbers\n")
+    assert "\nnot stored       1: random numbers\n" in get_output("show", "residual")
     assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
     assert "\n   not stored: random numbers\n" in get_output("explain", "residual")
     assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]

@@ -154,7 +154,7 @@ def test_a_store_that_is_not_there_is_named(tmp_path):
 def test_wrong_usage_says_what_to_do(tmp_path):
     for arguments in (("train.py",), ("train.py", "more"), ("s3://bucket/train.py",)):
         assert f"there is no script {arguments[0]}: check its path." in get_error("warm", *arguments, code=2)
-    assert "no script that is there" in get_error("warm", str(tmp_path), "more", code=2)
+    assert "is no script, and only a script takes arguments" in get_error("warm", str(tmp_path), "more", code=2)
     script = tmp_path / "train.py"
     script.write_text("")
     assert "leave them out" in get_error("warm", "--dry-run", str(script), code=2)
@@ -165,7 +165,7 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", import_path(HELPERS))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
-    assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 executables; 2 are kept now\n"
+    assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 executables; 2 are stored now\n"
     assert capfd.readouterr().err == "a line of the script's\n"
     result = call("warm", "--json", str(script), "3", "7")
     assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
@@ -176,5 +176,7 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
 def test_options_behind_a_script_are_the_scripts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(sys.argv[1:] != ['--jobs', '2', '--json'])\n")
-    assert get_output("warm", str(script), "--jobs", "2", "--json") == "compiled 0 executables; 0 are kept now\n"
-    assert get_output("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 executables; 0 are kept now\n"
+    assert get_output("warm", str(script), "--jobs", "2", "--json") == "compiled 0 executables; 0 are stored now\n"
+    assert (
+        get_output("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 executables; 0 are stored now\n"
+    )

@@ -45,11 +45,16 @@ def drop_first_break(text: str) -> str:
     return text.removeprefix("\n")
 
 
-def save_run(monkeypatch: MonkeyPatch) -> None:
-    """Records a run with two templates and six regions."""
+def make_run_ledger() -> Ledger:
+    """What a run with two templates and six regions counted."""
     ledger = make_full_ledger()
     ledger.history.add_regions(_regions())
-    save_ledger(monkeypatch, ledger)
+    return ledger
+
+
+def save_run(monkeypatch: MonkeyPatch) -> None:
+    """Records a run with two templates and six regions."""
+    save_ledger(monkeypatch, make_run_ledger())
 
 
 def save_two_runs(monkeypatch: MonkeyPatch) -> None:

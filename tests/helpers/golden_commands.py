@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from commands import CAST, CHAIN, call, save_other, save_run
+from commands import CAST, CHAIN, call, make_run_ledger, save_other
 from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
-from recorded_templates import STARTED, make_cast_template
+from recorded_templates import STARTED, make_cast_template, save_ledger
 
 from fusioncache.ir import Graph
 from fusioncache.program.kept_passes import encode_outline
@@ -138,7 +138,42 @@ def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def _record_runs(patch: pytest.MonkeyPatch) -> None:
-    save_run(patch)
+    """Records a run that counted something of everything, and a later one of another script."""
+    ledger = make_run_ledger()
+    ledger.history.begin_trace("GPT")
+    for phase, seconds in (("tracing", 0.5), ("fusing", 0.25)):
+        ledger.history.add_seconds(phase, seconds)
+    _count_sizes(ledger)
+    _count_programs(ledger)
+    ledger.count_verify_compile(0.25)
+    ledger.count_verified()
+    save_ledger(patch, ledger)
+    _record_later_run(patch)
+
+
+def _count_sizes(ledger: Ledger) -> None:
+    ledger.count_generalization()
+    for seconds in (0.0, 0.5):
+        ledger.count_general_hit(CHAIN, seconds)
+    ledger.count_own_sizes("random numbers")
+
+
+def _count_programs(ledger: Ledger) -> None:
+    for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
+        ledger.add_program_seconds(part, seconds)
+    ledger.count_program_loaded("GPT", 0.4375, 38.5)
+    ledger.count_program_made("GPT")
+    ledger.count_program_refused("a lock has no value to compare")
+    ledger.count_program_replayed("GPT")
+    ledger.count_program_filled("GPT")
+    ledger.count_passes_repeated("two rows so far")
+    ledger.count_program_interpreted("model.py:7 compares: x < 100")
+    ledger.graphs.count_capture()
+    ledger.graphs.count_graph_replay()
+    ledger.graphs.count_not_captured("random numbers")
+
+
+def _record_later_run(patch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
     for template in (CAST, _NEW):
         ledger.count_region(template, (), hit=False)

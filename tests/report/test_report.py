@@ -56,7 +56,7 @@ def test_the_same_run_gives_the_same_file(monkeypatch):
         ),
         (
             "summary",
-            '1 executable is <a href="#unkept">not kept</a>, so that each process compiles it: a number among its',
+            '1 executable is <a href="#unkept">not stored</a>, so each process compiles it: a number among its',
         ),
         ("summary", "What was saved is an estimate"),
         ("summary", "1 template</a> is used by one region only"),
@@ -90,7 +90,7 @@ def test_what_it_says(monkeypatch, section, text):
 def test_a_run_of_which_little_is_known_says_so(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()))
     text = Page(read_newest()).text
-    said = ("has no regions of this run", "has none of its regions", "No region was bypassed", "Nothing was refused")
+    said = ("has no regions of this run", "has none of its regions", "No region was bypassed", "The store holds all")
     assert all(part in text for part in said)
     nothing = Page(Contents(make_run(), (), (), ())).text
     said = ("There was no region to share. Thunder found nothing to fuse", "has no templates", "no misses")
@@ -167,9 +167,9 @@ def test_what_loading_whole_programs_took_out(monkeypatch):
     page = Page(read_newest())
     time = page.section("time")
     assert 'loading programs</th><td class="n">375 ms' in time and 'keeping programs</th><td class="n">4 s' in time
-    assert "1 program was loaded whole" in time and '<td class="n">37.5 s</td>' in time
+    assert "1 program was loaded from the store" in time and '<td class="n">37.5 s</td>' in time
     assert "Of loading: key 250 ms, reads 125 ms." in time
-    assert '1 program was <a href="#loaded">loaded whole</a>' in page.section("summary")
+    assert '1 program was <a href="#loaded">loaded from the store</a>' in page.section("summary")
     assert '<tr><th scope="row">a lock has no value to compare</th><td class="n">1</td></tr>' in page.section(
         "bypasses"
     )
@@ -198,8 +198,8 @@ def test_templates_that_differ_in_sizes_stand_together(monkeypatch):
     assert contents.run.stats.saved_seconds == contents.run.stats.general_saved_seconds == 0.25
     page = Page(contents).section("sizes")
     assert "served 1 executable without a compile, which saved about <b>250 ms</b>" in page
-    assert "1 executable was called so often that code for its own sizes was compiled beside" in page
-    assert '<td class="n">200</td><td>for any sizes</td>' in page and "<li>random numbers: 1</li>" in page
+    assert "1 executable was called so often that code for its sizes alone was compiled as well" in page
+    assert '<td class="n">200</td><td>any sizes</td>' in page and "<li>random numbers: 1</li>" in page
     assert "No two templates are the same" in Page(Contents(make_run(), (), (), ())).section("sizes")
 
 

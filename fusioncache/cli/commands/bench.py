@@ -17,10 +17,10 @@ SCRIPT = Path(fusioncache.__file__).parents[1] / "benchmarks" / "compile_scaling
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE BENCHMARK]")
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure the time to a first step as models get deeper. With fusioncache and without.
+    """Measure the time to a first step as models get deeper, with fusioncache and without.
 
     This is benchmarks/compile_scaling.py of the source, which is not installed with the package: it works in a
-    checkout that was installed with pip install -e ".[bench]". It takes minutes. All that follows is handed to it.
+    checkout that was installed with pip install -e ".[bench]". It takes minutes. All arguments go to it.
 
     \b
     Examples:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--store", "store_only", is_flag=True, help="Only what was compiled.")
-@click.option("--record", "record_only", is_flag=True, help="Only what runs counted.")
+@click.option("--store", "store_only", is_flag=True, help="Only the store.")
+@click.option("--record", "record_only", is_flag=True, help="Only the record.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @directory_option
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
     """Remove everything from the store, and the record of all runs.
 
-    It asks first. What a running process uses stays, and so does what another version of fusioncache wrote.
+    It asks first. What a running process uses stays, and so does what another version of fusioncache wrote. Where there
+    is nothing to remove, it says so.
 
     \b
     Examples:

@@ -8,9 +8,9 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script for completion in SHELL. It completes commands, options and ids.
+    """Print the script for completion in SHELL. It completes commands, options and IDs.
 
-    Ids of runs and templates come from the record at the moment they are asked for.
+    IDs come from the record and the store at the moment of completion.
 
     \b
     Examples:

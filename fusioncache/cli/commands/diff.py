@@ -29,6 +29,12 @@ _SECONDS = (
     "loaded_program_seconds",
 )
 _KINDS: tuple[Kind, ...] = ("run", "program", "template", "executable")
+_TITLES = {
+    "programs_made": "programs traced and stored",
+    "loaded_compile_seconds": "compile seconds of what was loaded",
+    "loaded_program_seconds": "tracing seconds of what was loaded",
+}
+"""What counts are called for people, if not by their names."""
 _COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
 _TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
 
@@ -48,17 +54,17 @@ class _Change:
 @directory_option
 @json_option
 def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool) -> None:
-    """Show what changed from run OLD to run NEW, or from one program of a model to another.
+    """Show what changed from run OLD to run NEW, or between two programs, templates or executables.
 
-    Both are starts of run ids or parts of run names: see 'stats --runs'. Without NEW it is the newest run, without both
-    the newest and the one before it. Templates are the same if their keys are, so a change of a version makes all of
-    them new.
+    Both are starts of run IDs or parts of run names, as 'stats --runs' lists them. Without NEW it is the newest run;
+    without both, the newest run and the one before it. Templates are the same if their keys are, so a change of a
+    version makes all of them new.
 
-    Where both are ids or names of programs, as 'ls --programs' shows them, and not of runs, it shows the lines of their
-    keys that differ, what Thunder read for them, and their traces.
+    Of two programs it shows the lines of their keys that differ, what Thunder read for them, and their traces. Of two
+    templates or executables it shows what 'explain' shows.
 
-    Loaded compile seconds are what compiling took that which a run loaded, when it was compiled. What was saved is an
-    estimate: 'stats --help' says of what.
+    The seconds of what was loaded are those that compiling or tracing it took before it was stored. What was saved is
+    an estimate: 'stats --help' says of what.
 
     \b
     Examples:
@@ -153,7 +159,7 @@ def _print(old: Run, new: Run, change: _Change) -> None:
         click.echo()
         print_table(_TEMPLATE_COLUMNS, rows)
     else:
-        click.echo("Both have the same templates, and the second compiled none of them.", err=True)
+        click.echo("Both have the same templates, and the new run compiled none of them.", err=True)
     for side, run in {"old": old, "new": new}.items():
         if run.missing:
             click.echo(f"Of the {side} run the record lacks {run.missing}.", err=True)
@@ -161,7 +167,7 @@ def _print(old: Run, new: Run, change: _Change) -> None:
 
 def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
     before, after = getattr(old.stats, name), getattr(new.stats, name)
-    title = name.replace("_", " ")
+    title = _TITLES.get(name, name.replace("_", " "))
     if name in _SECONDS:
         return (title, format_seconds(before), format_seconds(after), f"{after - before:+.3f}")
     return (title, str(before), str(after), f"{after - before:+d}")

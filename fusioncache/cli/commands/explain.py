@@ -35,18 +35,18 @@ def explain(
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Say why a run compiled, or why two templates, or two programs, are not one.
+    """Say why a run compiled, or in what two templates, executables or programs differ.
 
-    Without A, it lists what the newest run compiled. One sentence for each template says what keeps it from its
-    nearest, of those that were known before; a line at the end counts what was loaded.
+    Without A, it lists the templates that the newest run compiled. One sentence for each names the nearest template
+    known before, and in what the two differ; a line at the end counts what was loaded from the store.
 
-    A and B are the starts of digests or names, or the whole, of templates of the record or of executables in the store.
-    Without B, A is compared with the nearest of all others. One sentence says what differs of itself, and not because
-    something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
-    line that differs, < and > one that only A or only B has.
+    A and B are starts of IDs or names, or the whole, as 'ls' and 'ls --store' list them. Without B, A is compared with
+    the nearest of all others. One sentence says what differs first of all; differences that follow from others are left
+    out. Below it the lines that differ stand side by side, each operation (op) beside the one in its place: | marks a
+    line that differs, < and > a line that only A or only B has.
 
-    A and B may also be programs, as 'ls --programs' shows them; a model's name is its newest. What differs is
-    a line of their keys, or something that Thunder read while it traced.
+    A and B may also be programs, as 'ls --programs' lists them; a model's name is its newest program. What differs is a
+    line of their keys, or something that Thunder read while it traced.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def explain(
         record = RecordReader()
         print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
     elif run_id is not None:
-        raise click.UsageError("--run lists what a run compiled, and an id names one template: give only one of them.")
+        raise click.UsageError("--run lists what a run compiled, and an ID names one template: give only one of them.")
     else:
         _compare(a, b, width, everything, directory, as_json)
 

@@ -38,7 +38,7 @@ _STORE_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @run_option
 @click.option("--store", "of_store", is_flag=True, help="List the executables of the store instead, newest first.")
 @click.option("--programs", "of_models", is_flag=True, help="List the programs instead, newest first.")
-@click.option("--families", "of_lengths", is_flag=True, help="List what is known of programs at any length.")
+@click.option("--families", "of_lengths", is_flag=True, help="List the families of programs instead.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
@@ -59,23 +59,26 @@ def ls(
     as_json: bool,
     **only: Any,
 ) -> None:
-    """List the templates of the newest run. Those that took longest to compile come first.
+    """List the templates of the newest run, those that took longest to compile first.
 
-    Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
-    chains of a template that has several, and - means no chain. The size of a template is its number of ops.
+    Arities are the numbers of residual terms (terms of a sum of any length) that regions had: 1-31 is each from 1 to
+    31, a slash stands between the chains of a template that has several, and - means no chain. The size of a template
+    is its number of operations (ops).
 
-    The store has executables, not templates: a template with residual terms is compiled in parts, which other templates
-    share, and once for each layout of its inputs. --store lists them with their sizes in bytes, and says which of them
-    are only notes that something cannot be kept, and why.
+    --store lists the executables of the store: what a compiler made of a template for one layout of its inputs. A
+    template with residual terms is compiled in parts, which other templates share. Some entries are only notes that an
+    executable cannot be stored; the reason stands below the list.
 
-    --programs lists what Thunder made of models, each for one kind of input: a process that has the same need not
-    trace. The seconds are those that this took.
+    --programs lists the programs of the store: what Thunder makes of a model for one kind of input. A process that
+    finds one there does not trace. The seconds are those that tracing took.
 
-    --families lists what programs that differ in lengths alone have in common, from which a process fills in those at
-    further lengths, with the lengths of the programs that each is made of.
+    --families lists families: programs that differ in lengths only. A process fills in the program of a further length
+    from them.
 
-    A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
-    middle. Programs have 100 columns elsewhere; --wide leaves nothing out.
+    Without a record of runs, as after a pull, it lists the executables of the store.
+
+    A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
+    middle. Programs have 100 columns elsewhere; --wide leaves nothing out. IDs work in every command that takes one.
 
     \b
     Examples:
@@ -92,7 +95,9 @@ def ls(
         _refuse(kept or "--store", run_id, only["text"], sort)
     if kept:
         if of_store or only["backend"] or (of_models and of_lengths):
-            raise click.UsageError(f"{kept} lists what Thunder made: leave out --store, --backend and the other one.")
+            raise click.UsageError(
+                f"{kept} lists what Thunder made of models: leave out --store, --backend and the other list."
+            )
         if of_lengths and sort == "seconds":
             raise click.UsageError("--families has no seconds: sort by name or size.")
         listed, print_kept = _Filter(only["name"], None, sort, limit), _list_lengths if of_lengths else _list_kept
@@ -130,7 +135,7 @@ def _list_templates(run_id: str | None, listing: Listing, sort: Sort | None, *, 
     if found:
         return
     if all_ := record.templates(run.id):
-        click.echo(f"None of the {len(all_)} templates of run {run.id} is like that.", err=True)
+        click.echo(f"None of the {len(all_)} templates of run {run.id} matches.", err=True)
     else:
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
 
@@ -182,7 +187,7 @@ def _list_executables(directory: Path | None, wanted: _Filter, *, as_json: bool,
     else:
         print_executables(found, refused, wide=wide)
     if not found:
-        rest = ", none like that" if executables else ""
+        rest = "; none matches" if executables else ""
         click.echo(f"{path} has {len(executables) or 'no'} executables{rest}.", err=True)
 
 
@@ -195,7 +200,7 @@ def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: 
         now = time.time()
         print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide, most=_MOST_COLUMNS)
     if not found:
-        click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+        click.echo(f"{path} has {len(programs) or 'no'} programs{'; none matches' if programs else ''}.", err=True)
 
 
 def _list_lengths(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
@@ -207,7 +212,7 @@ def _list_lengths(directory: Path | None, wanted: _Filter, *, as_json: bool, wid
         now = time.time()
         print_table(_FAMILY_COLUMNS, [_family_row(family, now) for family in found], wide=wide)
     if not found:
-        click.echo(f"{path} has {len(families) or 'no'} families{', none like that' if families else ''}.", err=True)
+        click.echo(f"{path} has {len(families) or 'no'} families{'; none matches' if families else ''}.", err=True)
 
 
 def _kept_data(program: KeptProgram) -> dict[str, Any]:
@@ -239,7 +244,7 @@ _EXECUTABLE_COLUMNS = (
 )
 _MOST_COLUMNS = 100
 """Of a list of programs, where nobody says how many there is room for: a model has a dozen inputs."""
-_KEPT_COLUMN = Column("kept")
+_KEPT_COLUMN = Column("stored")
 _KEPT_COLUMNS = (
     Column("id"),
     Column("name", cut=True),
@@ -286,8 +291,8 @@ def print_executables(executables: Sequence[Summary], refused: Mapping[str, str]
     print_table((*_EXECUTABLE_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
     click.echo()
     for reason, number in Counter(filter(None, reasons)).most_common():
-        why = f"so that each process compiles them: {escape_controls(reason)}"
-        text = f"{number} of {len(executables)} cannot be kept, {why}"
+        why = f"each process compiles them: {escape_controls(reason)}"
+        text = f"{number} of {len(executables)} cannot be stored, so {why}"
         click.echo(wrap(text, None if wide else count_columns()))
 
 

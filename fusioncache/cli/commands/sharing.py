@@ -45,8 +45,8 @@ def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
 def push(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
     """Copy what was compiled here to URL.
 
-    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. What is there is left
-    alone. The last folder need not be there yet, and what it is in has to be.
+    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. Entries that
+    are there already stay as they are. The last folder of URL is made if needed; the folder above it has to exist.
 
     What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
 
@@ -63,8 +63,9 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
 def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
     """Copy what was compiled elsewhere from URL.
 
-    What is here is left alone, and every byte that comes is verified. What is at URL will run here: use only one that
-    nobody can write whom you do not trust. Instead of copying it all, FUSIONCACHE_REMOTE=URL brings what is used.
+    Entries that are here already stay as they are, and every byte that comes is verified. What is at URL will run here:
+    pull only from a place that only people you trust can write. Instead of copying all of it, FUSIONCACHE_REMOTE=URL
+    brings what a process needs. 'fusioncache stats' and 'fusioncache ls' show what came.
 
     A listing of more than 500,000 files or 128 MiB is not read to its end, and an entry of more than 256 MiB is left
     out. After an hour it ends; what came by then stays, and the next pull goes on from there.

@@ -33,31 +33,34 @@ _KINDS: tuple[Kind, ...] = ("template", "program", "executable", "family")
 @click.command()
 @click.argument("id_", metavar="ID", type=SubjectId())
 @click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
-@click.option("--ops", is_flag=True, help="Only its ops, with their constants and attributes.")
+@click.option("--ops", is_flag=True, help="Only its operations, with their constants and attributes.")
 @click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
 @click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
-@click.option("--definition", is_flag=True, help="Print what nvFuser is given, as Python. Needs nvFuser, and no GPU.")
+@click.option("--definition", is_flag=True, help="Print its nvFuser definition, as Python. Needs nvFuser, and no GPU.")
 @click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
 @click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
 @click.option("--trace", "traces", type=click.Choice(TRACES), multiple=True, help="Print this trace of a program.")
-@click.option("--reads", is_flag=True, help="Only what Thunder read beside a program's key.")
+@click.option("--reads", is_flag=True, help="Only what Thunder read besides the ingredients of a program's key.")
 @directory_option
 @json_option
 def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...], reads: bool, **chosen: bool) -> None:
-    """Show one template, one program of a model, or what is known of a program at any length. What it is made of.
+    """Show one template, executable, program or family: what its key is made of, and what is known of it.
 
-    Of a template it is the counts, what its key is made of, and the regions that have it. Of a program, which is what
-    Thunder makes of a model for one kind of input, it is what its key is made of, in short, and what Thunder read
-    beside that. ID of a program is one that 'ls --programs' shows, or the start of its name; --trace and --reads are
-    for programs, all other options that name a part for templates.
+    ID is the start of an ID or of a name, or the whole, as 'ls', 'ls --store', 'ls --programs' and 'ls --families' list
+    them.
 
-    Of a family, which is what programs that differ in lengths alone have in common, it is the sizes of the programs
-    that it is made of, what has to come out the same at a further length so that a program is filled in there, and what
-    they read. ID is one that 'ls --families' shows.
+    A template: the counts of the newest run that had it, the ingredients of its key, and its regions. Where the
+    operations (ops) say constant0 or attribute0, the constants and attributes below them say what that is. An
+    executable that the store cannot hold is counted with the reason.
 
-    Of a template, ID is the start of the digest or name, or the whole. The counts are those of the newest run that had
-    it. Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. What of it
-    the store cannot keep is counted with the reason.
+    An executable, which a compiler made of a template for one layout of inputs: who compiled it and when, and the
+    ingredients of its key.
+
+    A program, which Thunder makes of a model for one kind of input: the ingredients of its key, and what Thunder read
+    besides. --trace and --reads are for programs.
+
+    A family, which is programs that differ in lengths only: the sizes of these programs, and the guards: conditions
+    under which the program of a further length is filled in from them.
 
     Options that name a part leave out all others; several can be given. Of a template with residual terms, the
     definition and the script have the most terms that any region had.

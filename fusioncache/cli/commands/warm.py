@@ -44,13 +44,13 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
     """Compile what STORE knows, before a job needs it.
 
     STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
-    caches use. What other versions or machines compiled is compiled again for this device and these versions. Where all
-    of it was ready the last time, it answers at once.
+    caches use. What other versions or machines compiled is compiled again for this device and these versions. If
+    nothing has changed since the last time, it ends at once.
 
-    If it is a Python script, that runs with the arguments behind it, and what it compiles is kept.
+    If STORE is a Python script, it runs with the arguments that follow it, and what it compiles is stored.
 
     Exits with 1 if something is damaged or fails to compile, and if the script fails. What is left out because it is
-    not for this machine, or cannot be kept, is only said.
+    for another machine, or because the store cannot hold it, is counted with the reason.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
         _run(store, arguments[1:] if arguments[:1] == ("--",) else arguments, as_json)
         return
     if arguments:
-        raise click.UsageError(f"{store} is no script that is there, so nothing may stand behind it: {arguments[0]}")
+        raise click.UsageError(f"{store} is no script, and only a script takes arguments: leave out {arguments[0]!r}.")
     _warm(store, jobs or min(_MOST_JOBS, os.cpu_count() or 1), dry_run, as_json)
 
 
@@ -149,7 +149,7 @@ def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
         print_json({"command": "warm", "script": script, "status": status, "compiled": new, "kept": len(after)})
     else:
         kept = format_count(len(after), "is", "are")
-        click.echo(f"compiled {format_count(new, 'executable', 'executables')}; {kept} kept now")
+        click.echo(f"compiled {format_count(new, 'executable', 'executables')}; {kept} stored now")
     if status:
         raise click.ClickException(f"{script} ended with status {status}")
 

@@ -1,7 +1,7 @@
 """What every command prints, to the letter: for good input and for wrong input, after a pull, and where nothing is.
 
 A golden file has the calls as well. To add one, write its line; to write anew what they print, set a variable:
-``REWRITE_GOLDEN=1 python -m pytest tests/cli/test_golden.py``.
+``REWRITE_GOLDEN=1 python -m pytest tests/cli/test_cli_golden.py``.
 """
 
 import os
