@@ -8,6 +8,8 @@ the wall clock depends on how many cores there are, and how busy they are. Impor
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,14 +32,15 @@ WAYS = ("thunder", "thunder-compiling", "torch.compile", "fusioncache", "fusionc
 @click.option("--models", type=Words(names()), default="pythia,llama-2,hf-gpt2,gemma", help="Of benchmarks/zoo.")
 @click.option("--layers", type=int, default=2, help="Of each model.")
 @click.option("--ways", type=Words(WAYS), default=",".join(WAYS), help="How each is compiled.")
+@click.option("--at-once", type=int, default=1, help="How many processes run at once: seconds are of processors.")
 @json_option
-def main(models: tuple[str, ...], layers: int, ways: tuple[str, ...], json_file: Path | None) -> None:
+def main(models: tuple[str, ...], layers: int, ways: tuple[str, ...], at_once: int, json_file: Path | None) -> None:
     """Runs the benchmark."""
-    options = {"models": list(models), "layers": layers, "ways": list(ways)}
+    options = {"models": list(models), "layers": layers, "ways": list(ways), "at_once": at_once}
     points: list[Point] = []
-    for model in models:
-        for way in ways:
-            points += _measure(model, layers, way)
+    with ThreadPoolExecutor(at_once) as pool:
+        for found in pool.map(lambda pair: _measure(pair[0], layers, pair[1]), product(models, ways)):
+            points += found
             write_result(json_file, make_result(describe(), options, points=points))
     columns = ("<model", "<way", "start", "seconds", "wall", "compiles", "loads", "later step, ms")
     console().print(make_table("starts on a CPU", None, columns, [_list_cells(point) for point in points]))
