@@ -23,7 +23,6 @@ from report_records import HOSTILE
 from fusioncache.record import limits
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.runs import find_script, format_run_name
-from fusioncache.record.savings import Alone
 from fusioncache.record.schema import record_path
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
