@@ -21,6 +21,7 @@ from fusioncache.ir import Graph
 from fusioncache.program.kept_passes import encode_outline
 from fusioncache.program.reads import Read, encode_reads
 from fusioncache.record.ledger import Ledger
+from fusioncache.record.savings import Alone
 from fusioncache.store import Store, default_path
 from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
@@ -154,7 +155,7 @@ def _record_runs(patch: pytest.MonkeyPatch) -> None:
 def _count_sizes(ledger: Ledger) -> None:
     ledger.count_generalization()
     for seconds in (0.0, 0.5):
-        ledger.count_general_hit(CHAIN, seconds)
+        ledger.count_general_hit(CHAIN, Alone(seconds, seconds))
     ledger.count_own_sizes("random numbers")
 
 

@@ -96,7 +96,7 @@ def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
         save_ledger(monkeypatch, make_wide_ledger(2), run="c" * 32, started=STARTED - 1)
         assert read_ids() == ["c" * 32]
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
-    result = call("diff", "c", "b")
+    result = call("diff", "cc", "bb")
     assert result.exit_code == 0
     assert "Of the old run the record lacks 6 regions, streams, templates and executables" in result.stderr
     assert "Of the new run" not in result.stderr
