@@ -22,8 +22,12 @@ def dot_text(picture: nx.DiGraph, title: str) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+_INSTALL = "install graphviz ('apt install graphviz', 'brew install graphviz' or 'conda install graphviz')"
+_CHECK = "see whether 'dot -v' names the format"
+
+
 class GraphvizError(Exception):
-    """Graphviz is not there, or could not draw."""
+    """Graphviz is not there, or could not draw: why, and what to do."""
 
 
 def draw(dot: str, format_: str) -> bytes:
@@ -40,12 +44,13 @@ def draw(dot: str, format_: str) -> bytes:
     try:
         return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
     except OSError as error:
-        raise GraphvizError(f"graphviz's program dot cannot be started ({error.strerror})") from error
+        raise GraphvizError(f"graphviz's program dot cannot be started ({error.strerror}): {_INSTALL}") from error
     except subprocess.TimeoutExpired as error:
-        raise GraphvizError(f"graphviz's program dot took longer than {_SECONDS:.0f} s") from error
+        raise GraphvizError(f"graphviz's program dot took longer than {_SECONDS:.0f} s: {_CHECK}") from error
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise GraphvizError(f"graphviz's program dot failed ({said or f'status {error.returncode}'})") from error
+        reason = said or f"status {error.returncode}"
+        raise GraphvizError(f"graphviz's program dot failed ({reason}): {_CHECK}") from error
 
 
 def _quote(text: str) -> str:

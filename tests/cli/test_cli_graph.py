@@ -76,7 +76,7 @@ def test_an_image_that_graphviz_cannot_draw_is_not_written(tmp_path, monkeypatch
     _graphviz(tmp_path, monkeypatch, script)
     path = tmp_path / "x.png"
     error = get_error("graph", "residual", "-o", str(path))
-    assert f"{path} was not written: graphviz's program dot {why}. Install graphviz" in error
+    assert f"{path} was not written: graphviz's program dot {why}: see whether" in error
     assert not path.exists()
 
 

@@ -57,7 +57,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     _print(swept, record if had_record else None, dry_run)
     if not there:
         places = " and ".join(str(path) for path in (store, record) if path)
-        click.echo(f"There is nothing to remove: {places} {'are' if store and record else 'is'} empty.", err=True)
+        click.echo(f"There is nothing to remove in {places}.", err=True)
     if swept and store:
         report_aside(store, find_aside(store))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fusioncache.cli.ids import Candidate, Kind, pick
+from fusioncache.cli.ids import Candidate, Kind, find, pick
 from fusioncache.cli.json_output import encode_template, print_json
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import RunId, directory_option, json_option
@@ -93,11 +93,13 @@ def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool
 
 
 def _pick_pair(old: str, new: str, directory: Path | None) -> tuple[Candidate, Candidate]:
-    """Returns two things of one kind; a template and an executable can be compared as well.
+    """Returns two runs, if both may be runs, else two things of one kind, or a template and an executable.
 
     Raises:
         click.ClickException: if one of them is not there, or they cannot be compared.
     """
+    if all(find(wanted, directory, ("run",)) for wanted in (old, new)):
+        return pick(old, directory, ("run",)), pick(new, directory, ("run",))
     one = pick(old, directory, _KINDS)
     like: tuple[Kind, ...] = (one.kind,) if one.kind in ("run", "program") else ("template", "executable")
     return one, pick(new, directory, like)

@@ -105,10 +105,8 @@ def _render(picture: nx.DiGraph, text: str, name: str, wanted: Format, output: P
     except GraphvizError as error:
         if wanted == "svg":
             return svg_text(picture, name).encode()
-        raise click.ClickException(
-            f"{output} was not written: {error}. Install graphviz ('apt install graphviz', 'brew install graphviz' or "
-            f"'conda install graphviz'), or give a name that ends in .svg or .dot, which need no graphviz."
-        ) from error
+        advice = "or give a name that ends in .svg or .dot, which need no graphviz"
+        raise click.ClickException(f"{output} was not written: {error}, {advice}") from error
 
 
 def _data(picture: nx.DiGraph) -> dict[str, Any]:
