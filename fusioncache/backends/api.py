@@ -197,11 +197,12 @@ class Backend(ABC):
             Exception: if nothing can be compiled here. The compile that follows says why.
         """
 
-    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
 
         Args:
             seconds: that compiling it took, here or where it was compiled.
+            operations: of the regions.
             loaded: whether it was loaded. Then a cache of the compiler's own on disk may have its code as well.
         """
         return Alone(seconds, seconds)

@@ -27,6 +27,7 @@ from fusioncache.process.progress import progress_line
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
 from fusioncache.record.observations import ANY_SIZES
+from fusioncache.record.savings import Alone
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
@@ -456,9 +457,9 @@ class TemplateCall:
 
     def _on_build(self, executable: Executable, function: BuiltFunction) -> None:
         """Counts a function that was compiled or loaded."""
-        loaded, backend = function.loaded and not function.made_here, self.compiler.backend
+        loaded = function.loaded and not function.made_here
         event = CompileEvent(
-            backend=backend.name,
+            backend=self.compiler.backend.name,
             seconds=function.seconds,
             loaded=loaded,
             compile_seconds=function.compile_seconds,
@@ -466,14 +467,14 @@ class TemplateCall:
             graph=executable.graph,
             key=function.key,
             helped=function.helped,
-            alone=backend.alone(function.compile_seconds if loaded else function.seconds, loaded=loaded),
+            alone=self._alone(function.compile_seconds if loaded else function.seconds, loaded),
         )
         self._ledger.tell(self.template, event)
 
     def _on_general(self, served: ServedGeneral) -> None:
         """Counts that a function for any sizes serves the template, and the function if it is new."""
         function = served.built
-        alone = self.compiler.backend.alone(function.cost, loaded=function.loaded)
+        alone = self._alone(function.cost, function.loaded)
         if not served.is_new:
             self._ledger.count_general_hit(self.template, alone)
             return
@@ -492,6 +493,9 @@ class TemplateCall:
             self._ledger.count_general_hit(self.template)
         else:
             self._ledger.count_generalization()
+
+    def _alone(self, seconds: float, loaded: bool) -> Alone:
+        return self.compiler.backend.alone(seconds, len(self.template.graph.ops), loaded=loaded)
 
     def _on_compile(self, seconds: float) -> None:
         """Counts what the backend compiled to sum chains in its own way."""

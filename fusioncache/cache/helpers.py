@@ -33,11 +33,13 @@ class Wait:
         beside: whether a helper made it.
         here: seconds that this process spent on making it before, while it waited for something else.
         on_others: seconds of this wait that this process spent on making other things.
+        on_start: seconds of this wait in which a compiler started beside.
     """
 
     beside: bool = False
     here: float = 0.0
     on_others: float = 0.0
+    on_start: float = 0.0
 
 
 class Helpers(Protocol):

@@ -116,7 +116,8 @@ class PersistentBuilder(Builder):
                     turn.publish(artifacts)
         if not function.loaded:
             return function
-        return replace(function, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here - wait.on_others)
+        shifted = wait.here - wait.on_others - wait.on_start
+        return replace(function, helped=wait.beside, made_here=bool(wait.here), shifted=shifted)
 
     def _request(self, graph: Graph, layouts: ArgumentLayouts) -> Request:
         return Request(graph, layouts, self.backend.name, self.backend.options(), self._settings)

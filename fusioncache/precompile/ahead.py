@@ -61,7 +61,7 @@ class CrewHelpers:
     Args:
         store: where what is compiled will be.
         crew: compiles.
-        on_start: is told of a compiler's start in this process.
+        on_start: is told of a compiler's start in this process, and in another one while this one waits for it.
     """
 
     def __init__(self, store: Store, crew: Crew, on_start: OnStart = ignore_start):
@@ -114,13 +114,18 @@ class CrewHelpers:
             return Wait()
 
     def _wait_for(self, number: int) -> Wait:
-        helped: list[float] = []
+        helped, begun = list[float](), time.perf_counter()
         answer = self._crew.take(number, lambda other: self._compile(other, helped))
         with self._lock:
-            self._asks.pop(number, None)
+            ask = self._asks.pop(number, None)
         if answer is None or answer.outcome.result == "refused":
             return Wait(on_others=sum(helped))
-        return Wait(not answer.here, answer.seconds if answer.here else 0.0, sum(helped))
+        if answer.here:
+            return Wait(here=answer.seconds, on_others=sum(helped))
+        on_start = start_within(time.perf_counter() - begun - sum(helped), answer)
+        if on_start and ask is not None:
+            self._on_start(backend_class(ask.request.backend).title, on_start)
+        return Wait(beside=True, on_others=sum(helped), on_start=on_start)
 
     def waiting(self) -> int:
         """Returns how many of those that were handed over are not compiled yet."""
@@ -141,6 +146,11 @@ class CrewHelpers:
         outcome = self._compiler.compile_received(Received(stored, ask.key.digest, gpu_in_use()))
         took.append(time.perf_counter() - start)
         return Answer(outcome, took[-1] - (self._starting - starting), here=True)
+
+
+def start_within(waited: float, answer: Answer) -> float:
+    """Returns the seconds of a wait in which the worker that answered started its compiler, before it compiled."""
+    return min(max(waited - (answer.seconds - answer.started), 0.0), answer.started)
 
 
 def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:

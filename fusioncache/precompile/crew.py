@@ -38,12 +38,14 @@ class Answer:
     Attributes:
         outcome: of compiling it.
         seconds: that it took.
+        started: those of them that a compiler's start took.
         here: whether it was this process that compiled it, while it waited for another one.
     """
 
     outcome: Outcome
     seconds: float
     here: bool = False
+    started: float = 0.0
 
 
 NO_WORKER = Answer(Outcome("refused", nursery.NO_WORKER, passing=True), 0.0)
@@ -227,8 +229,8 @@ class Crew:
                 self._put(number, nursery.YOURS)
             case [nursery.TAKEN, int(number), spare]:
                 self._put(number, Taken(spare))
-            case [nursery.DONE, int(number), result, reason, passing, seconds]:
-                self._close(number, Answer(Outcome(result, reason, passing), seconds))
+            case [nursery.DONE, int(number), result, reason, passing, seconds, started]:
+                self._close(number, Answer(Outcome(result, reason, passing), seconds, started=started))
 
     def _put(self, number: int, heard: Heard) -> None:
         with self._lock:

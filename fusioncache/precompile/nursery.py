@@ -13,7 +13,8 @@ What it is told, and what it says, are messages:
     [OPEN]                         said once, when tasks can be handed out
     [YOURS, number]                nobody will compile it here
     [TAKEN, number, other]         a worker is at it. Nobody will compile the other here; it is null if none waits
-    [DONE, number, result, reason, passing, seconds]
+    [DONE, number, result, reason, passing, seconds, started]     the last are those of the seconds that a compiler's
+                                                                  start took
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Nursery:
         self._owner.send(message)
 
     def _refuse(self, number: int, reason: str) -> None:
-        self._tell([DONE, number, "refused", reason, True, 0.0])
+        self._tell([DONE, number, "refused", reason, True, 0.0, 0.0])
 
     def _has_idled(self, seconds: float) -> bool:
         busy = len(self._backlog) or any(each.task is not None for each in self._workers)
@@ -250,10 +251,10 @@ class Nursery:
                 each.ready = True
             case [worker.UNFIT, reason]:
                 print(f"fusioncache: a worker is of no use: {reason}", file=sys.stderr)
-            case [str(result), str(reason), bool(passing), float(seconds)] if each.task is not None:
+            case [str(result), str(reason), bool(passing), float(seconds), float(started)] if each.task is not None:
                 number, each.task = each.task, None
                 self._longest = max(self._longest, seconds)
-                self._tell([DONE, number, result, reason, passing, seconds])
+                self._tell([DONE, number, result, reason, passing, seconds, started])
             case _:
                 raise ValueError("a worker that says something else")
 

@@ -58,14 +58,18 @@ def work(connection: socket.socket, directory: str, backend: str, device: int | 
         except Exception as error:  # whatever it is, this process is of no use
             connection.sendall(encode([UNFIT, f"{type(error).__name__}: {error}"]))
             return
-        store = Store.open(directory)
-        compilers = EntryCompiler(store), EntryCompiler(store, patience=0)
+        store, starts = Store.open(directory), [0.0]
+
+        def note_start(title: str, seconds: float) -> None:
+            starts.append(seconds)
+
+        compilers = EntryCompiler(store, on_start=note_start), EntryCompiler(store, patience=0, on_start=note_start)
         connection.sendall(encode([READY]))
         for line in lines:
-            start = time.perf_counter()
+            starts[:], start = [0.0], time.perf_counter()
             outcome = _compile(line, *compilers)
             seconds = time.perf_counter() - start
-            connection.sendall(encode([outcome.result, outcome.reason, outcome.passing, seconds]))
+            connection.sendall(encode([outcome.result, outcome.reason, outcome.passing, seconds, sum(starts)]))
         store.close()
 
 

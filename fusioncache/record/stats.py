@@ -69,12 +69,12 @@ class Stats:
         not_captured: programs that are not captured although that was asked for, and calls that ran as they are, by
             reason.
         start_seconds: seconds that the one-time start of each compiler took in this process, by its name: importing
-            it, and trying out what the processor can do. They are part of no template's ``compile_seconds``. A process
-            that compiles nothing starts no compiler.
+            it, and trying out what the processor can do; or that it waited for the start in a process beside. They are
+            part of no template's ``compile_seconds`` or ``load_seconds``. What is loaded needs no compiler.
         saved_seconds: an estimate of the seconds that this process would have spent longer without fusioncache, on
             compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is
-            a loss. A hit saves what Thunder alone spends on a further equal region; that is a fifth of a compile with
-            TorchInductor, which has a cache of its own. What was loaded saves a compile, or deriving a program, less
+            a loss. A hit saves what Thunder alone spends on a further equal region, which is little with TorchInductor,
+            as it has a cache of its own. What was loaded saves a compile, or deriving a program, less
             ``load_seconds``. Taken off are ``canonicalize_seconds`` and ``program_seconds``. Not counted are
             ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later steps.
             ``general_saved_seconds`` are among them.

@@ -113,11 +113,11 @@ class Inductor(Backend):
 
         start(device)
 
-    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
         from fusioncache.backends.inductor.start import compile_alone
 
-        return compile_alone(seconds, loaded=loaded)
+        return compile_alone(seconds, operations, loaded=loaded)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns sizes and strides: code is generated for these."""

@@ -142,7 +142,7 @@ class NvFuser(Backend):
 
         start()
 
-    def alone(self, seconds: float, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``. Thunder defines each region anew, so that nvFuser compiles it again."""
         from fusioncache.backends.nvfuser.start import is_found_again
 

@@ -1,0 +1,48 @@
+"""A compiler's start in a process beside: waiting for it is no part of a load."""
+
+import pytest
+
+from fusioncache.cache.helpers import Wait
+from fusioncache.ir import Key
+from fusioncache.precompile import ahead
+from fusioncache.precompile.ahead import CrewHelpers, start_within
+from fusioncache.precompile.crew import Answer
+from fusioncache.precompile.entry_compiler import Outcome
+
+_DONE = Outcome("compiled")
+
+
+@pytest.mark.parametrize(
+    ("waited", "seconds", "started", "expected"),
+    [
+        (14.0, 14.0, 12.0, 12.0),  # from the beginning
+        (5.0, 14.0, 12.0, 3.0),  # the last 2 s were the compile
+        (1.0, 14.0, 12.0, 0.0),  # it compiled already
+        (20.0, 14.0, 12.0, 12.0),  # something else was compiled first
+        (2.0, 2.0, 0.0, 0.0),
+    ],
+)
+def test_a_wait_is_for_the_start_before_it_is_for_the_compile(waited, seconds, started, expected):
+    assert start_within(waited, Answer(_DONE, seconds, started=started)) == expected
+
+
+def test_what_a_call_waited_for_a_start_is_told_and_taken_off(monkeypatch):
+    now, told = [100.0], list[tuple[str, float]]()
+    monkeypatch.setattr(ahead.time, "perf_counter", lambda: now[0])
+
+    class Crew:
+        def take(self, number, help_):
+            now[0] += 14.0
+            return Answer(_DONE, 14.0, started=12.0)
+
+    class Request:
+        backend = "inductor"
+
+    class Ask:
+        request = Request()
+
+    helpers = CrewHelpers(None, Crew(), lambda *of: told.append(of))  # type: ignore[arg-type]
+    key = Key("0", "", ())
+    helpers._numbers[key], helpers._asks[1] = 1, Ask()  # type: ignore[assignment]
+    assert helpers.wait_for(key) == Wait(beside=True, on_start=12.0)
+    assert told == [("TorchInductor", 12.0)]
