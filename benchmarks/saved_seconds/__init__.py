@@ -1,0 +1,1 @@
+"""What ``stats()`` says was saved, against the real difference to Thunder alone: see ``__main__``."""
