@@ -45,6 +45,7 @@ from fusioncache.trace.generations import Generations
 from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.graph_names import graph_names_of_process
 from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.instruction_sets import keep_instruction_sets
 from fusioncache.trace.layouts import plain_region_of
 from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
@@ -205,6 +206,7 @@ class FusionCache(Transform):
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
+            keep_instruction_sets()
             templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
             replays = shares is not Sizes.STATIC
             if replays:

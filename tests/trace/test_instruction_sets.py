@@ -1,0 +1,104 @@
+"""TorchInductor asks once whether the CPU has some instructions, and again once anything is another one."""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+from torch._inductor import config, cpu_vec_isa
+from torch._inductor.cpu_vec_isa import VecAVX2
+from torch._inductor.runtime import cache_dir_utils
+
+from fusioncache.trace import instruction_sets
+from fusioncache.tracing.replacement import is_known
+
+
+@pytest.fixture(name="check")
+def _check(monkeypatch, tmp_path):
+    """Returns what asks, and a list that has an item for each time that it was not known."""
+    asked: list[str] = []
+    machine = ("flags : avx2",)
+    monkeypatch.setattr(instruction_sets, "list_machine", lambda: machine)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert cache_dir_utils.cache_dir() == str(tmp_path)
+    check = instruction_sets.keep_proof(lambda self, code: asked.append(code) or "wrong" not in code)
+    return check, asked
+
+
+def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
+    spec = importlib.util.spec_from_file_location("another", cpu_vec_isa.__file__)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "another", module)
+    spec.loader.exec_module(module)
+    source = next(iter(instruction_sets.list_replacements())).source
+    assert is_known(module.VecISA.check_build, source)
+
+
+def test_a_later_process_does_not_ask(check):
+    ask, asked = check
+    assert [ask(VecAVX2(), "code"), ask(VecAVX2(), "code")] == [True, True]
+    assert asked == ["code"]
+
+
+def test_no_is_not_kept(check):
+    ask, asked = check
+    assert [ask(VecAVX2(), "wrong"), ask(VecAVX2(), "wrong")] == [False, False]
+    assert asked == ["wrong"] * 2
+
+
+def another(**attributes):
+    other = VecAVX2()
+    for name, value in attributes.items():
+        setattr(other, name, value)
+    return other
+
+
+CHANGES = {
+    "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
+    "the macros": lambda patch: another(_macro=["OTHER"]),
+    "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
+    "the CPU": lambda patch: patch.setattr(instruction_sets, "list_machine", lambda: ("flags : avx512f",)),
+    "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
+    "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
+    "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_has_it_ask_again(what, check, monkeypatch):
+    ask, asked = check
+    ask(VecAVX2(), "code")
+    with monkeypatch.context() as patch:
+        changed = CHANGES[what](patch) or VecAVX2()
+        assert ask(changed, "code") and len(asked) == 2
+    assert ask(VecAVX2(), "code") and len(asked) == 2
+    assert ask(VecAVX2(), "other code") and len(asked) == 3
+
+
+def test_other_options_have_it_ask_again(check):
+    ask, asked = check
+    ask(VecAVX2(), "code")
+    with config.patch({"cpp.simdlen": 8}):
+        assert ask(VecAVX2(), "code") and len(asked) == 2
+    assert ask(VecAVX2(), "code") and len(asked) == 2
+
+
+def test_other_libraries_of_torch_have_it_ask_again(check, monkeypatch, tmp_path):
+    ask, asked = check
+    (tmp_path / "lib").mkdir()
+    library = tmp_path / "lib" / "libtorch_cpu.so"
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    for content in ("1", "12"):
+        library.write_text(content)
+        ask(VecAVX2(), "code")
+        ask(VecAVX2(), "code")
+    assert len(asked) == 2
+
+
+def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
+    ask, asked = check
+    monkeypatch.setattr(instruction_sets, "list_machine", lambda: 1 / 0)
+    assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
+    monkeypatch.setattr(instruction_sets, "list_machine", lambda: ())
+    monkeypatch.setattr(instruction_sets.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
+    assert ask(VecAVX2(), "code") and len(asked) == 3
