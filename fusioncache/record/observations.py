@@ -150,6 +150,9 @@ class Phases:
     """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
 
     Attributes:
+        dynamo: with ``thunderfx``: Dynamo made graphs of the model's Python, and guards for them.
+        splitting: Thunder cut these graphs where it lacks an operation, and tried each operation for that.
+        other_compilers: TorchInductor compiled the parts that do not go to Thunder, or loaded them from its own cache.
         loading_programs: programs from the store: their keys, comparing what they read, and putting them
             together, in place of tracing, fusing, planning and canonicalizing. Lookups in vain are in it as well.
         tracing: Thunder ran the model's Python and wrote the first trace; its own figure.
@@ -166,8 +169,14 @@ class Phases:
         first_execution: the first call of each template for each layout, once its executables were there. On a GPU that
             is launching them, not waiting for them. Of a template that could not be compiled, it is Thunder's own
             region that is called first, and compiled.
+        other: with ``thunderfx``: what else there was in the calls in which Dynamo compiled, such as imports and the
+            model's own operations. With this the phases are the whole of these calls, and of what is behind them in
+            backward the first calls.
     """
 
+    dynamo: float | None = None
+    splitting: float | None = None
+    other_compilers: float | None = None
     loading_programs: float | None = None
     tracing: float | None = None
     fusing: float | None = None
@@ -179,6 +188,7 @@ class Phases:
     compiling: float | None = None
     loading: float | None = None
     first_execution: float | None = None
+    other: float | None = None
 
     def to_dict(self) -> dict[str, float]:
         """Returns the seconds of the phases that were measured, in the order in which they come."""

@@ -91,8 +91,9 @@ def find_script(command: str) -> str:
 
 
 def _format_models(models: Sequence[str]) -> str:
-    first = ", ".join(models[:_MOST_MODELS])
-    return first if len(models) <= _MOST_MODELS else f"{first} and {len(models) - _MOST_MODELS} more"
+    whole = list(dict.fromkeys(model.partition(" (")[0] for model in models))  # with thunderfx a model has many parts
+    first = ", ".join(whole[:_MOST_MODELS])
+    return first if len(whole) <= _MOST_MODELS else f"{first} and {len(whole) - _MOST_MODELS} more"
 
 
 def _format_moment(started: float, today: float | None) -> str:

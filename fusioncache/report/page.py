@@ -123,6 +123,10 @@ _ABOUT = {
     "loading": "executables come from the store",
     "first_execution": "each template is called for the first time for each layout",
     "loading_programs": "programs come from the store, in place of all up to the templates' calls",
+    "dynamo": "Dynamo makes graphs and guards of the model's Python",
+    "splitting": "Thunder cuts these graphs where it lacks an operation",
+    "other_compilers": "TorchInductor compiles what does not go to Thunder",
+    "other": "what else there is in the calls in which Dynamo compiles",
     "keeping_programs": "what Thunder reads is recorded, and its programs are written into the store",
     "starting": "compilers are started, once in a process",
 }

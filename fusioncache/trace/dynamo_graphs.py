@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
+from fusioncache.trace.dynamo_account import dynamo_clock_of_process, time_call, time_splitter
 from fusioncache.tracing.installation import install_more
 from fusioncache.tracing.replacement import Replacement
 
@@ -23,11 +24,19 @@ def separate_graphs() -> None:
     """Gives each graph transforms of its own from now on, if this process may have graphs."""
     if _COMPILER in sys.modules:
         install_more("transforms of Dynamo's graphs", _list_replacements)
+        install_more("the account of Dynamo's graphs", _list_timers)
 
 
 def _list_replacements() -> Iterator[Replacement]:
     compiler = sys.modules[_COMPILER]
     yield Replacement(compiler, "_with_prologue_pruning_transform", "a29164a30d898d8a", _give_own_transforms)
+
+
+def _list_timers() -> Iterator[Replacement]:
+    dynamo_clock_of_process()
+    compiler = sys.modules[_COMPILER]
+    yield Replacement(compiler, "_splitter", "64693da8be672905", time_splitter)
+    yield Replacement(compiler.ThunderFXCompiledObject, "__call__", "9f60f4d2074bddce", time_call)
 
 
 def _give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -410,6 +410,14 @@ class FusionCache(Transform):
         self._ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)
 
+    def note_seconds(self, phase: str, seconds: float) -> None:
+        """Adds seconds to one of ``Phases`` that Thunder and this transform have no part in."""
+        self._ledger.history.add_seconds(phase, seconds)
+
+    def sum_seconds(self) -> float:
+        """Returns the seconds of all ``Phases`` up to now, of all transforms with this cache."""
+        return sum(self.cache.ledger.phases().to_dict().values())
+
     def _report_failure(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
         if self._ledger.count_bypass(f"failed: {type(error).__name__}"):

@@ -1,0 +1,145 @@
+"""Where the seconds of a first step go before Thunder is asked: into Dynamo, Thunder's splitter, and TorchInductor.
+
+``thunderfx`` has Dynamo make graphs of a model. Thunder's splitter cuts each one where Thunder lacks an operation, and
+TorchInductor compiles the parts between. None of this is of fusioncache's, and most of a step that loads its programs
+is spent there. So it is measured, and the reasons of the splitter are counted: ``stats`` and the report have both.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from typing import Any
+
+logger = logging.getLogger("fusioncache")
+
+_TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
+_WHY = 120
+"""Characters of a splitter's reason that are kept."""
+
+
+@dataclass(slots=True)
+class DynamoClock:
+    """Measures what Dynamo does by itself while it compiles a frame.
+
+    Attributes:
+        started: when it began with the frame; None while it is at none.
+        elsewhere: seconds since then in which it waited for Thunder's backend.
+        transforms: those of ours that parts of the frame's graph were compiled with.
+        caller: the transform of the model that is called.
+        known: the seconds of all its phases before Dynamo began in that call; None if it did not.
+    """
+
+    started: float | None = None
+    elsewhere: float = 0.0
+    transforms: list[Any] = field(default_factory=list)
+    caller: Any = None
+    known: float | None = None
+
+    def start(self, _: object) -> None:
+        """Called by Dynamo when it begins with a frame."""
+        self.started, self.elsewhere, self.transforms = time.perf_counter(), 0.0, []
+        if self.caller is not None and self.known is None:
+            self.known = self.caller.sum_seconds()
+
+    def stop(self, _: object) -> None:
+        """Called by Dynamo when it is done with the frame, and with those that it compiled for it."""
+        started, self.started = self.started, None
+        if started is not None:
+            for transform in self.transforms:
+                transform.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
+
+
+@cache
+def dynamo_clock_of_process() -> DynamoClock:
+    """Returns the clock of this process, which Dynamo starts and stops from now on."""
+    from torch._dynamo.callback import callback_handler
+
+    clock = DynamoClock()
+    callback_handler.register_start_callback(clock.start)
+    callback_handler.register_end_callback(clock.stop)
+    return clock
+
+
+def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a call of a model say what it takes beside its phases, if Dynamo compiles in it.
+
+    The original calls ``_func`` and nothing else. It is left out: Dynamo would compile it within ``torch.compile``.
+    """
+
+    @wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        clock = dynamo_clock_of_process()
+        ours = [each for each in self._backend.thunder_options.get("transforms", ()) if hasattr(each, "sum_seconds")]
+        if clock.caller is not None or len(ours) != 1:
+            return self._func(*args, **kwargs)
+        clock.caller, clock.known, start = ours[0], None, time.perf_counter()
+        try:
+            return self._func(*args, **kwargs)
+        finally:
+            caller, known, clock.caller, clock.known = ours[0], clock.known, None, None
+            if known is not None:
+                spent = time.perf_counter() - start - (caller.sum_seconds() - known)
+                caller.note_seconds("other", max(spent, 0.0))
+
+    return __call__
+
+
+def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has the splitter say what it and TorchInductor take, and why parts do not go to Thunder."""
+
+    @wraps(original)
+    def _splitter(gm: Any, thunder_jit: Any, torch_inductor: Callable[..., Any], *rest: Any, **options: Any) -> Any:
+        start, inductor = time.perf_counter(), 0.0
+
+        @wraps(torch_inductor)
+        def compile_part(*args: Any, **kwargs: Any) -> Any:
+            nonlocal inductor
+            before = time.perf_counter()
+            try:
+                return torch_inductor(*args, **kwargs)
+            finally:
+                inductor += time.perf_counter() - before
+
+        split, info = original(gm, thunder_jit, compile_part, *rest, **options)
+        try:
+            _account(_list_transforms(info), info, time.perf_counter() - start, inductor)
+        except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
+            logger.info("what Thunder's splitter did is not counted", exc_info=error)
+        return split, info
+
+    return _splitter
+
+
+def _list_transforms(info: Any) -> Iterator[Any]:
+    """Yields our transforms of the functions that a graph was cut into."""
+    found = {}
+    for function in info.thunder_compiled_fns or ():
+        for each in function._lc_cd.transforms or ():
+            if hasattr(each, "note_seconds"):
+                found[id(each)] = each
+    yield from found.values()
+
+
+def _account(transforms: Iterator[Any], info: Any, seconds: float, inductor: float) -> None:
+    clock = dynamo_clock_of_process()
+    clock.elsewhere += seconds
+    for transform in transforms:
+        clock.transforms.append(transform)
+        transform.note_seconds("splitting", seconds - inductor)
+        if inductor:
+            transform.note_seconds("other_compilers", inductor)
+        for reason in info.split_reasons or ():
+            transform.report_left(write_reason(reason.info or reason.reason_type.name))
+
+
+def write_reason(text: str) -> str:
+    """Returns why an operation does not go to Thunder, without the name that it has in one graph."""
+    found = _TARGET.search(text)
+    if found is None:
+        return f"not given to Thunder: {text[:_WHY]}"
+    return f"not given to Thunder: {found[1] or found[2]} {found[3][:_WHY]}".rstrip(".")
