@@ -74,6 +74,7 @@ def make_figures() -> dict[str, str]:
         "fold-widths": _figure(recompute.tabulate_folds, "fold-widths"),
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
+        "cpu-start": _figure(warm.tabulate_cpu_starts, "cpu-start", folder=CPU),
         "program-equality": _figure(
             warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
         ),

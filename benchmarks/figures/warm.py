@@ -129,3 +129,33 @@ def tabulate_commands(result: Result) -> str:
     """Shows commands on many templates: milliseconds of a whole process."""
     rows = ([name, f"{value:.0f} ms"] for name, value in result["milliseconds"].items())
     return make_table((f"<{result['environment']['options']['templates']:,} templates", "time"), rows)
+
+
+_PLAIN = "thunder"
+
+
+def tabulate_cpu_starts(*results: Result) -> str:
+    """Shows the first and the second start on a CPU, in seconds of processors, and what the first is to Thunder's."""
+    points = [point for result in results for point in result["points"]]
+    firsts = {(point["model"], point["way"]): point for point in points if point["start"] == "first"}
+    seconds = {(point["model"], point["way"]): point for point in points if point["start"] == "second"}
+    columns = ("<model", "<way", "first start", "of it others", "to Thunder's", "second start", "later step")
+    rows = (
+        _cpu_row(point, seconds[identity], firsts[point["model"], _PLAIN])
+        for identity, point in firsts.items()
+        if identity in seconds
+    )
+    return make_table(columns, rows)
+
+
+def _cpu_row(first: Point, second: Point, plain: Point) -> list[str]:
+    if "error" in first or "error" in second:
+        return [first["model"], first["way"], "failed", "", "", "", ""]
+    total, others = _count_seconds(first), _count_seconds(second)
+    times = [f"{format_seconds(value)} s" for value in (total, first["children_s"])]
+    ratio = f"{total / _count_seconds(plain):.2f}"
+    return [first["model"], first["way"], *times, ratio, f"{format_seconds(others)} s", f"{first['step_ms']:.2f} ms"]
+
+
+def _count_seconds(point: Point) -> float:
+    return float(point["own_s"] + point["children_s"])
