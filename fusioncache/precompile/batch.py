@@ -42,7 +42,7 @@ class BatchCompiler:
 
     def __init__(self, store: Store, backend: str):
         self._store = store
-        self._backend = backend
+        self._backend_name = backend
         self._compiler = EntryCompiler(store, patience=0.0, releases=False)
         self._asks: dict[Key, Ask] = {}
         self._made: dict[Key, float] = {}
@@ -53,7 +53,7 @@ class BatchCompiler:
         """See ``Helpers``. None of them is compiled beside this process."""
         with self._lock:
             for ask in asks:
-                if ask.request.backend == self._backend and len(self._asks) < MOST_ASKS:
+                if ask.request.backend == self._backend_name and len(self._asks) < MOST_ASKS:
                     self._asks.setdefault(ask.key, ask)
         return 0
 
@@ -87,7 +87,7 @@ class BatchCompiler:
         """Compiles for these calls, the first of which waits for it."""
         self._asks.clear()
         first, line, start = asks[0], progress_line(), time.perf_counter()
-        with self._store.take_turn_together(first.key, self._backend):
+        with self._store.take_turn_together(first.key, self._backend_name):
             asks = [ask for ask in asks if not self._is_stored(ask)]
             received = [Received(StoredRequest(ask.request, ask.instance), ask.key.digest, None) for ask in asks]
 

@@ -72,8 +72,12 @@ def test_where_the_compiler_fails_each_is_compiled_alone():
 
 def test_what_was_compiled_together_is_gone_behind_the_body():
     backend = Inductor()
-    persist_together(backend)
-    assert not backend._together
+    graphs = [case() for case in CASES.values()]
+    with backend.compiled_together(graphs, lambda left: None):
+        pass
+    with counted() as names:
+        compiled = [backend.persist(*graph) for graph in graphs]
+    assert names and len(compiled) == len(graphs)
 
 
 def test_a_few_regions_are_compiled_alone_before_headers_are_precompiled():
@@ -95,13 +99,13 @@ def test_a_few_regions_are_compiled_alone_before_headers_are_precompiled():
     ],
 )
 def test_only_a_single_function_behind_the_known_header_is_joined(source, joins):
-    assert joined_kernels._can_join(source.format(joined_kernels._INCLUDE)) is joins
+    assert joined_kernels.can_join(source.format(joined_kernels.INCLUDE)) is joins
 
 
 def test_a_kernel_that_others_call_before_is_compiled_alone():
     kernel = joined_kernels.CollectedKernel(
         ("const float*", "float*"),
-        f'{joined_kernels._INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
+        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
     )
     one, two = torch.ones(1), torch.zeros(1)
     kernel(one, two)
@@ -112,10 +116,10 @@ def test_kinds_of_vectors_are_tried_again_behind_a_failure():
     from torch._inductor import cpu_vec_isa
 
     expected = cpu_vec_isa.valid_vec_isa_list()
-    joined_kernels._forget_vectors()
+    joined_kernels.forget_vectors()
     with mock.patch.object(cpu_vec_isa.VecISA, "check_build", return_value=False):
         assert not any(cpu_vec_isa.VecAVX512.__bool__(isa) for isa in expected if "avx512" in str(isa)) or (
             cpu_vec_isa.config.cpp.vec_isa_ok
         )
-    joined_kernels._forget_vectors()
+    joined_kernels.forget_vectors()
     assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]

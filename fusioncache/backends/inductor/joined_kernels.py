@@ -22,7 +22,7 @@ from fusioncache.backends.api import NotPersistable
 
 ENTRY = "kernel"
 """What TorchInductor calls the module in each library, and the function in it."""
-_INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
+INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
 _FUNCTION = re.compile(r'extern "C"\s+void\s+kernel\(')
 _DIRECTIVE = re.compile(r"^\s*#\s*(?!pragma\b)", re.MULTILINE)
 _NAME = "kernel_{}"
@@ -158,7 +158,7 @@ def collect_kernels() -> Iterator[None]:
     compile_ = AsyncCompile.cpp_pybinding
 
     def collect(self: Any, types: Sequence[str], source: str) -> Any:
-        return CollectedKernel(tuple(types), source) if _can_join(source) else compile_(self, types, source)
+        return CollectedKernel(tuple(types), source) if can_join(source) else compile_(self, types, source)
 
     with (
         compile_lock,  # so that it is for this thread alone
@@ -185,22 +185,22 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
         try:
             builder.build()
         except Exception:
-            _forget_vectors()
+            forget_vectors()
             raise
         return Path(builder.get_target_file_path()).read_bytes(), [_NAME.format(n) for n in range(len(kernels))]
 
 
-def _can_join(source: str) -> bool:
+def can_join(source: str) -> bool:
     """Tells whether a kernel's source is one function behind the known header, so that others can stand beside it."""
-    rest = source.replace(_INCLUDE, "", 1)
-    return _INCLUDE in source and len(_FUNCTION.findall(rest)) == 1 and _DIRECTIVE.search(rest) is None
+    rest = source.replace(INCLUDE, "", 1)
+    return INCLUDE in source and len(_FUNCTION.findall(rest)) == 1 and _DIRECTIVE.search(rest) is None
 
 
 def _join(kernels: Sequence[CollectedKernel]) -> str:
-    texts, calls, methods = [_INCLUDE], [], []
+    texts, calls, methods = [INCLUDE], [], []
     for number, kernel in enumerate(kernels):
         name = _NAME.format(number)
-        function = _FUNCTION.sub(f'extern "C" void {name}(', kernel.source.replace(_INCLUDE, "", 1))
+        function = _FUNCTION.sub(f'extern "C" void {name}(', kernel.source.replace(INCLUDE, "", 1))
         texts.append(f"namespace of_{name} {{\n{function}\n}}\n")
         arguments = ", ".join(
             f"parse<{type_.replace('const ', '')}>(args, {n})" for n, type_ in enumerate(kernel.types)
@@ -234,7 +234,7 @@ def _check(isa: Any, code: str) -> bool:
     return True
 
 
-def _forget_vectors() -> None:
+def forget_vectors() -> None:
     """Has TorchInductor try each kind of vector again, in its own way."""
     from torch._inductor import cpu_vec_isa
 
