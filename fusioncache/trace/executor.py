@@ -113,7 +113,7 @@ class FusionCacheExecutor(FusionExecutor):
                 counter += 1
             else:
                 fused.bound_symbols.extend(group)
-        if counter and not _is_shared():
+        if counter and not has_transform():
             warn_once(_ALONE)
         # What is computed again behind a write would be computed of what was written.
         fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
@@ -213,7 +213,7 @@ class FusionCacheExecutor(FusionExecutor):
         return not _only_moves([primitive for bsym in group for primitive in flatten(bsym)])
 
 
-def _is_shared() -> bool:
+def has_transform() -> bool:
     """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
     from fusioncache.trace.transform import FusionCache
 

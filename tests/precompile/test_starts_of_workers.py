@@ -30,7 +30,14 @@ def test_what_a_call_waited_for_a_start_is_told_and_taken_off(monkeypatch):
     now, told = [100.0], list[tuple[str, float]]()
     monkeypatch.setattr(ahead.time, "perf_counter", lambda: now[0])
 
+    class NothingStored:
+        def entry(self, *of):
+            return None
+
     class Crew:
+        def hand_over(self, task):
+            return 1
+
         def take(self, number, help_):
             now[0] += 14.0
             return Answer(_DONE, 14.0, started=12.0)
@@ -39,10 +46,11 @@ def test_what_a_call_waited_for_a_start_is_told_and_taken_off(monkeypatch):
         backend = "inductor"
 
     class Ask:
+        key = Key("0", "", ())
         request = Request()
 
-    helpers = CrewHelpers(None, Crew(), lambda *of: told.append(of))  # type: ignore[arg-type]
-    key = Key("0", "", ())
-    helpers._numbers[key], helpers._asks[1] = 1, Ask()  # type: ignore[assignment]
+    helpers = CrewHelpers(NothingStored(), Crew(), lambda *of: told.append(of))  # type: ignore[arg-type]
+    key = Ask.key
+    assert helpers.hand_over([Ask()]) == 1  # type: ignore[list-item]
     assert helpers.wait_for(key) == Wait(beside=True, on_start=12.0)
     assert told == [("TorchInductor", 12.0)]

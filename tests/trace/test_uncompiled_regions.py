@@ -22,7 +22,7 @@ X = torch.linspace(-2, 3, 12).reshape(3, 4)
 def nothing_said_yet(monkeypatch):
     """Nothing was warned of so far, but that the transform is missing: ``test_executors.py`` is about that."""
     warn_once.cache_clear()
-    monkeypatch.setattr(executor, "_is_shared", lambda: True)
+    monkeypatch.setattr(executor, "has_transform", lambda: True)
 
 
 class Compiled(list):
