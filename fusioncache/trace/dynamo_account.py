@@ -54,14 +54,17 @@ class DynamoClock:
                 transform.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
 
 
-@cache
+_clock_of_process = cache(DynamoClock)
+
+
 def dynamo_clock_of_process() -> DynamoClock:
-    """Returns the clock of this process, which Dynamo starts and stops from now on."""
+    """Returns the clock of this process, which Dynamo starts and stops from now on, until ``torch._dynamo.reset``."""
     from torch._dynamo.callback import callback_handler
 
-    clock = DynamoClock()
-    callback_handler.register_start_callback(clock.start)
-    callback_handler.register_end_callback(clock.stop)
+    clock = _clock_of_process()
+    if clock.start not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(clock.start)
+        callback_handler.register_end_callback(clock.stop)
     return clock
 
 

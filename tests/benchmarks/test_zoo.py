@@ -63,6 +63,11 @@ def assert_every_bit(workload: zoo.Workload, found: dict[str, torch.Tensor], bac
     assert result["tensors"] == 3 + 2 * len(parameters)
 
 
+def list_bypassed(stats):
+    """Returns why regions were not shared. Operations that Thunder was never given are in none."""
+    return [reason for reason in stats.bypasses if not reason.startswith("not given to Thunder")]
+
+
 # One test for all assertions about a model, because each of its traces takes seconds.
 @pytest.mark.parametrize("name", [name for name in zoo.names() if name not in ALIKE])
 def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatch):
@@ -72,12 +77,12 @@ def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatc
     workload = make(name, depth)
     found, shallow = trained(workload, "eager")
     assert_every_bit(workload, found, "eager")
-    assert not shallow.bypasses
+    assert not list_bypassed(shallow)
     if name in GROWN:
         _, deep = trained(zoo.make(name, depth + 1), "eager")
         assert deep.templates == shallow.templates
         assert deep.hits - shallow.hits == deep.regions - shallow.regions > 0
-        assert not deep.bypasses
+        assert not list_bypassed(deep)
     assert folds() == 0
 
 

@@ -57,7 +57,11 @@ def test_the_phases_are_the_whole_of_a_call_in_which_dynamo_compiles(monkeypatch
     assert sum(caller.noted.values()) == 1.0 + 11.0
 
 
-def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one():
+@pytest.mark.parametrize("resets", [False, True])
+def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one(resets):
+    if resets:  # Dynamo forgets who listens
+        compile_behind_dynamo(Net())[0](torch.ones(2, 4))
+        torch._dynamo.reset()
     compiled, transform = compile_behind_dynamo(Net())
     phases = []
     for _ in range(2):
