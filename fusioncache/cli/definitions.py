@@ -11,9 +11,14 @@ from pathlib import Path
 
 from fusioncache.process.secrets import hide_line
 
+_INSTALLED = ("site-packages", "dist-packages")
+"""Names of the folders that packages are installed to."""
+
 
 def find_definition(name: str) -> str | None:
-    """Returns where a function, a class or a global is defined, with the line as it is there; None if nobody can tell.
+    """Returns where a function, a class or a global is defined, with the line as it is there; None if it is not found.
+
+    The path of an installed package begins with the package's name, so that it is short and the same on every machine.
 
     Args:
         name: with its module's, such as ``torch.nn.functional.silu``.
@@ -43,8 +48,13 @@ def _find_line(file: Path, names: Sequence[str]) -> str | None:
         source = file.read_text(encoding="utf-8")
         number = _find_number(ast.parse(source), names)
         if number is not None:
-            return f"{file}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
+            return f"{_shorten(file)}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
     return None
+
+
+def _shorten(file: Path) -> Path:
+    installed = next((folder for folder in file.parents if folder.name in _INSTALLED), None)
+    return file.relative_to(installed) if installed else file
 
 
 def _find_number(scope: ast.AST, names: Sequence[str]) -> int | None:

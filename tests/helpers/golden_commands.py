@@ -104,7 +104,7 @@ class Stage:
     def _normalize(self, line: str) -> str:
         line = line.replace(str(self._folder), "/tmp/golden-12345678")
         line = re.sub(r"by process \d+ on \S+", "by process 4321 on host", line)
-        line = re.sub(r"/\S*/site-packages/(\S+?):\d+", r"/lib/site-packages/\1:1", line)
+        line = re.sub(r"\b(torch/nn/functional\.py):\d{4}\b", r"\1:1234", line)
         return re.sub(r" in \d+\.\d s;", " in 0.1 s;", line)
 
 
