@@ -129,8 +129,6 @@ class Backend(ABC):
         generalizes: whether it compiles regions for any sizes, where it can.
         captures_general: whether what it compiles for any sizes may be captured in a CUDA graph: kernels that the
             compiler may unload while the process goes on may not.
-        returns_views: whether a function may return a view of what it computes, as torch's do, rather than a tensor
-            without gaps.
         lays_out_as_torch: whether results are to have the strides of torch's own operations; else those that the
             compiler gives them stay, because Thunder leaves them to it.
     """
@@ -141,7 +139,6 @@ class Backend(ABC):
     compiles: ClassVar[bool] = True
     generalizes: ClassVar[bool] = False
     captures_general: ClassVar[bool] = True
-    returns_views: ClassVar[bool] = True
     lays_out_as_torch: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):

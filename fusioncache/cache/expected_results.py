@@ -46,6 +46,23 @@ class ExpectedResults:
         self.results = pick(values, instance.outputs)
 
 
+def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
+    """Returns how the results of a region lie in memory, in its own order; None where that is not known.
+
+    Args:
+        graph: the region, as plain Thunder lays out its values.
+        inputs: how they lie; None where that is not known, and for numbers.
+    """
+    with torch.inference_mode(False):
+        args = [
+            torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
+            if laid is not None and isinstance(type_, TensorType)
+            else None
+            for type_, laid in zip(graph.inputs, inputs, strict=True)
+        ]
+        return [None if value is None else _strided(value) for value in _lay_out(graph, args)]
+
+
 def _without_memory(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
@@ -57,16 +74,16 @@ class _Unknown(Exception):
 
 
 def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """Returns the results that torch gives for tensors without memory."""
+    """Returns the results that torch gives for tensors without memory. None is an input that is not known."""
     values = [*inputs, *[None] * graph.sizes]
+    unknown = {index for index, value in enumerate(inputs) if value is None}
     for type_, value in zip(graph.inputs, inputs, strict=True):
-        if isinstance(type_, TensorType):
+        if isinstance(type_, TensorType) and value is not None:
             for size, actual in zip(type_.shape, value.shape, strict=True):
                 if isinstance(size, Ref) and values[size.index] is None:
                     values[size.index] = actual
             if _shape(type_, values) != tuple(value.shape):
                 raise ValueError("an argument of another size")
-    unknown: set[int] = set()
     for op, first in graph.results():
         try:
             if not unknown.isdisjoint(index for _, index in argument_refs(op)):

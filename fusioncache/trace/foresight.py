@@ -1,7 +1,7 @@
 """How a trace's values will lie in memory, as far as the trace says: regions can be compiled for that before they run.
 
-A wrong guess costs a compilation that nobody uses, and so does one too many: what is not known is not guessed. Inputs
-count as contiguous, and so does what a kernel computes.
+A wrong guess costs a compilation that no call uses: what is not known is not guessed. Inputs count as contiguous. The
+results of a region lie as ``cache/results.py`` will put them, or else as nvFuser writes them: without gaps.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
+from fusioncache.cache.expected_results import expect_layouts
 from fusioncache.ir import Binding, Graph, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.strides import Strided, row_major, strides_of
+from fusioncache.trace.shared_region import SharedRegion
 
 _VIEWS = frozenset({"permute", "transpose", "expand", "unsqueeze", "squeeze", "reshape"})
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
@@ -41,17 +43,16 @@ class Foresight:
     def __init__(self, before: Mapping[str, Strided | None] | None = None):
         self.layouts: Layouts = dict(before or {})
 
-    def read(self, trace: Any, regions: Mapping[int, tuple[Graph, bool]]) -> None:
+    def read(self, trace: Any, regions: Mapping[int, SharedRegion]) -> None:
         """Reads a trace.
 
         Args:
-            trace: it.
-            regions: by the position of a fused call, the region in it, and whether its kernels may return views of what
-                they compute.
+            trace: to be read.
+            regions: by the position of their fused call.
         """
         for position, symbol in enumerate(trace.bound_symbols):
             if symbol.sym.is_fusion:
-                self._read_region(symbol, *regions.get(position, (None, False)))
+                self._read_region(symbol, regions.get(position))
             else:
                 self._read_call(symbol)
 
@@ -70,12 +71,15 @@ class Foresight:
         if layout is None or not layout.is_contiguous:
             self.layouts[proxy.name] = layout
 
-    def _read_region(self, fusion: Any, region: Graph | None, views_of_results: bool) -> None:
+    def _read_region(self, fusion: Any, region: SharedRegion | None) -> None:
         outputs = outputs_of(fusion)
-        if region is None:
-            found: Sequence[Strided | None] = [None] * len(outputs)
-        else:
-            found = _follow_views(region, [self._layout_of(proxy) for proxy in fusion.args], views_of_results)
+        found: Sequence[Strided | None] = [None] * len(outputs)
+        if region is not None:
+            inputs = [self._layout_of(proxy) for proxy in fusion.args]
+            if region.executables.backend.lays_out_as_torch:
+                found = expect_layouts(region.instance.plain or region.instance.region, inputs)
+            else:
+                found = _follow_views(region.region, inputs)
         for proxy, layout in zip(outputs, found, strict=True):
             self._note(proxy, layout)
 
@@ -137,13 +141,13 @@ def _shape_of(proxy: Any) -> tuple[int, ...] | None:
     return tuple(shape) if shape is not None and all(type(size) is int for size in shape) else None
 
 
-def _follow_views(region: Graph, inputs: Sequence[Strided | None], views_of_results: bool) -> list[Strided | None]:
-    """Returns how the results of a region will lie: views of its inputs as these do, all else contiguous."""
+def _follow_views(region: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
+    """Returns how the results of a region lie: views of its inputs as these do, all else contiguous."""
     values: list[Strided | None] = [*inputs, *[None] * region.sizes]
     computed = [False] * len(values)
     for op, _ in region.results():
         sources = [index for _, index in operands(op)]
-        view = op_traits(op.name).shape_only and len(sources) == 1 and (views_of_results or not computed[sources[0]])
+        view = op_traits(op.name).shape_only and len(sources) == 1 and not computed[sources[0]]
         for type_ in op.outputs:
             values.append(_follow(op, values[sources[0]] if view else None, type_, view=view))
             computed.append(not view)

@@ -333,9 +333,7 @@ class FusionCache(Transform):
     def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[SharedRegion], foresight: Foresight) -> None:
         """Has what the calls of a trace will ask for compiled beside what this process does until then."""
         try:
-            foresight.read(
-                trace, {one.position: (one.region, one.executables.backend.returns_views) for one in regions}
-            )
+            foresight.read(trace, {one.position: one for one in regions})
             wanted = {
                 (id(one.call), one.binding.arities, layouts): one.call
                 for one in regions

@@ -37,6 +37,18 @@ class Attention(torch.nn.Module):
         return x + torch.nn.functional.gelu(self.out(mixed))
 
 
+class Transposed(torch.nn.Module):
+    """A region that computes elements of what it has transposed itself, and another one that takes the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = torch.nn.Parameter(torch.randn(8, 4)), torch.nn.Parameter(torch.randn(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.sin(torch.tanh(x * self.scale).t()) * 2
+        return torch.cos(turned).sum(-1, keepdim=True) + turned @ self.weight
+
+
 class Recorder:
     """Helpers that help with nothing, and remember what they were asked for."""
 
@@ -61,7 +73,12 @@ class Recorder:
 
 @pytest.mark.parametrize(
     ("make", "shape", "foreseen", "unforeseen"),
-    [(Attention, (2, 4, 16), 5, 3), (Attention, (1, 4, 16), 5, 3), (Experts, (6, 16), 4, 6)],
+    [
+        (Attention, (2, 4, 16), 5, 3),
+        (Attention, (1, 4, 16), 5, 3),
+        (Experts, (6, 16), 4, 6),
+        (Transposed, (8, 6), 3, 0),
+    ],
     ids=str,
 )
 def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, shape, foreseen, unforeseen):

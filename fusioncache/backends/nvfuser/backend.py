@@ -67,7 +67,6 @@ class NvFuser(Backend):
     title = "nvFuser"
     generalizes = True
     captures_general = False  # it compiles a kernel again for a larger block, and unloads the one before
-    returns_views = False
     lays_out_as_torch = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
