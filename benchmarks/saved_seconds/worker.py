@@ -82,7 +82,7 @@ def _start(spec: ProcessSpec) -> float:
     from fusioncache.backends.registry import make_backend
 
     begun = time.perf_counter()
-    make_backend(spec.backend).start(spec.device)
+    make_backend(spec.backend).start(spec.device, joined=False)
     if spec.backend == "inductor":
         inductor_function(lambda x: [torch.sigmoid(x) - 3])(torch.ones(3, 7, device=spec.device))
     return time.perf_counter() - begun

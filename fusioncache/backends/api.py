@@ -56,6 +56,7 @@ class Compiled:
         lasting: whether nothing ever will, as far as is known, so that nobody has to try again.
         exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
             if nothing does.
+        alone_seconds: estimate of what compiling it alone takes, if it was compiled together with others; else None.
     """
 
     run: Run
@@ -63,6 +64,7 @@ class Compiled:
     reason: str | None
     lasting: bool = True
     exact: Run | None = None
+    alone_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +187,22 @@ class Backend(ABC):
             Exception: if nothing can be compiled for it here. The message says why.
         """
 
-    def start(self, device: str) -> None:  # noqa: B027  # most have nothing to do
+    def start(self, device: str, *, joined: bool) -> None:  # noqa: B027  # most have nothing to do
         """Does what compiling for this type of device costs once in a process, and compiles no region.
 
-        It changes nothing of what is compiled. It is called once, right before the first compile, and timed by itself.
+        It changes nothing of what is compiled. It is called right before the first compile, and timed by itself.
+
+        Args:
+            device: its type, such as ``cpu``.
+            joined: whether the compile that follows is joined: see ``is_joined``.
 
         Raises:
             Exception: if nothing can be compiled here. The compile that follows says why.
         """
+
+    def is_joined(self, graph: Graph, args: Sequence[Any]) -> bool:
+        """True if ``persist`` would compile the graph in the way of ``compiled_together``."""
+        return False
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.

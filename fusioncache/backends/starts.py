@@ -18,7 +18,7 @@ OnStart = Callable[[str, float], None]
 
 
 class CompilerStarts:
-    """Starts each compiler once for each type of device.
+    """Starts each compiler once for each type of device and each way to compile.
 
     Args:
         clock: returns seconds of a clock that only goes forward.
@@ -26,24 +26,30 @@ class CompilerStarts:
 
     def __init__(self, clock: Callable[[], float] = lambda: time.perf_counter()):
         self._clock = clock
-        self._started: set[tuple[type[Backend], str]] = set()
+        self._started: set[tuple[type[Backend], str, bool]] = set()
         self._lock = forks.lock()
 
-    def start(self, backend: Backend, graph: Graph, on_start: OnStart) -> float:
+    def start(self, backend: Backend, graph: Graph, on_start: OnStart, *, joined: bool = False) -> float:
         """Starts the compiler if it is to compile its first graph for this type of device. Never raises.
+
+        Args:
+            backend: the compiler.
+            graph: that is compiled next.
+            on_start: is told of a start.
+            joined: whether the graph is compiled in the way of ``Backend.compiled_together``.
 
         Returns:
             The seconds that this call took. A thread that waited while another one started the compiler waited for the
             start, too: these seconds are not part of a compile either.
         """
-        kind = type(backend), device_of(graph)
+        kind = type(backend), device_of(graph), joined
         if kind in self._started:
             return 0.0
         begun = self._clock()
         with self._lock:
             if kind not in self._started:
                 try:
-                    backend.start(kind[1])
+                    backend.start(kind[1], joined=joined)
                 except Exception as error:  # the compile that follows says what is wrong
                     logger.info("starting %s failed", backend.title, exc_info=error)
                 self._started.add(kind)

@@ -467,7 +467,7 @@ class TemplateCall:
             graph=executable.graph,
             key=function.key,
             helped=function.helped,
-            alone=self._alone(function.compile_seconds if loaded else function.seconds, loaded),
+            alone=self._alone(function.cost, loaded),
         )
         self._ledger.tell(self.template, event)
 

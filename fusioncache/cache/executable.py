@@ -30,7 +30,7 @@ class BuiltFunction:
         instance: the region, and which of the graph's values its values are.
         key: under which the store has it; None if it is not persisted.
         loaded: whether it was loaded, rather than compiled here.
-        compile_seconds: that compiling what was loaded took, where it was compiled.
+        compile_seconds: that compiling it alone takes, where it was loaded or compiled together with others; else 0.
         seconds: that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.
@@ -50,6 +50,11 @@ class BuiltFunction:
     made_here: bool = False
     shifted: float = 0.0
     exact: Run | None = None
+
+    @property
+    def cost(self) -> float:
+        """Seconds that compiling it alone takes."""
+        return self.compile_seconds or (0.0 if self.loaded else self.seconds)
 
 
 class Builder:
@@ -83,13 +88,13 @@ class Builder:
 
     def compile(self, instance: Instance, args: Sequence[Any], key: Key | None = None) -> BuiltFunction:
         """Compiles a function that is not persisted."""
-        started = self.start(instance)
+        started = self.start(instance, joined=False)
         run = self.backend.compile(instance.region, pick(args, instance.inputs))
         return BuiltFunction(run, instance, key, shifted=-started)
 
-    def start(self, instance: Instance) -> float:
+    def start(self, instance: Instance, *, joined: bool) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
-        return process_starts().start(self.backend, instance.region, self._on_start)
+        return process_starts().start(self.backend, instance.region, self._on_start, joined=joined)
 
     def load(
         self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]

@@ -169,11 +169,14 @@ class PersistentBuilder(Builder):
                 return function, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Busy
-            started = self.start(instance)
+            joined = self.backend.is_joined(instance.region, pick(args, instance.inputs))
+            started = self.start(instance, joined=joined)
             start = time.perf_counter()
             compiled = self._persist(key, request_, instance, args)
-            seconds = time.perf_counter() - start
-            function = BuiltFunction(compiled.run, instance, key, exact=compiled.exact, shifted=-started)
+            alone = compiled.alone_seconds
+            seconds = time.perf_counter() - start if alone is None else alone
+            how: dict[str, Any] = {"compile_seconds": alone or 0.0, "exact": compiled.exact, "shifted": -started}
+            function = BuiltFunction(compiled.run, instance, key, **how)
             own = self._artifacts(compiled)
             if own is None or not self._is_still_for(key, request_, instance):
                 return function, None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fusioncache.backends.api import Backend
 from fusioncache.backends.registry import backend_class
+from fusioncache.backends.starts import OnStart
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import find_job_store
@@ -38,12 +39,15 @@ class BatchCompiler:
     Args:
         store: where what is compiled goes.
         backend: the name of the one whose regions are compiled together.
+        on_start: is told of a compiler's start.
     """
 
-    def __init__(self, store: Store, backend: str):
+    def __init__(self, store: Store, backend: str, on_start: OnStart):
         self._store = store
         self._backend_name = backend
-        self._compiler = EntryCompiler(store, patience=0.0, releases=False)
+        self._on_start = on_start
+        self._starting = 0.0
+        self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
         self._asks: dict[Key, Ask] = {}
         self._made: dict[Key, float] = {}
         self._expected = ExpectedAsks()
@@ -96,15 +100,20 @@ class BatchCompiler:
 
             with line.show(lambda: f"compiling {len(received)} regions"):
                 outcomes = self._compiler.compile_together(received, progress)
-        seconds = time.perf_counter() - start
+        starting, self._starting = self._starting, 0.0
+        seconds = time.perf_counter() - start - starting
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
         if not compiled:
-            return Wait()
+            return Wait(on_start=starting)
         # Nothing says which of them a run of the compiler for all took its time for.
         share = seconds / len(compiled)
         self._made |= dict.fromkeys(compiled, share)
         own = self._made.pop(first.key, 0.0)
-        return Wait(here=own, on_others=seconds)
+        return Wait(here=own, on_others=seconds, on_start=starting)
+
+    def _note_start(self, title: str, seconds: float) -> None:
+        self._starting += seconds
+        self._on_start(title, seconds)
 
 
 def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
@@ -113,5 +122,5 @@ def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
     if store is None or store.directory is None:
         return None
     if cache.batch is None:
-        cache.batch = BatchCompiler(store, backend)
+        cache.batch = BatchCompiler(store, backend, cache.ledger.count_start)
     return cache.batch

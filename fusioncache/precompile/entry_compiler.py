@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fusioncache.backends.api import Progress
 from fusioncache.backends.registry import make_backend
-from fusioncache.backends.starts import OnStart, ignore_start
+from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import Busy, PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
@@ -119,6 +119,8 @@ class EntryCompiler:
         for builder, asks in missing.items():
             if len(asks) > 1:
                 with apply_torch_settings(asks[0].settings):
+                    graph, _ = regions[builder][0]
+                    process_starts().start(builder.backend, graph, self._on_start, joined=True)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
     def _guard(self, what: str, compile_: Callable[[], Outcome]) -> Outcome:

@@ -10,7 +10,7 @@ import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 
 from fusioncache.backends.api import Compiled
-from fusioncache.backends.inductor import joined_kernels, persistence
+from fusioncache.backends.inductor import joined_kernels, persistence, vector_probe
 from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -116,10 +116,10 @@ def test_kinds_of_vectors_are_tried_again_behind_a_failure():
     from torch._inductor import cpu_vec_isa
 
     expected = cpu_vec_isa.valid_vec_isa_list()
-    joined_kernels.forget_vectors()
+    vector_probe.forget_probes()
     with mock.patch.object(cpu_vec_isa.VecISA, "check_build", return_value=False):
         assert not any(cpu_vec_isa.VecAVX512.__bool__(isa) for isa in expected if "avx512" in str(isa)) or (
             cpu_vec_isa.config.cpp.vec_isa_ok
         )
-    joined_kernels.forget_vectors()
+    vector_probe.forget_probes()
     assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]

@@ -1,6 +1,7 @@
 """The one-time start of a compiler: done once, timed by itself, and no part of any compile. Clocks are the tests'."""
 
 import importlib
+import shutil
 import threading
 from typing import Any
 
@@ -34,7 +35,7 @@ class Slow(PersistentEager):
         super().__init__()
         self.clock = clock
 
-    def start(self, device: str) -> None:
+    def start(self, device: str, *, joined: bool) -> None:
         self.clock.now += 12.0
 
     def compile(self, graph: Graph, args: Any) -> Any:
@@ -104,7 +105,7 @@ def test_each_type_of_device_is_started_by_itself():
     asked: list[str] = []
 
     class Asked(Eager):
-        def start(self, device: str) -> None:
+        def start(self, device: str, *, joined: bool) -> None:
             asked.append(device)
 
     starts = CompilerStarts()
@@ -118,7 +119,7 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     tried: list[str] = []
 
     class Failing(Eager):
-        def start(self, device: str) -> None:
+        def start(self, device: str, *, joined: bool) -> None:
             tried.append(device)
             raise OSError("no compiler")
 
@@ -132,7 +133,7 @@ def test_a_thread_that_waits_for_a_start_is_not_charged_for_it_and_does_not_coun
     clock, begun, go = Clock(), threading.Event(), threading.Event()
 
     class Waiting(Eager):
-        def start(self, device: str) -> None:
+        def start(self, device: str, *, joined: bool) -> None:
             begun.set()
             assert go.wait(30)
             clock.now += 12.0
@@ -182,24 +183,54 @@ def test_what_thunder_alone_spends_depends_on_torchinductors_own_cache(
         assert Inductor().alone(2.0, 10_000, loaded=False).again <= Inductor().alone(2.0, 10_000, loaded=False).first
 
 
-@pytest.mark.parametrize(("device", "expected"), [("cpu", ["processor", "_subtract"]), ("cuda", ["_transpose"])])
-def test_starting_torchinductor_asks_for_the_processor_and_compiles_one_function(device, expected, monkeypatch):
-    asked: list[str] = []
+@pytest.mark.parametrize(
+    ("device", "joined", "expected"),
+    [("cpu", True, "_subtract"), ("cpu", False, "_subtract"), ("cuda", False, "_transpose")],
+)
+def test_starting_torchinductor_compiles_one_function(device, joined, expected, monkeypatch):
+    compiled: list[str] = []
     # Before the function is replaced: a module that is imported meanwhile would have the other one for good.
     for name in (*inductor_start.MODULES, "torch._inductor.codegen.triton", "torch._inductor.codegen.cpp"):
         importlib.import_module(name)
-    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: asked.append("processor"))
     monkeypatch.setattr(
-        "fusioncache.backends.inductor.package.compile_graph", lambda function, *_: asked.append(function.__name__)
+        "fusioncache.backends.inductor.package.compile_graph", lambda function, *_: compiled.append(function.__name__)
     )
-    Inductor().start(device)
-    assert asked == expected
+    Inductor().start(device, joined=joined)
+    assert compiled == [expected]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+def test_a_joined_start_probes_the_cpu_and_builds_no_kernel(monkeypatch, tmp_path):
+    from torch._inductor.cpp_builder import CppBuilder
+
+    from fusioncache.backends.inductor.vector_probe import forget_probes
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    built: list[str] = []
+    build = CppBuilder.build
+    monkeypatch.setattr(CppBuilder, "build", lambda self: (built.append(self._name), build(self))[1])
+    forget_probes()
+    Inductor().start("cpu", joined=True)
+    assert set(built) == {"probe"}
+
+
+def test_starts_of_joined_and_of_other_compiles_are_two():
+    told: list[bool] = []
+
+    class Told(Eager):
+        def start(self, device: str, *, joined: bool) -> None:
+            told.append(joined)
+
+    starts = CompilerStarts()
+    for joined in (True, False, True):
+        starts.start(Told(), make_unary_region(), lambda *_: None, joined=joined)
+    assert told == [True, False]
 
 
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     random = torch.random.get_rng_state()
-    Inductor().start("cuda")
+    Inductor().start("cuda", joined=False)
     assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
 
 
@@ -209,7 +240,7 @@ def test_nothing_is_compiled_in_a_mode_that_would_take_part_in_it(monkeypatch):
     compiled = []
     monkeypatch.setattr("fusioncache.backends.inductor.package.compile_graph", lambda *args: compiled.append(args))
     with TorchDispatchMode():
-        Inductor().start("cuda")
+        Inductor().start("cuda", joined=False)
     assert not compiled
-    Inductor().start("cuda")
+    Inductor().start("cuda", joined=False)
     assert compiled

@@ -107,11 +107,15 @@ class Inductor(Backend):
         for name in ("thunder", "torch._inductor.compile_fx", "fusioncache.backends.inductor.persistence"):
             importlib.import_module(name)
 
-    def start(self, device: str) -> None:
+    def start(self, device: str, *, joined: bool) -> None:
         """See ``Backend``."""
         from fusioncache.backends.inductor.start import start
 
-        start(device)
+        start(device, joined=joined)
+
+    def is_joined(self, graph: Graph, args: Sequence[Any]) -> bool:
+        """See ``Backend``."""
+        return (graph, self.layout(args)) in self._together or self._alone < _MOST_ALONE
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""

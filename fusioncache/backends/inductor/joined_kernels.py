@@ -8,7 +8,6 @@ depend on what else is in the library.
 
 from __future__ import annotations
 
-import ctypes
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from fusioncache.backends.api import NotPersistable
+from fusioncache.backends.inductor.vector_probe import can_use, forget_probes, keep_proof
 
 ENTRY = "kernel"
 """What TorchInductor calls the module in each library, and the function in it."""
@@ -148,8 +148,7 @@ def read_kernel(function: Any) -> Kernel:
 def collect_kernels() -> Iterator[None]:
     """Has TorchInductor compile no kernel in the body: where one belongs there is a ``CollectedKernel``.
 
-    What the compiler makes for each kind of vector is tried in this process, and not each time in one that imports
-    torch first. That the processor has the kind is known already, and that the compiler knows it shows as before.
+    Vector instructions are probed by ``vector_probe.py``, whichever version of torch this is.
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
@@ -163,7 +162,7 @@ def collect_kernels() -> Iterator[None]:
     with (
         compile_lock,  # so that it is for this thread alone
         mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
-        mock.patch.object(VecISA, "check_build", _check),
+        mock.patch.object(VecISA, "check_build", _probe),
     ):
         yield
 
@@ -177,7 +176,8 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
     from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    options = CppTorchDeviceOptions(vec_isa=pick_vec_isa(), device_type="cpu", include_pytorch=False, shared=True)
+    isa = pick_vec_isa()
+    options = CppTorchDeviceOptions(vec_isa=isa, device_type="cpu", include_pytorch=False, shared=True)
     with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
         source = Path(folder, "joined.cpp")
         source.write_text(_join(kernels))
@@ -185,9 +185,18 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
         try:
             builder.build()
         except Exception:
-            forget_vectors()
+            forget_probes()
             raise
         return Path(builder.get_target_file_path()).read_bytes(), [_NAME.format(n) for n in range(len(kernels))]
+
+
+def keep_vector_proof() -> None:
+    """Keeps for later processes that a library with the header of all kernels was built and loaded."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    isa = pick_vec_isa()
+    if isa:
+        keep_proof(isa, type(isa)._avx_code)
 
 
 def can_join(source: str) -> bool:
@@ -212,34 +221,6 @@ def _join(kernels: Sequence[CollectedKernel]) -> str:
     return "\n".join([*texts, _BINDINGS, *calls, _MODULE.format(methods=", ".join(methods))])
 
 
-def _check(isa: Any, code: str) -> bool:
-    """Does as ``VecISA.check_build``, and loads what was compiled into this process.
-
-    The common check compiles the header of all kernels. The joined library has that header, so it is the check.
-    """
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
-
-    if code == type(isa)._avx_code:
-        return True
-    with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
-        source = Path(folder, "check.cpp")
-        source.write_text(code)
-        options = CppTorchOptions(vec_isa=isa, warning_all=False)
-        builder = CppBuilder("check", [str(source)], options, folder)
-        try:
-            builder.build()
-            ctypes.CDLL(builder.get_target_file_path())
-        except Exception:
-            return False
-    return True
-
-
-def forget_vectors() -> None:
-    """Has TorchInductor try each kind of vector again, in its own way."""
-    from torch._inductor import cpu_vec_isa
-
-    cpu_vec_isa.valid_vec_isa_list.cache_clear()
-    for kind in {type(isa) for isa in cpu_vec_isa.supported_vec_isa_list} | {cpu_vec_isa.VecISA}:
-        for member in vars(kind).values():
-            if hasattr(member, "cache_clear"):
-                member.cache_clear()
+def _probe(isa: Any, code: str) -> bool:
+    """Does as ``VecISA.check_build``, but for the header of all kernels: the joined library has that header."""
+    return code == type(isa)._avx_code or can_use(isa, code)

@@ -23,6 +23,7 @@ class Package:
         kernels: that the wrapper calls, by the names that it has for them.
         source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
         outputs: how many the wrapper returns.
+        alone_seconds: estimate of what compiling the graph alone takes, if it was compiled together with others.
     """
 
     wrapper: str
@@ -30,6 +31,7 @@ class Package:
     kernels: Mapping[str, Kernel]
     source: str
     outputs: int
+    alone_seconds: float | None = None
 
     @property
     def functions(self) -> dict[str, Any]:

@@ -6,7 +6,9 @@ Kernels read memory as it lies there, and only ever that: what they are not for 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,16 @@ from fusioncache.backends.inductor.artifacts import (
     read_signature,
     unpack,
 )
-from fusioncache.backends.inductor.joined_kernels import CollectedKernel, Kernel, collect_kernels, compile_joined
+from fusioncache.backends.inductor.joined_kernels import (
+    CollectedKernel,
+    Kernel,
+    collect_kernels,
+    compile_joined,
+    keep_vector_proof,
+)
 from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
+from fusioncache.backends.inductor.start import estimate_alone
 from fusioncache.ir import Graph, TensorType
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
@@ -49,7 +58,7 @@ def persist(
     """
     try:
         run, artifacts = _compile(backend, graph, args, mode, package)
-        return Compiled(run, artifacts, None)
+        return Compiled(run, artifacts, None, alone_seconds=package.alone_seconds if package else None)
     except NotPersistable as refusal:
         reason, lasting = str(refusal), not isinstance(refusal, NotPersistableNow)
     except Exception as error:  # a region that fails here may well work with torch.compile
@@ -87,16 +96,21 @@ def package_together(
         the code of those that can be persisted, by their position.
     """
     lowered: dict[int, Lowered] = {}
+    seconds: dict[int, float] = {}
     with collect_kernels():
         for number, (graph, args) in enumerate(graphs):
             progress(len(graphs) - number)
+            begun = time.perf_counter()
             try:
                 lowered[number] = _lower(graph, args, mode)
             except Exception as error:  # it comes again when the graph is compiled by itself
                 logger.info("a region is not compiled together with others", exc_info=error)
+            seconds[number] = time.perf_counter() - begun
         progress(0)
+        begun = time.perf_counter()
         _compile_kernels(list(lowered.values()), scratch)
-    return {number: one.pack() for number, one in lowered.items()}
+        alone = estimate_alone(time.perf_counter() - begun, len(lowered))
+    return {number: replace(one.pack(), alone_seconds=seconds[number] + alone) for number, one in lowered.items()}
 
 
 def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
@@ -109,6 +123,7 @@ def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
         library, names = compile_joined(kernels)
         module = load_module(library, scratch)
         compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
+        keep_vector_proof()
     except Exception as error:
         logger.info("kernels are not compiled together", exc_info=error)
         return

@@ -25,23 +25,39 @@ not run, which takes most of a compile of few operations. ``python -m benchmarks
 these shares. They are at the lower end of what was seen, so that rather too little counts as saved."""
 
 
-def start(device: str) -> None:
-    """Imports TorchInductor, finds out what the processor can do, and compiles a function that is no region's.
+HEADER_SECONDS, KERNEL_SECONDS, PRECOMPILED_HEADER_SECONDS = 1.05, 0.09, 0.32
+"""What a run of the C++ compiler takes: for headers, for each graph, and for headers that were compiled before. Only
+the ratios matter: ``estimate_alone`` scales them by a run that was timed."""
 
-    To find out what the processor can do, TorchInductor compiles a library for each set of vector instructions, and
-    before its first kernel it compiles its headers. With empty cache directories that takes longer than all else. The
-    function is compiled for the sake of the headers, and of the tables that TorchInductor makes when it is first asked.
-    On a GPU it has no kernel, as none may be launched while a graph is captured.
+
+def start(device: str, *, joined: bool) -> None:
+    """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function that belongs to no region.
+
+    The function is compiled for the sake of the tables that TorchInductor makes when it is first used, and of the
+    headers that it compiles before its first kernel. A joined compile uses no such headers: then no kernel is compiled.
+    On a GPU the function has no kernel, as none may be launched while a graph is captured.
     """
     for name in MODULES:
         importlib.import_module(name)
-    if device == "cpu":
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-        pick_vec_isa()
-    else:
+    if device != "cpu":
         importlib.import_module("torch._inductor.codegen.triton")
-    _compile(_subtract if device == "cpu" else _transpose)
+        _compile(_transpose)
+    elif joined:
+        from fusioncache.backends.inductor.joined_kernels import collect_kernels
+
+        with collect_kernels():
+            _compile(_subtract)
+    else:
+        _compile(_subtract)
+
+
+def estimate_alone(seconds: float, graphs: int) -> float:
+    """Returns what the C++ compiler takes for one graph alone, from the seconds of its run for several graphs.
+
+    Alone, headers are compiled before: see ``_MOST_ALONE`` in ``backend.py``.
+    """
+    run = HEADER_SECONDS + graphs * KERNEL_SECONDS
+    return seconds / run * (PRECOMPILED_HEADER_SECONDS + KERNEL_SECONDS)
 
 
 def _compile(function: Callable[[Any], Any]) -> None:

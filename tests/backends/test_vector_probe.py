@@ -9,7 +9,8 @@ from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
-from fusioncache.trace import instruction_sets
+from fusioncache.backends.inductor import vector_probe
+from fusioncache.trace.instruction_sets import list_replacements, replace_probe
 from fusioncache.tracing.replacement import is_known
 
 
@@ -18,11 +19,11 @@ def _check(monkeypatch, tmp_path):
     """Returns what asks, and a list that has an item for each time that it was not known."""
     asked: list[str] = []
     machine = ("flags : avx2",)
-    monkeypatch.setattr(instruction_sets, "list_machine", lambda: machine)
+    monkeypatch.setattr(vector_probe, "list_machine", lambda: machine)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert cache_dir_utils.cache_dir() == str(tmp_path)
-    check = instruction_sets.keep_proof(lambda self, code: asked.append(code) or "wrong" not in code)
-    return check, asked
+    monkeypatch.setattr(vector_probe, "_build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
+    return vector_probe.can_use, asked
 
 
 def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
@@ -30,7 +31,7 @@ def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "another", module)
     spec.loader.exec_module(module)
-    source = next(iter(instruction_sets.list_replacements())).source
+    source = next(iter(list_replacements())).source
     assert is_known(module.VecISA.check_build, source)
 
 
@@ -57,7 +58,7 @@ CHANGES = {
     "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
     "the macros": lambda patch: another(_macro=["OTHER"]),
     "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
-    "the CPU": lambda patch: patch.setattr(instruction_sets, "list_machine", lambda: ("flags : avx512f",)),
+    "the CPU": lambda patch: patch.setattr(vector_probe, "list_machine", lambda: ("flags : avx512f",)),
     "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
     "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
     "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
@@ -97,8 +98,24 @@ def test_other_libraries_of_torch_have_it_ask_again(check, monkeypatch, tmp_path
 
 def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
     ask, asked = check
-    monkeypatch.setattr(instruction_sets, "list_machine", lambda: 1 / 0)
+    monkeypatch.setattr(vector_probe, "list_machine", lambda: 1 / 0)
     assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
-    monkeypatch.setattr(instruction_sets, "list_machine", lambda: ())
-    monkeypatch.setattr(instruction_sets.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(vector_probe, "list_machine", lambda: ())
+    monkeypatch.setattr(vector_probe.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
     assert ask(VecAVX2(), "code") and len(asked) == 3
+
+
+def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain = another(_macro=[], _arch_flags="")
+    assert vector_probe.can_use(plain, "int known = 1;")
+    assert not vector_probe.can_use(plain, "this is no C++")
+    assert not vector_probe.can_use(plain, "int gone(); int used = gone();")
+    assert len(list(tmp_path.glob("fusioncache-instruction-sets/*"))) == 1
+
+
+def test_torchinductor_probes_itself_where_this_fails(monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.instruction_sets.can_use", lambda *given: 1 / 0)
+    asked: list[str] = []
+    probe = replace_probe(lambda self, code: asked.append(code) or True)
+    assert probe(VecAVX2(), "code") and asked == ["code"]
