@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.figures import make, markdown, steps
+from benchmarks.figures import make, markdown, readme, steps
 
 
 def test_the_documents_show_the_committed_results():
@@ -46,3 +46,44 @@ def test_steps_of_several_results_are_in_a_table_for_each_setting():
     ]
     assert text.count("| ddp | 2.0 ms |") == 3
     assert "layers" not in steps.tabulate_shared_steps(results[0])
+
+
+def _make_process(way, process, seconds):
+    return {"way": way, "process": process, "layers": 32, "seconds": {"total": seconds}}
+
+
+def _make_lengths(way, *steps):
+    points = [{"way": way, "steps": [{"length": length, "seconds": seconds} for length, seconds in steps]}]
+    return {"environment": {"options": {"layers": 4}}, "points": points}
+
+
+def test_the_readme_compares_processes_and_lengths():
+    points = [_make_process("programs", "cold", 16.0), _make_process("programs", "warm", 0.5)]
+    points += [
+        _make_process("torch.compile", "cold", 54.0),
+        {**_make_process("torch.compile", "warm", 0), "seconds": None},
+    ]
+    processes = {"environment": {"gpu": "a GPU"}, "points": points}
+    peers = {"points": [{"peer": "thunder", "seconds": {"cold": {"total": 420.0}, "warm": None}}]}
+    # The third step has a known length, and a length of 1 is every compiler's own case: neither is a later length.
+    ours = _make_lengths("fusioncache", (64, 20.0), (96, 25.0), (96, 9.0), (1, 8.0), (65, 0.1), (66, 0.2), (67, 0.3))
+    text = readme.compare_starts(processes, peers, ours, _make_lengths("torch.compile", (64, 15.0)))
+    assert text.splitlines()[2:] == [
+        "| Llama-2-7b, 32 layers: first process | 420 s | 54.0 s | 16.0 s |",
+        "| Llama-2-7b, 32 layers: second process | the same | not measured | 0.50 s |",
+        "| narrow Llama, 4 layers: second length | not measured | not measured | 25.0 s |",
+        "| narrow Llama, 4 layers: each later length | not measured | not measured | 0.20 s |",
+    ]
+    measured_together = {**processes, "points": [*points, _make_process("thunder", "cold", 99.0)]}
+    assert "first process | 99.0 s |" in readme.compare_starts(measured_together, peers, ours)
+
+
+def test_the_readme_compares_starts_on_a_cpu():
+    point = {"model": "m", "way": "fusioncache", "start": "first", "own_s": 5.0, "children_s": 1.0, "step_ms": 1.5}
+    points = [point, {"model": "m", "way": "thunder", "start": "first", "error": "no"}, {**point, "model": "other"}]
+    text = readme.compare_cpu_starts({"environment": {"options": {"layers": 2}}, "points": points}, "m")
+    assert text.splitlines()[2:] == [
+        "| first process | not measured | not measured | 6.00 s | not measured |",
+        "| second process | not measured | not measured | not measured | not measured |",
+        "| later step | not measured | not measured | 1.50 ms | not measured |",
+    ]

@@ -1,0 +1,96 @@
+"""The README's two tables: what a user waits for, with plain Thunder, with torch.compile and with fusioncache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.figures.markdown import format_seconds, make_table
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_COLUMNS = ("plain Thunder", "`torch.compile`", "fusioncache")
+_PROCESS_WAYS = ("thunder", "torch.compile", "programs")
+_LENGTH_WAYS = ("thunder", "torch.compile", "fusioncache")
+_CPU_WAYS = (*_LENGTH_WAYS, "fusioncache-eager")
+_MISSING = "not measured"
+
+
+def compare_starts(processes: Result, peers: Result, *lengths: Result) -> str:
+    """Shows the first step of two processes, and of new lengths, in seconds.
+
+    Args:
+        processes: of ``benchmarks/second_process.py``, for one model and depth.
+        peers: of ``benchmarks/peers.py``, for the same model; used for plain Thunder where ``processes`` lacks it.
+        lengths: of ``benchmarks/lengths.py``, for the same narrow model and the same lengths.
+    """
+    rows = [*_list_process_rows(processes, peers), *_list_length_rows(lengths)]
+    return make_table((f"<first step, {processes['environment']['gpu']}", *_COLUMNS), rows)
+
+
+def _list_process_rows(processes: Result, peers: Result) -> Iterator[list[str]]:
+    seconds = {
+        (point["way"], point["process"]): point["seconds"] for point in processes["points"] if "seconds" in point
+    }
+    for point in peers["points"]:
+        if point["peer"] == "thunder":
+            seconds.setdefault(("thunder", "cold"), point["seconds"]["cold"])
+    model = f"Llama-2-7b, {processes['points'][0]['layers']} layers"
+    yield [f"{model}: first process", *(_say_total(seconds.get((way, "cold"))) for way in _PROCESS_WAYS)]
+    # Plain Thunder stores nothing, so that each of its processes is a first one.
+    second = ["the same", *(_say_total(seconds.get((way, "warm"))) for way in _PROCESS_WAYS[1:])]
+    yield [f"{model}: second process", *second]
+
+
+def _say_total(seconds: Mapping[str, float] | None) -> str:
+    return f"{format_seconds(seconds['total'])} s" if seconds else _MISSING
+
+
+def _list_length_rows(results: Sequence[Result]) -> Iterator[list[str]]:
+    points = {point["way"]: point for result in results for point in result["points"] if "steps" in point}
+    new = {way: list(_list_new_lengths(point["steps"])) for way, point in points.items()}
+    layers = results[0]["environment"]["options"]["layers"]
+    model = f"narrow Llama, {layers} layers"
+    yield [f"{model}: second length", *(_say(new.get(way, ())[1:2]) for way in _LENGTH_WAYS)]
+    yield [f"{model}: each later length", *(_say(new.get(way, ())[2:]) for way in _LENGTH_WAYS)]
+
+
+def _list_new_lengths(steps: Iterable[Point]) -> Iterator[float]:
+    """Yields the seconds of each length's first step. A length of 1 is left out: it is specialized by all three."""
+    known = {1}
+    for step in steps:
+        if step["length"] not in known:
+            known.add(step["length"])
+            yield step["seconds"]
+
+
+def _say(seconds: Sequence[float]) -> str:
+    return f"{format_seconds(median(seconds))} s" if seconds else _MISSING
+
+
+def compare_cpu_starts(result: Result, model: str) -> str:
+    """Shows two processes and a later step of one model, in CPU seconds.
+
+    Args:
+        result: of ``benchmarks/cpu_start.py``.
+        model: one of its models.
+    """
+    points = {(point["way"], point["start"]): point for point in result["points"] if point["model"] == model}
+    first, second = ([points.get((way, start)) for way in _CPU_WAYS] for start in ("first", "second"))
+    rows = [
+        ["first process", *map(_say_cpu_seconds, first)],
+        ["second process", *map(_say_cpu_seconds, second)],
+        ["later step", *map(_say_step, first)],
+    ]
+    layers = result["environment"]["options"]["layers"]
+    return make_table((f"<narrow {model}, {layers} layers, CPU", *_COLUMNS, 'with `backend="eager"`'), rows)
+
+
+def _say_cpu_seconds(point: Point | None) -> str:
+    return f"{format_seconds(point['own_s'] + point['children_s'])} s" if point and "own_s" in point else _MISSING
+
+
+def _say_step(point: Point | None) -> str:
+    return f"{point['step_ms']:.2f} ms" if point and "step_ms" in point else _MISSING
