@@ -1,6 +1,6 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
-# make overhead host time of a call            make figures  the README's tables and plots
+# make overhead host time of a call            make figures  the documents' tables and plots
 # make clean    removes .venv and build
 #
 # COVERAGE=1 lets make test end with the lines that no test reached.

@@ -1,1 +1,1 @@
-"""The README's tables and plots, made from the results that are kept in ``benchmarks/results``."""
+"""The documents' tables and plots, made from the results that are kept in ``benchmarks/results``."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import later_steps, markdown, nvfuser_seconds, recompute, steps, tables, warm
+from benchmarks.figures import later_steps, markdown, nvfuser_seconds, readme, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
-_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel")
+_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
+_LENGTHS_OF_BOTH = ("lengths", "lengths-torch-compile")
 _RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional")
 _SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
 _SHARED_CUDNN = (
@@ -34,6 +36,8 @@ _MODES = ("residual-own", "residual-cached", "residual-uncached")
 def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
     return {
+        "starts": _figure(readme.compare_starts, "second-process-real", "llama-2-7b-real", *_LENGTHS_OF_BOTH),
+        "starts-cpu": _figure(partial(readme.compare_cpu_starts, model="llama-2"), "cpu-start", folder=CPU),
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
         "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),

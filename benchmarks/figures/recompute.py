@@ -1,4 +1,4 @@
-"""The README's tables of recompute, and of the folds that add a stream up."""
+"""Tables of recompute, and of the folds that add a stream up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each table of the README, from the results that it shows."""
+"""Tables of first steps, models and shortcuts, from the results that it shows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which bits of a template's results must be those of the region that it stands for, and how far the others may be off.
 
-Derived from the graph alone. The README says which rewrites keep every bit; this is the same, as code.
+Derived from the graph alone. docs/how-it-works.md says which rewrites keep every bit; this is the same, as code.
 """
 
 from __future__ import annotations

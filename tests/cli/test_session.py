@@ -8,9 +8,9 @@ from contextlib import redirect_stderr
 import pytest
 from changed_layer import CHANGED_LAYER, train_llama
 from commands import get_output
-from documents import assert_shown
-from documents import read_session as documented
+from documents import assert_shown, read_session
 from report_records import Page, read_newest
+from repository import DOCS
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def _odd() -> str:
 
 
 def _documented(command: str) -> str:
-    (shown,) = (output for line, output in documented().items() if line.startswith(command))
+    (shown,) = (output for line, output in read_session(DOCS / "why-slow.md") if line.startswith(command))
     return shown
 
 
-def test_readme_shows_what_is_said(session):
+def test_the_page_shows_what_is_said(session):
     assert_shown(_documented("fusioncache diff"), get_output("diff"))
     assert_shown(_documented("fusioncache explain "), get_output("explain", _odd()))
     assert_shown(_documented("FUSIONCACHE_EXPLAIN=1 "), "\n".join(session[1]))

@@ -1,4 +1,4 @@
-"""A layer of experts as README shows it, and grouped products written as loops."""
+"""A layer of experts as docs/train.md shows it, and grouped products written as loops."""
 
 from collections.abc import Iterator
 
