@@ -33,7 +33,7 @@ class Wait:
         beside: whether a helper made it.
         here: seconds that this process spent on making it before, while it waited for something else.
         on_others: seconds of this wait that this process spent on making other things.
-        on_start: seconds of this wait in which a compiler started beside.
+        on_start: seconds of this wait in which a compiler started, in this process or beside it.
     """
 
     beside: bool = False

@@ -102,10 +102,10 @@ class PersistentBuilder(Builder):
         """See ``Builder``. The function is for arguments of these very layouts if it was loaded."""
         key, name = self.key(graph, layouts, instance), self.backend.name
         helpers = self._helpers()
-        wait = Wait() if helpers is None else helpers.wait_for(key)
+        wait = Wait() if helpers is None else self._wait_for(helpers, key)
         function = self._load(self._store.load(key, name), key, instance, args)
         if function is None and helpers is not None and helpers.note_missing():
-            wait = helpers.wait_for(key)
+            wait = self._wait_for(helpers, key)
             function = self._load(self._store.load(key, name), key, instance, args)
         if function is None:
             with self._ranks.turn(key, name) as turn:
@@ -114,10 +114,16 @@ class PersistentBuilder(Builder):
                     request_ = self._request(graph, layouts)
                     function, artifacts = self._compile_once(key, request_, instance, args)
                     turn.publish(artifacts)
+        waited = wait.on_others + wait.on_start
         if not function.loaded:
-            return function
-        shifted = wait.here - wait.on_others - wait.on_start
-        return replace(function, helped=wait.beside, made_here=bool(wait.here), shifted=shifted)
+            return replace(function, shifted=function.shifted - waited)
+        return replace(function, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here - waited)
+
+    def _wait_for(self, helpers: Helpers, key: Key) -> Wait:
+        wait = helpers.wait_for(key)
+        if wait.on_start:
+            self._on_start(self.backend.title, wait.on_start)
+        return wait
 
     def _request(self, graph: Graph, layouts: ArgumentLayouts) -> Request:
         return Request(graph, layouts, self.backend.name, self.backend.options(), self._settings)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fusioncache.backends.api import Backend
 from fusioncache.backends.registry import backend_class
-from fusioncache.backends.starts import OnStart, ignore_start
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.ir import Key
@@ -61,10 +60,9 @@ class CrewHelpers:
     Args:
         store: where what is compiled will be.
         crew: compiles.
-        on_start: is told of a compiler's start in this process, and in another one while this one waits for it.
     """
 
-    def __init__(self, store: Store, crew: Crew, on_start: OnStart = ignore_start):
+    def __init__(self, store: Store, crew: Crew):
         self._store = store
         self._crew = crew
         self._numbers: dict[Key, int] = {}
@@ -72,7 +70,6 @@ class CrewHelpers:
         self._expected = ExpectedAsks()
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
-        self._on_start = on_start
         self._starting = 0.0
         self._lock = forks.lock()
 
@@ -114,18 +111,17 @@ class CrewHelpers:
             return Wait()
 
     def _wait_for(self, number: int) -> Wait:
-        helped, begun = list[float](), time.perf_counter()
+        helped, begun, starting = list[float](), time.perf_counter(), self._starting
         answer = self._crew.take(number, lambda other: self._compile(other, helped))
         with self._lock:
-            ask = self._asks.pop(number, None)
+            self._asks.pop(number, None)
+        others, started = sum(helped), self._starting - starting
         if answer is None or answer.outcome.result == "refused":
-            return Wait(on_others=sum(helped))
+            return Wait(on_others=others, on_start=started)
         if answer.here:
-            return Wait(here=answer.seconds, on_others=sum(helped))
-        on_start = start_within(time.perf_counter() - begun - sum(helped), answer)
-        if on_start and ask is not None:
-            self._on_start(backend_class(ask.request.backend).title, on_start)
-        return Wait(beside=True, on_others=sum(helped), on_start=on_start)
+            return Wait(here=answer.seconds, on_others=others, on_start=started)
+        started += start_within(time.perf_counter() - begun - others - started, answer)
+        return Wait(beside=True, on_others=others, on_start=started)
 
     def waiting(self) -> int:
         """Returns how many of those that were handed over are not compiled yet."""
@@ -133,7 +129,6 @@ class CrewHelpers:
 
     def _note_start(self, title: str, seconds: float) -> None:
         self._starting += seconds
-        self._on_start(title, seconds)
 
     def _compile(self, number: int, took: list[float]) -> Answer:
         """Compiles here what nobody has begun, while this process waits for something else."""
@@ -144,8 +139,8 @@ class CrewHelpers:
         start, starting = time.perf_counter(), self._starting
         stored = StoredRequest(ask.request, ask.instance)
         outcome = self._compiler.compile_received(Received(stored, ask.key.digest, gpu_in_use()))
-        took.append(time.perf_counter() - start)
-        return Answer(outcome, took[-1] - (self._starting - starting), here=True)
+        took.append(time.perf_counter() - start - (self._starting - starting))
+        return Answer(outcome, took[-1], here=True)
 
 
 def start_within(waited: float, answer: Answer) -> float:
@@ -165,7 +160,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
     if store is None or store.directory is None or not keeps_anything(backend):
         return None
     if cache.helpers is None:
-        cache.helpers = CrewHelpers(store, _find_crew(store, store.directory, jobs, backend), cache.ledger.count_start)
+        cache.helpers = CrewHelpers(store, _find_crew(store, store.directory, jobs, backend))
     return cache.helpers
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from fusioncache.backends.api import Backend
 from fusioncache.backends.registry import backend_class
-from fusioncache.backends.starts import OnStart
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import find_job_store
@@ -39,13 +38,11 @@ class BatchCompiler:
     Args:
         store: where what is compiled goes.
         backend: the name of the one whose regions are compiled together.
-        on_start: is told of a compiler's start.
     """
 
-    def __init__(self, store: Store, backend: str, on_start: OnStart):
+    def __init__(self, store: Store, backend: str):
         self._store = store
         self._backend_name = backend
-        self._on_start = on_start
         self._starting = 0.0
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
         self._asks: dict[Key, Ask] = {}
@@ -113,7 +110,6 @@ class BatchCompiler:
 
     def _note_start(self, title: str, seconds: float) -> None:
         self._starting += seconds
-        self._on_start(title, seconds)
 
 
 def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
@@ -122,5 +118,5 @@ def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
     if store is None or store.directory is None:
         return None
     if cache.batch is None:
-        cache.batch = BatchCompiler(store, backend, cache.ledger.count_start)
+        cache.batch = BatchCompiler(store, backend)
     return cache.batch

@@ -15,6 +15,8 @@ from models import Blocks
 
 import fusioncache
 from fusioncache.backends.inductor import persistence
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.starts import CompilerStarts
 from fusioncache.precompile.batch import BatchCompiler
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -71,6 +73,43 @@ def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same
     apart, runs = alone.step()
     assert equal(results, apart) and set(runs) <= {1}
     assert alone.transform.stats().compiles == stats.compiles
+
+
+def test_a_start_before_a_batch_is_counted_and_is_no_part_of_a_compile(monkeypatch, tmp_path):
+    now, starts = [100.0], CompilerStarts()
+
+    def read_clock() -> float:
+        now[0] += 1e-9  # no two moments are equal
+        return now[0]
+
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    for module in ("cache.executable", "precompile.entry_compiler"):
+        monkeypatch.setattr(f"fusioncache.{module}.process_starts", lambda: starts)
+    asked: list[bool] = []
+
+    def start(self: Inductor, device: str, *, joined: bool) -> None:
+        asked.append(joined)
+        now[0] += 12.0
+
+    monkeypatch.setattr(Inductor, "start", start)
+    job = Job(tmp_path)
+    job.step()
+    stats = job.transform.stats()
+    assert asked == [True] and stats.start_seconds == {"TorchInductor": pytest.approx(12.0)}
+    assert stats.compiles > 2 and stats.compile_seconds < 1.0 and job.cache.store
+    assert all(entry.seconds < 1.0 for entry in job.cache.store.entries())
+
+
+def test_each_of_a_batch_is_stored_with_what_it_would_take_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(persistence, "estimate_alone", lambda seconds, graphs: 1000.0 * graphs)
+    job = Job(tmp_path)
+    job.step()
+    stats, second = job.transform.stats(), Job(tmp_path)
+    assert job.cache.store
+    taken = [entry.seconds for entry in job.cache.store.entries() if entry.backend == "inductor"]
+    assert len(taken) == stats.compiles and min(taken) >= 1000.0 > stats.compile_seconds
+    second.step()
+    assert second.transform.stats().loaded_compile_seconds == pytest.approx(sum(taken))
 
 
 def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
