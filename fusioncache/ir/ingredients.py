@@ -144,6 +144,11 @@ _KINDS = (
     _program("model", "What is traced: each attribute of each module, hooks, code, and all but the numbers.", "`{}`"),
     IngredientKind("program format", Level.PROGRAM, "The version of what is stored of a program and of its key."),
     _program("program versions", "The code that derives programs: versions, and digests of sources.", "{}"),
+    IngredientKind(
+        "splits format",
+        Level.PROGRAM,
+        "The version of what is stored of operations that Thunder supports. No key of a program has it.",
+    ),
     _program(
         "state", "What torch and Thunder keep for the whole process: gradients, autocast, defaults.", "the state {}"
     ),

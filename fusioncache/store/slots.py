@@ -2,7 +2,8 @@
 
 A program is what Thunder makes of a model for one kind of input. What it read beside its key may differ from process to
 process, so several of them can have one key: each is in a slot of its own. The sizes that regions of one skeleton had
-are in one more. What programs at several lengths have in common is a family, of which a form may have several, too.
+are in one more. What programs at several lengths have in common is a family, of which a form may have several, too. The
+operations that Thunder supports in Dynamo's graphs have a slot as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ PROGRAM_FORMAT = 5
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""
 SIZES_SLOT = "sizes"
+SPLITS_SLOT = "splits"
 FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
 """In the order in which they are looked into."""
 
@@ -38,4 +40,4 @@ def is_family(backend: str) -> bool:
 
 def is_compiled(backend: str) -> bool:
     """Returns whether an entry with this word is what a backend made of a graph."""
-    return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT)
+    return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT, SPLITS_SLOT)

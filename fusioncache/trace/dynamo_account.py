@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
+from fusioncache.store import Store
+from fusioncache.trace.split_memory import split_memory_of_process
+
 logger = logging.getLogger("fusioncache")
 
 _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
@@ -108,7 +111,8 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 inductor += time.perf_counter() - before
 
-        split, info = original(gm, thunder_jit, compile_part, *rest, **options)
+        with split_memory_of_process().answering(_find_store(thunder_jit)):
+            split, info = original(gm, thunder_jit, compile_part, *rest, **options)
         try:
             _account(_list_transforms(info), info, time.perf_counter() - start, inductor)
         except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
@@ -116,6 +120,13 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
         return split, info
 
     return _splitter
+
+
+def _find_store(thunder_jit: Any) -> Store | None:
+    """Returns the store of the transform that keeps programs of a graph's parts; None if there is no such one."""
+    transforms = getattr(thunder_jit, "keywords", {}).get("transforms", ())
+    keepers = (getattr(each, "program_keeper", None) for each in transforms)
+    return next((keeper.cache.store for keeper in keepers if keeper is not None), None)
 
 
 def _list_transforms(info: Any) -> Iterator[Any]:

@@ -13,11 +13,13 @@ from functools import wraps
 from typing import Any
 
 from fusioncache.trace.dynamo_account import dynamo_clock_of_process, time_call, time_splitter
+from fusioncache.trace.split_memory import remember_answers
 from fusioncache.tracing.installation import install_more
 from fusioncache.tracing.replacement import Replacement
 
-_COMPILER = "thunder.dynamo.compiler"
-"""Where Thunder takes Dynamo's graphs. To import it takes a tenth of a second, which most programs can do without."""
+_COMPILER, _UTILS = "thunder.dynamo.compiler", "thunder.dynamo.utils"
+"""Where Thunder takes Dynamo's graphs, and splits them. To import these takes a tenth of a second, which most programs
+can do without."""
 
 
 def separate_graphs() -> None:
@@ -25,6 +27,7 @@ def separate_graphs() -> None:
     if _COMPILER in sys.modules:
         install_more("transforms of Dynamo's graphs", _list_replacements)
         install_more("the account of Dynamo's graphs", _list_timers)
+        install_more("answers to the splitter", _list_memories)
 
 
 def _list_replacements() -> Iterator[Replacement]:
@@ -37,6 +40,10 @@ def _list_timers() -> Iterator[Replacement]:
     compiler = sys.modules[_COMPILER]
     yield Replacement(compiler, "_splitter", "64693da8be672905", time_splitter)
     yield Replacement(compiler.ThunderFXCompiledObject, "__call__", "9f60f4d2074bddce", time_call)
+
+
+def _list_memories() -> Iterator[Replacement]:
+    yield Replacement(sys.modules[_UTILS], "try_execute_thunder_symbol", "b53ee1f2f5083ac7", remember_answers)
 
 
 def _give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -203,10 +203,11 @@ class FusionCache(Transform):
         self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
         if compiler and self._helpers is None:
             self._helpers = find_batch_compiler(self.cache, compiler)
+        if fast_tracing and compiler:
+            keep_instruction_sets()
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
-            keep_instruction_sets()
             templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
             replays = shares is not Sizes.STATIC
             if replays:

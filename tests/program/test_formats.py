@@ -52,7 +52,7 @@ def test_the_ingredients_of_a_key_are_these():
         5,
         [
             *("arguments", "classes", "family format", "function map", "jit options", "model", "program format"),
-            *("program versions", "state", "variables"),
+            *("program versions", "splits format", "state", "variables"),
         ],
     )
 

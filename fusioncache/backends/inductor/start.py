@@ -26,8 +26,8 @@ these shares. They are at the lower end of what was seen, so that rather too lit
 
 
 HEADER_SECONDS, KERNEL_SECONDS, ALONE_SECONDS = 1.05, 0.09, 0.5
-"""What a run of the C++ compiler takes for headers and for each graph, and what TorchInductor takes beyond the latter for
-a graph alone, with headers that were compiled before. ``estimate_alone`` scales them by a run that was timed."""
+"""What a run of the C++ compiler takes for headers and for each graph, and what TorchInductor takes beyond the latter
+for a graph alone, with headers that were compiled before. ``estimate_alone`` scales them by a run that was timed."""
 
 
 def start(device: str, *, joined: bool) -> None:
