@@ -30,7 +30,7 @@ FORMAT = 1
 _ANSWERS = "answers"
 _PATIENCE = 10.0
 """Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
-_MOST = 20_000
+MOST_ANSWERS = 20_000
 """How many answers are kept for one key."""
 _HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
 """The functions of Thunder's splitter that take part in an answer, beside the one that is replaced."""
@@ -150,7 +150,7 @@ def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
     """Adds answers to those that are stored. Never raises."""
     with store.take_turn(key, SPLITS_SLOT, _PATIENCE):
         known = read_answers(store, key)
-        if known.issuperset(answers) or len(known | set(answers)) > _MOST:
+        if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
             return
         store.remove(key, SPLITS_SLOT)
         content = encode({"format": FORMAT, "answers": sorted(known.union(answers))})

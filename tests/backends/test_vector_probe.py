@@ -22,7 +22,7 @@ def _check(monkeypatch, tmp_path):
     monkeypatch.setattr(vector_probe, "list_machine", lambda: machine)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert cache_dir_utils.cache_dir() == str(tmp_path)
-    monkeypatch.setattr(vector_probe, "_build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
+    monkeypatch.setattr(vector_probe, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
     return vector_probe.can_use, asked
 
 

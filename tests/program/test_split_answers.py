@@ -196,7 +196,7 @@ def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
 
 
 def test_answers_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(split_answers, "_MOST", 2)
+    monkeypatch.setattr(split_answers, "MOST_ANSWERS", 2)
     store, key = open_store(tmp_path), make_key()
     keep_answers(store, key, {"a", "b"})
     keep_answers(store, key, {"c"})

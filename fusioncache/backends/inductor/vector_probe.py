@@ -41,7 +41,7 @@ def can_use(instruction_set: Any, code: str) -> bool:
     """
     if is_proven(instruction_set, code):
         return True
-    works = _build_and_load(instruction_set, code)
+    works = build_and_load(instruction_set, code)
     if works:
         keep_proof(instruction_set, code)
     return works
@@ -77,7 +77,7 @@ def forget_probes() -> None:
                 member.cache_clear()
 
 
-def _build_and_load(instruction_set: Any, code: str) -> bool:
+def build_and_load(instruction_set: Any, code: str) -> bool:
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
 
     with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
