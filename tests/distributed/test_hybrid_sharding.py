@@ -177,6 +177,21 @@ def test_a_process_loads_what_two_copies_saved(trained, folder, mode):
     assert torch.equal(state["model"]["head.weight"], expected["embedding.weight"])
 
 
+def count_programs(rank: int, folder: Path) -> tuple[int, int]:
+    mesh = init_device_mesh("cpu", (COPIES, SHARDS), mesh_dim_names=("replicate", "shard"))
+    options = make_options(cache=fusioncache.Cache(record=False, store=folder), programs=True)
+    jitted = distributed.fsdp(make_model(), mesh, device=CPU, **options)
+    take_step(jitted, rank, 0)
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    return transform.stats().programs_made, transform.stats().programs_loaded
+
+
+def test_in_a_second_job_every_rank_of_the_mesh_loads_its_program(tmp_path):
+    count = partial(count_programs, folder=tmp_path)
+    assert run_ranks(count, COPIES * SHARDS) == [(1, 0)] * (COPIES * SHARDS)
+    assert run_ranks(count, COPIES * SHARDS) == [(0, 1)] * (COPIES * SHARDS)
+
+
 def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:
     mesh = init_device_mesh("cuda", (1, SHARDS), mesh_dim_names=("replicate", "shard"))
     found = {}
