@@ -92,7 +92,8 @@ def _whisper() -> Built:
         decoder_start_token_id=1,
     )
     inputs = {"input_features": torch.randn(2, 16, 2 * _LENGTH), "labels": _tokens(_LENGTH // 2)}
-    return transformers.WhisperForConditionalGeneration(config), inputs
+    # Thunder 0.2.6 fails in training mode, where the layers draw whether they are left out.
+    return transformers.WhisperForConditionalGeneration(config).eval(), inputs
 
 
 class LoRA(nn.Module):
