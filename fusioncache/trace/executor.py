@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from thunder.core import dtypes, utils
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.pytree import tree_map
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.executors.data_dependent_partition import Node, consecutive_fusion, fuse_bound_symbols
@@ -132,7 +133,8 @@ class FusionCacheExecutor(FusionExecutor):
         groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, may_join)
         if not writes_in_place(trace) or keeps_order(trace, groups):
             return groups
-        return consecutive_fusion(trace, may_join)  # type: ignore[no-any-return]
+        # Where Thunder sorts a trace with writes, forward and backward alternate, and it parts them behind this.
+        return [list(part) for group in consecutive_fusion(trace, may_join) for _, part in groupby(group, _is_backward)]
 
     def _compile_when_called(
         self, bound_symbols: list, inputs: list, outputs: list, fusion: Callable[[], BoundSymbol]
@@ -234,6 +236,10 @@ def _plainly(primitive: BoundSymbol) -> BoundSymbol:
         return primitive
     args, kwargs = tree_map(to_plain, (primitive.args, primitive.kwargs))
     return primitive.from_bsym(args=args, kwargs=kwargs)
+
+
+def _is_backward(bound_symbol: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bound_symbol.tags
 
 
 def _gives_numbers(bound_symbol: BoundSymbol) -> bool:

@@ -2,7 +2,9 @@
 
 import pytest
 import thunder
+import thunder.torch as ltorch
 import torch
+from thunder.core.symbol import BoundSymbolTag
 
 import fusioncache
 from fusioncache.trace import executor
@@ -70,3 +72,20 @@ def test_without_writes_groups_are_thunders(monkeypatch):
     monkeypatch.setattr(executor, "keeps_order", lambda *given: pytest.fail("nothing is written"))
     compiled = thunder.jit(lambda x: (x + 1).sum() * 2, executors=fusioncache.executors())
     assert float(compiled(torch.ones(3))) == 12.0
+
+
+def test_no_region_has_operations_of_forward_and_of_backward(monkeypatch):
+    """Thunder parts the two behind the executor, and sorts a trace with writes so that they may alternate."""
+    monkeypatch.setattr(executor, "keeps_order", lambda *given: False)
+    own = next(each for each in fusioncache.executors() if each.name == "fusioncache")
+
+    def alternate(x, y):
+        x.mul_(2)
+        return ltorch.exp(x) * 2, ltorch.exp(y) * 2, ltorch.sin(ltorch.exp(y)) * 2
+
+    trace = thunder.trace()(alternate, torch.ones(3), torch.ones(3))
+    for symbol in trace.bound_symbols[5:-1:4]:
+        symbol.tags.add(BoundSymbolTag.BACKWARD)
+    fused = [symbol.subsymbols for symbol in own.fusion_pass(trace).bound_symbols if symbol.sym.is_fusion]
+    names = [[each.sym.name for each in region] for region in fused]
+    assert names == [["exp", "mul"], ["exp"], ["mul", "exp", "sin"], ["mul"]]
