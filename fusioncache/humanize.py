@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 
 _SHORTEST_RANGE = 3
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_WORD_WITH_SPACES = re.compile(r"'fusioncache [^']*'|\d (?:ms|s|B|kB|MB|GB|TB)\b")
+"""Commands, which stay whole so that they can be copied, and numbers with their units."""
 
 
 def format_seconds(seconds: float) -> str:
@@ -56,6 +61,37 @@ def format_count(number: int, one: str, many: str) -> str:
 def escape_controls(text: str) -> str:
     """Escapes the line breaks and the terminal controls in a text, so that it is one line."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def fold_text(text: str, width: int, indent: int = 0, *, keep_paths: bool = False) -> list[str]:
+    """Breaks a text in lines of at most that width: at spaces, and inside of words that are longer than a line.
+
+    Commands in quotes and numbers with their units are words.
+
+    Args:
+        text: one line.
+        width: of the lines.
+        indent: by how much the second and later ones are indented.
+        keep_paths: whether paths stay whole, so that they can be copied.
+    """
+    whole = _WORD_WITH_SPACES.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    lines = []
+    for line in _wrap(whole, width, indent, break_words=False):
+        breaks = len(line) > width and not (keep_paths and "/" in line)
+        lines += _wrap(line, width, indent, break_words=True) if breaks else [line]
+    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+def _wrap(text: str, width: int, indent: int, *, break_words: bool) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, indent + 1),
+        subsequent_indent=" " * indent,
+        break_long_words=break_words,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
 
 
 def format_arities(arities: Sequence[tuple[int, ...]]) -> str:

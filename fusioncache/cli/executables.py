@@ -15,7 +15,7 @@ from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.storage import is_expected, open_disk, open_store, read_entries, read_refusals, report_store_errors
 from fusioncache.cli.template_parts import Part
-from fusioncache.cli.terminal import highlight_source, remove_controls
+from fusioncache.cli.terminal import highlight_source, remove_controls, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph
 from fusioncache.record.stats import TemplateStats
@@ -158,7 +158,7 @@ def _say_what_lacks(executables: Sequence[_Executable], name: str) -> None:
         lacking = [one for one in executables if one.entry.backend == backend and one.lacks_source]
         if lacking:
             those_were = format_count(len(lacking), "executable was", "executables were")
-            click.echo(f"{those_were} stored without source. {hint.format(name=name)}", err=True)
+            say(f"{those_were} stored without source. {hint.format(name=name)}")
 
 
 def _executables(disk: DiskStore, graph: Graph, template: TemplateStats) -> list[_Executable]:

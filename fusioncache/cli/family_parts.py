@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fusioncache.cli.families import KeptFamily, Outline, ProgramSizes, format_lengths
-from fusioncache.cli.program_parts import format_block
-from fusioncache.cli.template_parts import NONE, Part
-from fusioncache.cli.terminal import Column, format_pairs, format_table
+from fusioncache.cli.template_parts import INDENT, NONE, Part, format_block
+from fusioncache.cli.terminal import Column, count_columns, format_pairs, format_table, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_time
 
 
@@ -14,7 +13,7 @@ def describe_family(family: KeptFamily) -> Part:
     entry = family.entry
     pairs = [
         ("name", escape_controls(entry.name)),
-        ("digest", entry.digest),
+        ("digest", shorten_id(entry.digest)),
         ("slot", entry.backend),
         ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
         ("last used", format_time(family.used)),
@@ -29,13 +28,16 @@ def describe_sizes(outline: Outline) -> Part:
     places = programs[0] if programs else ()
     rows = [(_name_place(place), format_lengths([sizes[place] for sizes in programs])) for place in places]
     heading = format_count(len(programs), "program", "programs")
-    table = format_table((Column("argument"), Column("sizes")), rows) if rows else NONE
+    table = (
+        format_table((Column("argument", fold=True), Column("sizes", fold=True)), rows, indent=INDENT) if rows else NONE
+    )
     return Part(format_block(heading, table), [_encode_sizes(sizes) for sizes in programs])
 
 
 def describe_guards(outline: Outline) -> Part:
     """Returns what has to come out the same at a further length, so that a program is filled in there."""
-    lines = [escape_controls(guard) for guard in outline.guards]
+    width = count_columns()
+    lines = [wrap(escape_controls(guard), width and width - INDENT) for guard in outline.guards]
     heading = format_count(len(lines), "guard", "guards")
     return Part(format_block(heading, "\n".join(lines) or NONE), list(outline.guards))
 

@@ -9,7 +9,11 @@ from typing import Any
 import click
 
 from fusioncache import __version__
+from fusioncache.cli.terminal import count_columns, wrap
 from fusioncache.record.schema import RecordError
+
+_ERROR = "Error: "
+"""What click prints before a message."""
 
 
 class LazyGroup(click.Group):
@@ -41,7 +45,17 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RecordError as error:
-            raise click.ClickException(f"{error}{_point_to_store()}") from error
+            raise _fit_message(click.ClickException(f"{error}{_point_to_store()}")) from error
+        except click.ClickException as error:
+            _fit_message(error)
+            raise
+
+
+def _fit_message(error: click.ClickException) -> click.ClickException:
+    """Has an error print its message in the width of the terminal. Returns the error."""
+    message = wrap(f"{_ERROR}{error.format_message()}", count_columns()).removeprefix(_ERROR)
+    error.format_message = lambda: message  # type: ignore[method-assign]
+    return error
 
 
 def _point_to_store() -> str:

@@ -13,7 +13,7 @@ from fusioncache.cli.executables import find_reasons_not_kept
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
 from fusioncache.cli.runs import format_programs
-from fusioncache.cli.terminal import ID_DIGITS, count_columns, wrap
+from fusioncache.cli.terminal import ID_DIGITS, count_columns, say, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -96,7 +96,7 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
     if found.misses or found.loaded or found.others:
         of_programs = ["\n".join([wrap(_write_summary(run, found), count_columns()), *of_programs])]
     else:
-        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+        say(f"Run {shorten_id(run.id)} has no templates: 'fusioncache stats' says what was bypassed and why.")
     if paragraphs or of_programs:
         click.echo("\n\n".join([*paragraphs, *of_programs]))
 

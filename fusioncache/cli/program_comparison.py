@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST = 20
 """Differences that explain shows; diff shows all of them."""
-_COLUMNS = (Column("differs"), Column("A"), Column("B"))
+_COLUMNS = (Column("differs", fold=True), Column("A", fold=True), Column("B", fold=True))
 _DEFINED = ("classes", "global", "attribute", "function", "class")
 """The ingredient and the kinds of reads whose names begin with a module's."""
 _SAME = "They do not differ."
@@ -63,7 +63,8 @@ def explain_program(program: KeptProgram, other: KeptProgram | None, directory: 
     if found:
         click.echo(f"\n{_table(found[:_MOST])}")
     if len(found) > _MOST:
-        click.echo(f"and {len(found) - _MOST} more: 'fusioncache diff {program.id} {neighbour.id}' shows all of them")
+        more = f"and {len(found) - _MOST} more: 'fusioncache diff {program.id} {neighbour.id}' shows all of them"
+        click.echo(wrap(more, count_columns()))
 
 
 def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
@@ -87,7 +88,7 @@ def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
 
 
 def _format_same(program: KeptProgram) -> str:
-    return f"Both IDs name the same program: {program.id}  {escape_controls(program.name)}"
+    return wrap(f"Both IDs name the same program: {program.id}  {escape_controls(program.name)}", count_columns())
 
 
 def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) -> str | None:
@@ -171,7 +172,8 @@ def _title(a: KeptProgram, b: KeptProgram) -> str:
         (mark, shorten_id(one.entry.digest), one.entry.backend, one.name, one.inputs)
         for mark, one in (("A", a), ("B", b))
     ]
-    return "\n".join(escape_controls("  ".join(filter(None, row))) for row in rows)
+    width = count_columns()
+    return "\n".join(wrap(escape_controls("  ".join(filter(None, row))), width, len("A  ")) for row in rows)
 
 
 def _table(found: Sequence[ProgramDifference]) -> str:
@@ -187,4 +189,5 @@ def _mark(found: Sequence[ProgramDifference]) -> str:
         sides = {"-": data["before"], "+": data["after"]}
         head = " ".join(filter(None, (difference.where, difference.name)))
         lines += [f"{mark} {head} {text}" for mark, text in sides.items() if text is not None]
-    return "\n".join(map(escape_controls, lines))
+    width = count_columns()
+    return "\n".join(wrap(escape_controls(line), width) for line in lines)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.cli.programs import KeptProgram, join_sources, select_traces
-from fusioncache.cli.template_parts import NONE, Part
+from fusioncache.cli.template_parts import INDENT, NONE, Part, format_block
 from fusioncache.cli.terminal import (
     ID_DIGITS,
     Column,
@@ -15,6 +15,7 @@ from fusioncache.cli.terminal import (
     format_table,
     highlight_source,
     remove_controls,
+    shorten_id,
 )
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time
 from fusioncache.process.secrets import blur
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 100
 _INGREDIENT_COLUMNS = (Column("ingredient"), Column("lines", number=True), Column("digest"))
-_READ_COLUMNS = (Column("read"), Column("name"), Column("what it was"))
+_READ_COLUMNS = (Column("read"), Column("name", fold=True), Column("what it was", fold=True))
 
 
 def describe_program(program: KeptProgram) -> Part:
@@ -35,7 +36,7 @@ def describe_program(program: KeptProgram) -> Part:
     traces = (f"{name} {_count_lines(join_sources(trace))}" for name, trace in select_traces(text).items())
     pairs = [
         ("name", escape_controls(entry.name)),
-        ("digest", entry.digest),
+        ("digest", shorten_id(entry.digest)),
         ("slot", entry.backend),
         ("inputs", escape_controls(program.inputs) or NONE),
         ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
@@ -56,7 +57,7 @@ def describe_key(program: KeptProgram) -> Part:
         (escape_controls(name), str(_count_lines(text)), digests.get(name, "")[:ID_DIGITS])
         for name, text in program.texts.items()
     ]
-    return Part(format_block("key", format_table(_INGREDIENT_COLUMNS, rows) if rows else NONE), data)
+    return Part(format_block("key", format_table(_INGREDIENT_COLUMNS, rows, indent=INDENT) if rows else NONE), data)
 
 
 def describe_reads(reads: Sequence[Read]) -> Part:
@@ -65,7 +66,7 @@ def describe_reads(reads: Sequence[Read]) -> Part:
     data = [{"kind": kind, "name": name, "text": text} for kind, name, text in texts]
     rows = [(kind, *(cut(escape_controls(text), _LONGEST) for text in both)) for kind, *both in texts]
     heading = format_count(len(reads), "read", "reads")
-    return Part(format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
+    return Part(format_block(heading, format_table(_READ_COLUMNS, rows, indent=INDENT) if rows else NONE), data)
 
 
 def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
@@ -78,8 +79,3 @@ def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
 
 def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0
-
-
-def format_block(heading: str, text: str) -> str:
-    """Returns a text, indented below a heading."""
-    return "\n".join([heading, *(f"  {line}" for line in text.split("\n"))])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusioncache.cli.storage import StoreUsage
-from fusioncache.cli.terminal import Column, format_pairs, print_table
+from fusioncache.cli.terminal import Column, count_columns, format_pairs, print_table, shorten, wrap
 from fusioncache.humanize import (
     describe_savings,
     escape_controls,
@@ -24,7 +22,7 @@ from fusioncache.humanize import (
     format_time,
 )
 from fusioncache.record.observations import Lifetime
-from fusioncache.record.runs import SEPARATOR, Run, format_run_name
+from fusioncache.record.runs import Run, format_run_name
 from fusioncache.record.stats import Stats
 
 if TYPE_CHECKING:
@@ -36,11 +34,11 @@ _LABEL = 12
 _MOST_PHASES = 4
 _MOST_REASONS = 3
 _ID_DIGITS = 8
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s)\b)")
+_END = len("GPT · 2023-11-14 22:13")
+"""Characters of the end of a run's name that stay: the last model, and when it started."""
 _RUN_COLUMNS = (
     Column("id", id=True),
-    Column("run"),
+    Column("run", cut=True, end=_END),
     Column("regions", number=True),
     Column("compiles", number=True),
     Column("loads", number=True),
@@ -109,7 +107,13 @@ def format_short_name(run: Run) -> str:
 def format_run_label(run: Run) -> str:
     """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
     id_ = run.id[:_ID_DIGITS]
-    return f"{_cut(format_short_name(run), _WIDTH - _LABEL - len(id_) - 8)}  (run {id_})"
+    name = shorten(format_short_name(run), _width() - _LABEL - len(id_) - 8, _END)
+    return f"{name}  (run {id_})"
+
+
+def _width() -> int:
+    """Returns the width of the lines: that of the terminal, and at most 80 columns."""
+    return min(count_columns() or _WIDTH, _WIDTH)
 
 
 def _headline(run: Run) -> str:
@@ -256,18 +260,8 @@ def _in(count: int, seconds: float) -> str:
 
 def _wrap(label: str, text: str) -> str:
     # What is aligned, such as a command and what it does, stays so: only text that is too long is broken.
-    if len(text) <= _WIDTH - _LABEL:
-        return f"{label:<{_LABEL}}{text}"
-    whole, indent = _BEFORE_A_UNIT.sub(_NO_BREAK, text), " " * _LABEL
-    lines = textwrap.fill(
-        whole,
-        _WIDTH,
-        initial_indent=f"{label:<{_LABEL}}",
-        subsequent_indent=indent,
-        break_long_words=False,  # a path stays whole, so that it can be copied
-        break_on_hyphens=False,
-    )
-    return lines.replace(_NO_BREAK, " ")
+    line = f"{label:<{_LABEL}}{text}"
+    return line if len(line) <= _width() else wrap(line, _width(), _LABEL)
 
 
 def print_counts(run: Run, lifetime: Lifetime) -> None:
@@ -340,18 +334,9 @@ def _phase_pairs(run: Run) -> list[tuple[str, str]]:
 
 
 def print_runs(runs: Sequence[Run]) -> None:
-    """Prints a table of runs that fits 80 columns."""
-    rows = [_numbers(run) for run in runs]
-    titles = [column.title for column in _RUN_COLUMNS[2:]]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    room = _WIDTH - _ID_DIGITS - sum(widths) - 2 * (len(widths) + 1)
-    print_table(
-        _RUN_COLUMNS,
-        [
-            (run.id[:_ID_DIGITS], _cut(format_short_name(run), room), *numbers)
-            for run, numbers in zip(runs, rows, strict=True)
-        ],
-    )
+    """Prints a table of runs that fits the terminal, and 80 columns elsewhere."""
+    rows = [(run.id[:_ID_DIGITS], format_short_name(run), *_numbers(run)) for run in runs]
+    print_table(_RUN_COLUMNS, rows, most=_WIDTH)
 
 
 def _numbers(run: Run) -> tuple[str, ...]:
@@ -361,11 +346,3 @@ def _numbers(run: Run) -> tuple[str, ...]:
 
 def _format_signed(seconds: float) -> str:
     return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
-
-
-def _cut(name: str, width: int) -> str:
-    """Cuts a run's name to a width, at the end of its script and its models."""
-    if len(name) <= width:
-        return name
-    head, separator, moment = name.rpartition(SEPARATOR)
-    return f"{head[: max(width - len(moment) - len(separator) - 1, 0)]}…{separator}{moment}"

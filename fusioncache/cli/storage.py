@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fusioncache.cli.terminal import say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -169,4 +170,4 @@ def format_removal(swept: SweepResult, dry_run: bool) -> str:
 def report_aside(path: Path, aside: Iterable[str]) -> None:
     """Says what was in the place of files of a store, and was set aside."""
     for name in aside:
-        click.echo(f"not of the store, and left to you: {escape_controls(str(path / name))}", err=True)
+        say(f"not of the store, and left to you: {escape_controls(str(path / name))}")

@@ -125,10 +125,11 @@ def print_comparison(a: Subject, b: Subject, width: int | None, *, everything: b
         print_json({"a": a.data(), "b": b.data(), **shown})
         return
     if a.digest == b.digest:
-        click.echo(f"Both IDs name the same {'executable' if a.where == 'store' else 'template'}: {a.title}")
+        kind = "executable" if a.where == "store" else "template"
+        click.echo(wrap(f"Both IDs name the same {kind}: {a.title}", count_columns()))
         return
     click.echo(wrap(escape_controls(difference.sentence()), count_columns()))
-    click.echo(f"\nA  {a.title}\nB  {b.title}\n")
+    click.echo(wrap(f"\nA  {a.title}\nB  {b.title}\n", count_columns()))
     shown_rows = [row for row in rows if everything or row.mark != SAME]
     _print_rows(shown_rows, width or count_columns() or _PIPED_WIDTH)
     if left_out := len(rows) - len(shown_rows):

@@ -8,7 +8,15 @@ from hashlib import sha256
 from typing import Any
 
 from fusioncache.cli.kept_executables import KeptExecutable
-from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table
+from fusioncache.cli.terminal import (
+    ID_DIGITS,
+    Column,
+    count_columns,
+    format_pairs,
+    format_table,
+    shorten_id,
+    wrap,
+)
 from fusioncache.explain.relatives import Varying
 from fusioncache.humanize import (
     escape_controls,
@@ -26,19 +34,21 @@ from fusioncache.record.stats import TemplateStats
 from fusioncache.template.text import number_literals, read_graph
 
 NONE = "(none)"
+INDENT = 2
+"""Of what is below a heading."""
 
 _OF_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
 
 _REGION_COLUMNS = (
-    Column("model"),
+    Column("model", fold=True, rank=5),
     Column("trace"),
-    Column("number", number=True),
-    Column("region"),
-    Column("outcome"),
-    Column("terms"),
-    Column("plan"),
-    Column("module"),
-    Column("line"),
+    Column("number", number=True, rank=4),
+    Column("region", rank=3),
+    Column("outcome", fold=True),
+    Column("terms", rank=1),
+    Column("plan", rank=2),
+    Column("module", fold=True),
+    Column("line", fold=True),
 )
 
 
@@ -59,7 +69,7 @@ def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int])
     """Returns the template's names and its counts, and why, and how many of, its executables cannot be kept."""
     pairs = [
         ("name", template.name),
-        ("digest", template.digest),
+        ("digest", shorten_id(template.digest)),
         ("regions", str(template.regions)),
         ("hits", str(template.hits)),
         ("arities", format_arities(template.arities)),
@@ -77,7 +87,7 @@ def format_executable(executable: KeptExecutable) -> str:
     entry, refused = executable.entry, executable.refused
     pairs = [
         ("name", escape_controls(executable.name)),
-        ("digest", entry.digest),
+        ("digest", shorten_id(entry.digest)),
         ("backend", entry.backend),
         ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
         ("last used", format_time(executable.used)),
@@ -138,9 +148,8 @@ def describe_regions(records: Sequence[RegionRecord]) -> Part:
     data = [encode_region(record) for record in records]
     if not records:
         return Part(_block("regions", []), data)
-    return Part(
-        _block("regions", format_table(_REGION_COLUMNS, [_row(record) for record in records]).split("\n")), data
-    )
+    table = format_table(_REGION_COLUMNS, [_row(record) for record in records], indent=INDENT)
+    return Part(format_block("regions", table), data)
 
 
 def encode_region(region: RegionRecord) -> dict[str, Any]:
@@ -185,4 +194,10 @@ def _ingredient_text(name: str, digest: str, text: str) -> str:
 
 
 def _block(heading: str, lines: Sequence[str]) -> str:
-    return "\n".join([heading, *(f"  {line}" for line in lines or [NONE])])
+    width = count_columns()
+    return format_block(heading, "\n".join(wrap(line, width and width - INDENT) for line in lines or [NONE]))
+
+
+def format_block(heading: str, text: str) -> str:
+    """Returns a text, indented below a heading."""
+    return "\n".join([heading, *(f"{' ' * INDENT}{line}" for line in text.split("\n"))])

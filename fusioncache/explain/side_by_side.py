@@ -9,6 +9,7 @@ from itertools import takewhile, zip_longest
 
 from fusioncache.explain.difference import Texts
 from fusioncache.explain.pairing import Pairing, pair_graphs
+from fusioncache.humanize import fold_text
 from fusioncache.ir import Graph
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.template.text import hide_numbers, input_lines, op_lines, output_lines
@@ -18,6 +19,8 @@ SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
 
 _OP_NUMBER = re.compile(r"^op \d+")
 _GAP = 3
+_INDENT = 4
+"""Of what goes on in a further line."""
 
 _About = tuple[str, int]
 """What a line is about: a node by its number, or an output by its value's."""
@@ -46,12 +49,9 @@ def write_rows(rows: Iterable[Row], width: int) -> Iterator[tuple[str, str]]:
     """Yields the lines of a text of this width, each with the mark of its row. Lines that are too long go on below."""
     column = max((width - _GAP) // 2, 1)
     for row in rows:
-        for index, (a, b) in enumerate(zip_longest(_fold(row.a, column), _fold(row.b, column), fillvalue="")):
+        sides = (fold_text(side, column, _INDENT) for side in (row.a, row.b))
+        for index, (a, b) in enumerate(zip_longest(*sides, fillvalue="")):
             yield f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip(), row.mark
-
-
-def _fold(line: str, width: int) -> list[str]:
-    return [line[start : start + width] for start in range(0, len(line), width)] or [""]
 
 
 def _align_graphs(pairing: Pairing) -> Iterator[Row]:

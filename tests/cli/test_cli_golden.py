@@ -5,16 +5,21 @@ A golden file has the calls as well. To add one, write its line; to write anew w
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden_commands import EMPTY, FULL, PULLED, Stage, set_stage
+from golden_commands import EMPTY, FULL, LONG, PULLED, Stage, set_stage
 
 from fusioncache.cli.main import COMMANDS
 
 _FOLDER = Path(__file__).with_name("golden")
 _NARROW, _WIDE = 80, 120
+_SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusioncache (?:graph|completion) (?!.*-o)")
+"""Calls that print source or data, to be read by programs, or everything however wide it is."""
+_FITTED = ("diff", "explain", "ls", "show", "stats")
+"""Commands that print names, paths and lists, as long as they may be."""
 _NO_STORE = ("bench", "completion")
 """Commands that look into no store."""
 
@@ -56,6 +61,29 @@ def test_every_command_is_called_with_good_and_wrong_input_and_where_nothing_is(
     assert f"$ fusioncache {command} --help\n" in text and f"## {EMPTY}\n" in text
     if command not in _NO_STORE:
         assert f"## {FULL}\n" in text and "\n! Error: " in text
+
+
+@pytest.mark.parametrize("columns", [_NARROW, _WIDE])
+@pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
+def test_nothing_is_wider_than_the_terminal(command, columns):
+    wide, is_text = [], True
+    for line in _read(command, columns).splitlines():
+        if line.startswith(("## ", "$ ")):
+            is_text = not _SOURCE.search(line)
+        elif is_text and len(line.removeprefix("! ")) > columns and not _is_path(line):
+            wide.append(line)
+    assert not wide
+
+
+def _is_path(line: str) -> bool:
+    """Returns whether a line is one path, or has it at its end: it stays whole, so that it can be copied."""
+    return "/" in line and len(line.removeprefix("! ").split()) == 1
+
+
+def test_names_paths_and_lists_are_long_where_commands_print_them():
+    for command in _FITTED:
+        text = _read(command).partition(f"## {LONG}\n")[2].partition("\n## ")[0]
+        assert max(map(len, text.splitlines())) >= _NARROW - 2, command
 
 
 def test_every_command_that_reads_the_store_is_called_after_a_pull():

@@ -48,7 +48,7 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
     save_ledger(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
     shown = get_output("stats").splitlines()
     assert len(shown) <= 30 and max(map(len, shown)) <= 80
-    assert shown[0].endswith("… · 2023-11-14 22:13  (run aaaaaaaa)")
+    assert shown[0].endswith(" · 2023-11-14 22:13  (run aaaaaaaa)") and "…" in shown[0]
     assert not any("\x1b" in line for line in shown)
 
 

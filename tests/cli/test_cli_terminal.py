@@ -11,6 +11,8 @@ from commands import CAST, CHAIN, save_run
 from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
 
+from fusioncache.cli.terminal import Column, format_table
+from fusioncache.humanize import fold_text
 from fusioncache.record.reader import RecordReader
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
@@ -54,6 +56,38 @@ def test_a_terminal_gets_the_start_of_each_id():
     assert second[:2] == [CAST.key.digest[:12], CAST.name]
     assert max(map(len, text.splitlines())) <= 100
     assert len(RecordReader().find(first[0])) == 1
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100])
+def test_a_table_folds_and_cuts_what_a_terminal_has_no_room_for(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    layout = (Column("id", id=True), Column("cut", cut=True), Column("folded", fold=True), Column("out", rank=1))
+    value = f"{'x' * 50}  a path {'/usr' * 30} 'fusioncache ls --programs' 125 ms"
+    lines = format_table(layout, [("f" * 64, "n" * 70, value, "left out")]).splitlines()
+    assert max(map(len, lines)) <= columns and lines[0].split()[:3] == ["id", "cut", "folded"]
+    assert ("left out" in lines[1]) == (columns == 100)
+    # What is folded is there, and what is cut shows its end.
+    start = lines[0].index("folded")
+    folded = "".join(line[start:].removesuffix("left out") for line in lines[1:])
+    assert "".join(folded.split()) == "".join(value.split())
+    assert re.search(r" n+…n{5,9}  ", lines[1])
+
+
+def test_nothing_is_folded_or_cut_where_the_output_is_no_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = ("f" * 64, "n" * 300, "word " * 99 + "word")
+    layout = (Column("id", id=True), Column("cut", cut=True), Column("folded", fold=True))
+    assert format_table(layout, [row]).splitlines()[1].split("  ") == list(row)
+
+
+def test_commands_and_units_stay_on_one_line():
+    text = "it took 125 ms: see 'fusioncache ls --programs'"
+    for width in range(28, 60):
+        folded = fold_text(text, width, indent=2)
+        assert any("125 ms" in line for line in folded) and any(
+            "'fusioncache ls --programs'" in line for line in folded
+        )
+        assert max(map(len, folded)) <= width
 
 
 @pytest.mark.usefixtures("_run")

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 import pytest
 from commands import CAST, CHAIN, call, make_run_ledger, save_other
 from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
+from long_names import fill_long_store, record_long_runs
 from recorded_templates import STARTED, make_cast_template, save_ledger
 
 from fusioncache.ir import Graph
@@ -23,6 +24,7 @@ from fusioncache.program.reads import Read, encode_reads
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.savings import Alone
 from fusioncache.store import Store, default_path
+from fusioncache.store import store as store_module
 from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
 from fusioncache.tracing.lengths.expressions import Number
@@ -37,7 +39,10 @@ _CHANGED = SavedProgram({"model": _PROGRAM.texts["model"].replace("1e-05", "1e-0
 _OTHER_READS = SavedProgram(reads=(("attribute", SILU, OTHER_SILU), ("global", "mine.EPS", "1e-05")), slot="program-1")
 _GPT = SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=4.0)
 FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
+LONG = "long names, and lists that are long"
 """What there is where commands look: the headings of a golden file."""
+_FOLDERS = {FULL: "own", PULLED: "own", LONG: "long"}
+"""Where it was prepared."""
 
 _HEADING, _CALL, _ERROR = "## ", "$ ", "! "
 """How lines begin that say what there is, what is called, and what went to stderr."""
@@ -47,13 +52,13 @@ class Stage:
     """A folder in which commands are called. Its name always has the same length, because lines are broken by that.
 
     Args:
-        prepared: a copy of the directory with the record and the store, and of a remote.
-        words: what the words in capitals stand for that golden files have in place of IDs.
+        prepared: copies of directories with records and stores, and of a remote.
+        words: for each of these what the words in capitals stand for that golden files have in place of IDs.
         patch: sets and restores the environment.
     """
 
-    def __init__(self, prepared: Path, words: Mapping[str, str], patch: pytest.MonkeyPatch):
-        self._prepared, self._words, self._patch = prepared, words, patch
+    def __init__(self, prepared: Path, words: Mapping[str, Mapping[str, str]], patch: pytest.MonkeyPatch):
+        self._prepared, self._words, self._patch, self._there = prepared, words, patch, EMPTY
         self._folder = Path(mkdtemp(prefix="golden-", dir="/tmp"))
 
     def render(self, golden: str, columns: int) -> str:
@@ -78,6 +83,7 @@ class Stage:
         shutil.rmtree(self._folder)
 
     def _lay(self, there: str) -> None:
+        self._there = there
         for path in self._folder.iterdir():
             shutil.rmtree(path)
         work, own = self._folder / "work", self._folder / "fusioncache"
@@ -86,16 +92,15 @@ class Stage:
         self._patch.chdir(work)
         self._patch.setenv("FUSIONCACHE_DIR", str(own))
         shutil.copytree(self._prepared / "remote", self._folder / "remote")
-        assert there in (FULL, PULLED, EMPTY)
         if there != EMPTY:
-            shutil.copytree(self._prepared / "own", own, copy_function=shutil.copy2)
+            shutil.copytree(self._prepared / _FOLDERS[there], own, copy_function=shutil.copy2)
         if there == PULLED:
             for file in own.glob("record-*"):
                 file.unlink()
 
     def _call(self, words: Sequence[str]) -> list[str]:
         places = {"STORE": str(default_path()), "REMOTE": str(self._folder / "remote")}
-        known = {**self._words, **places}
+        known = {**self._words.get(_FOLDERS.get(self._there, ""), {}), **places}
         result = call(*(known.get(word, word) for word in words))
         lines = [*result.stdout.splitlines(), *(f"{_ERROR}{line}" for line in result.stderr.splitlines())]
         lines += [f"exit {result.exit_code}"] if result.exit_code else []
@@ -103,7 +108,6 @@ class Stage:
 
     def _normalize(self, line: str) -> str:
         line = line.replace(str(self._folder), "/tmp/golden-12345678")
-        line = re.sub(r"by process \d+ on \S+", "by process 4321 on host", line)
         line = re.sub(r"\b(torch/nn/functional\.py):\d{4}\b", r"\1:1234", line)
         return re.sub(r" in \d+\.\d s;", " in 0.1 s;", line)
 
@@ -129,12 +133,30 @@ def set_stage(folder: Path) -> Iterator[Stage]:
     time.tzset()
 
 
-def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Fills the folder, and returns IDs of what is in it."""
-    patch.setenv("FUSIONCACHE_DIR", str(folder / "own"))
-    _record_runs(patch)
-    words = _fill_store()
-    shutil.copytree(default_path(), folder / "remote")
+def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """Fills the folder, and returns for each record and store in it IDs of what they have."""
+    with patch.context() as fixed:
+        # They are parts of entries, whose sizes are printed.
+        fixed.setattr(store_module, "get_host", lambda: "host")
+        fixed.setattr(store_module.os, "getpid", lambda: 4321)
+        fixed.setenv("FUSIONCACHE_DIR", str(folder / "own"))
+        _record_runs(fixed)
+        own = _open_store(_fill_store)
+        shutil.copytree(default_path(), folder / "remote")
+        fixed.setenv("FUSIONCACHE_DIR", str(folder / "long"))
+        record_long_runs(fixed)
+        return {"own": own, "long": _open_store(fill_long_store)}
+
+
+def _open_store(fill: Callable[[Store], dict[str, str]]) -> dict[str, str]:
+    """Fills the store, all of which is an hour old then, and returns the IDs of what is in it."""
+    store = Store.open()
+    words = fill(store)
+    directory = store.directory
+    store.close()
+    assert directory is not None
+    for file in directory.rglob("*"):
+        os.utime(file, (NOW - 3600, NOW - 3600))
     return words
 
 
@@ -186,9 +208,7 @@ def _record_later_run(patch: pytest.MonkeyPatch) -> None:
     save_other(patch, ledger)
 
 
-def _fill_store() -> dict[str, str]:
-    store = Store.open()
-
+def _fill_store(store: Store) -> dict[str, str]:
     def compile_(graph: Graph, threads: int, **artifacts: bytes) -> str:
         environment = {"backend": "eager", "settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"}
         key = make_key(graph, environment)
@@ -209,11 +229,6 @@ def _fill_store() -> dict[str, str]:
         "FAMILY": _derive_family(store),
     }
     derive(_OTHER_READS)
-    directory = store.directory
-    store.close()
-    assert directory is not None
-    for file in directory.rglob("*"):
-        os.utime(file, (NOW - 3600, NOW - 3600))
     return words
 
 

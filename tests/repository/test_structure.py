@@ -17,7 +17,7 @@ _IMPORTS = {
     "ir": "",
     "template": "ir",
     "drawing": "ir template",
-    "explain": "ir template",
+    "explain": "ir template humanize",
     "residual": "ir template",
     "schedule": "humanize",
     "store": "ir",

@@ -11,6 +11,7 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, dry_run_option, json_option
 from fusioncache.cli.storage import encode_removal, format_removal, report_aside, report_store_errors
+from fusioncache.cli.terminal import count_columns, say, wrap
 from fusioncache.record.reader import forget
 from fusioncache.record.schema import record_path
 
@@ -48,7 +49,9 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     if not planned and store in there:
         there.remove(store)
     if there and not (dry_run or yes):
-        click.confirm(f"Remove what is in {' and '.join(map(str, there))}?", abort=True, err=True)
+        question = f"Remove what is in {' and '.join(map(str, there))}?"
+        width = count_columns()
+        click.confirm(wrap(question, width and width - len(" [y/N]: ")), abort=True, err=True)
     swept = (planned if dry_run else _sweep(store)) if planned and store else None
     had_record = record in there and record is not None and (dry_run or forget(record))
     if as_json:
@@ -57,7 +60,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     _print(swept, record if had_record else None, dry_run)
     if not there:
         places = " and ".join(str(path) for path in (store, record) if path)
-        click.echo(f"There is nothing to remove in {places}.", err=True)
+        say(f"There is nothing to remove in {places}.")
     if swept and store:
         report_aside(store, find_aside(store))
 
@@ -87,4 +90,4 @@ def _print(swept: SweepResult | None, record: Path | None, dry_run: bool) -> Non
     if swept:
         click.echo(format_removal(swept, dry_run))
     if record:
-        click.echo(f"{'would remove' if dry_run else 'removed'} the record {record}")
+        say(f"{'would remove' if dry_run else 'removed'} the record {record}", err=False)

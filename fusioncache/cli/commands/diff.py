@@ -17,7 +17,7 @@ from fusioncache.cli.program_comparison import diff_programs
 from fusioncache.cli.programs import KeptProgram
 from fusioncache.cli.runs import format_run_label
 from fusioncache.cli.template_comparison import print_comparison, read_subject
-from fusioncache.cli.terminal import Column, print_table
+from fusioncache.cli.terminal import Column, print_table, say
 from fusioncache.humanize import format_seconds
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -36,7 +36,12 @@ _TITLES = {
 }
 """What counts are called for people, if not by their names."""
 _COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
-_TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
+_TEMPLATE_COLUMNS = (
+    Column("id", id=True),
+    Column("name", cut=True),
+    Column("what"),
+    Column("compile seconds", number=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +166,10 @@ def _print(old: Run, new: Run, change: _Change) -> None:
         click.echo()
         print_table(_TEMPLATE_COLUMNS, rows)
     else:
-        click.echo("Both have the same templates, and the new run compiled none of them.", err=True)
+        say("Both have the same templates, and the new run compiled none of them.")
     for side, run in {"old": old, "new": new}.items():
         if run.missing:
-            click.echo(f"Of the {side} run the record lacks {run.missing}.", err=True)
+            say(f"Of the {side} run the record lacks {run.missing}.")
 
 
 def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:

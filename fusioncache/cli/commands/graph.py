@@ -14,6 +14,7 @@ from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.lookup import add_ingredients
 from fusioncache.cli.options import SubjectId, directory_option, json_option
 from fusioncache.cli.source import read_graph
+from fusioncache.cli.terminal import say
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.stats import TemplateCounts, TemplateStats
 
@@ -124,4 +125,4 @@ def _write(content: bytes, output: Path | None) -> None:
         raise click.ClickException(
             f"{output} cannot be written ({error.strerror}): give another path with -o"
         ) from error
-    click.echo(f"wrote {output}", err=True)
+    say(f"wrote {output}")

@@ -18,7 +18,7 @@ from fusioncache.cli.lookup import find_record, pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
 from fusioncache.cli.programs import KeptProgram, list_programs
 from fusioncache.cli.storage import list_store
-from fusioncache.cli.terminal import Column, count_columns, print_table, wrap
+from fusioncache.cli.terminal import Column, count_columns, print_table, say, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
 from fusioncache.record.reader import Listing, Sort
 from fusioncache.record.stats import TemplateCounts
@@ -135,9 +135,9 @@ def _list_templates(run_id: str | None, listing: Listing, sort: Sort | None, *, 
     if found:
         return
     if all_ := record.templates(run.id):
-        click.echo(f"None of the {len(all_)} templates of run {run.id} matches.", err=True)
+        say(f"None of the {len(all_)} templates of run {shorten_id(run.id)} matches.")
     else:
-        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+        say(f"Run {shorten_id(run.id)} has no templates: 'fusioncache stats' says what was bypassed and why.")
 
 
 def _list_unrecorded(listing: Listing, sort: Sort | None, *, as_json: bool, wide: bool) -> None:
@@ -153,10 +153,9 @@ def _list_unrecorded(listing: Listing, sort: Sort | None, *, as_json: bool, wide
         print_json({"run": None, "templates": [], "store": str(path), "executables": rows})
         return
     print_executables(found, refused, wide=wide)
-    click.echo(
+    say(
         "No run is on record here, so there are no templates to list. These are the executables of the store; "
-        "'fusioncache ls --programs' lists its programs.",
-        err=True,
+        "'fusioncache ls --programs' lists its programs."
     )
 
 
@@ -188,7 +187,7 @@ def _list_executables(directory: Path | None, wanted: _Filter, *, as_json: bool,
         print_executables(found, refused, wide=wide)
     if not found:
         rest = "; none matches" if executables else ""
-        click.echo(f"{path} has {len(executables) or 'no'} executables{rest}.", err=True)
+        say(f"{path} has {len(executables) or 'no'} executables{rest}.")
 
 
 def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
@@ -200,7 +199,7 @@ def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: 
         now = time.time()
         print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide, most=_MOST_COLUMNS)
     if not found:
-        click.echo(f"{path} has {len(programs) or 'no'} programs{'; none matches' if programs else ''}.", err=True)
+        say(f"{path} has {len(programs) or 'no'} programs{'; none matches' if programs else ''}.")
 
 
 def _list_lengths(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
@@ -212,7 +211,7 @@ def _list_lengths(directory: Path | None, wanted: _Filter, *, as_json: bool, wid
         now = time.time()
         print_table(_FAMILY_COLUMNS, [_family_row(family, now) for family in found], wide=wide)
     if not found:
-        click.echo(f"{path} has {len(families) or 'no'} families{'; none matches' if families else ''}.", err=True)
+        say(f"{path} has {len(families) or 'no'} families{'; none matches' if families else ''}.")
 
 
 def _kept_data(program: KeptProgram) -> dict[str, Any]:

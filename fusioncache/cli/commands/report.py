@@ -12,6 +12,7 @@ from fusioncache.cli.json_output import encode_run, encode_template, print_json
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import json_option, run_option
 from fusioncache.cli.template_parts import encode_region
+from fusioncache.cli.terminal import say
 from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written ({error.strerror})") from error
-    click.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}")
 
 
 def _data(contents: Contents) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.storage import open_store, report_store_errors
-from fusioncache.cli.terminal import show_progress
+from fusioncache.cli.terminal import say, show_progress
 from fusioncache.humanize import escape_controls, format_count
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
     if as_json:
         print_json({"command": what, "url": str(remote), "dry_run": dry_run, **_data(copied)})
     else:
-        click.echo(_text(what, str(remote), dry_run, copied))
+        say(_text(what, str(remote), dry_run, copied), err=False)
     _say_refused(copied)
 
 
@@ -132,6 +132,6 @@ def _say_refused(copied: CopyResult) -> None:
     from fusioncache.store.entry import OTHER_FORMAT
 
     for reason, number in sorted(copied.refused.items()):
-        click.echo(f"left out {number}: {reason}", err=True)
+        say(f"left out {number}: {reason}")
     if copied.refused.keys() - {OTHER_FORMAT}:
         raise click.exceptions.Exit(1)

@@ -11,13 +11,13 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.storage import open_existing, report_aside, report_store_errors
-from fusioncache.cli.terminal import Column, print_table
+from fusioncache.cli.terminal import Column, print_table, say
 from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store.audit import Audit
 
-_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", cut=True))
+_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold=True))
 
 
 @click.command()
@@ -56,5 +56,5 @@ def _print(path: Path, found: Audit, removed: int) -> None:
     parts = [f"{counts} ({format_bytes(found.bytes)})", f"{len(found.damaged)} damaged"]
     parts += [f"{removed} removed"] if removed else []
     parts += [f"{format_count(found.other, 'entry', 'entries')} of another version"] if found.other else []
-    click.echo(", ".join(parts))
+    say(", ".join(parts), err=False)
     report_aside(path, found.aside)

@@ -14,7 +14,7 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import json_option
 from fusioncache.cli.storage import list_store, open_existing, open_store, report_store_errors
-from fusioncache.cli.terminal import show_progress
+from fusioncache.cli.terminal import say, show_progress
 from fusioncache.humanize import format_count
 from fusioncache.process.settings import STORE
 
@@ -87,7 +87,7 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
         print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **data})
     else:
         nothing = f"nothing to compile: {store.directory} has no executables"
-        click.echo(_text(warmed, dry_run) if warmed.known else nothing)
+        say(_text(warmed, dry_run) if warmed.known else nothing, err=False)
     _say_refused(warmed)
 
 
@@ -133,7 +133,7 @@ def _text(warmed: Warmed, dry_run: bool) -> str:
 def _say_refused(warmed: Warmed) -> None:
     """Exits with 1 if anything was left out for which something is wrong."""
     for reason, number in sorted(warmed.refused.items()):
-        click.echo(f"left out {number}: {reason}", err=True)
+        say(f"left out {number}: {reason}")
     if warmed.failed:
         raise click.exceptions.Exit(1)
 

@@ -1,0 +1,109 @@
+"""A record and a store in which all names, paths and lists are long, so that what prints them has to fit them."""
+
+from __future__ import annotations
+
+import pytest
+from commands import save_other
+from kept_programs import OWN_SILU, SILU, SavedProgram
+from recorded_templates import make_cast_template, make_chain_template, save_ledger
+
+from fusioncache.ir import Graph
+from fusioncache.program.kept_passes import encode_outline
+from fusioncache.program.reads import Read, encode_reads
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
+from fusioncache.tracing.lengths.expressions import Number
+from fusioncache.tracing.lengths.journal import Look
+from fusioncache.tracing.lengths.pass_journal import PassJournal
+
+_MODEL = "MultimodalRetrievalAugmentedGenerationTransformerWithMixtureOfExpertsForConditionalGeneration"
+_SCRIPT = "finetune_the_multimodal_retrieval_augmented_generation_model_on_the_cluster.py"
+_FILE = f"/home/me/projects/multimodal/retrieval_augmented_generation/models/{_SCRIPT}"
+_WORDS = "residual_scaled_dot_product_attention_with_rotary_embedding_and_layer_normalization"
+_MODULE = "language_model.decoder.transformer_blocks.{}.feed_forward_network.mixture_of_experts.experts.7.projection"
+_OPTION = "options_of_the_compiler_for_this_model=(enable: matmul_prologue_fusion, disable: resize_scheduler)"
+_NARROW, _WIDE = make_chain_template(_WORDS), make_chain_template(f"{_WORDS}_again", _OPTION)
+_CAST = make_cast_template(f"convert_{_WORDS}")
+_TENSOR = "torch.Tensor torch.bfloat16 (32, 4096, 128) (524288, 128, 1) cuda:0 requires_grad"
+_INPUTS = [f"a_rather_long_name_of_the_argument_number_{number}" for number in range(6)]
+_ARGUMENTS = "\n".join(["args 1 mask", f"args.0 {_TENSOR}", *(f"kwargs.{name} {_TENSOR}" for name in _INPUTS)])
+_READS = (
+    ("attribute", SILU, OWN_SILU),
+    ("global", f"{_SCRIPT[:-3]}.{_MODEL}.A_CONSTANT", f"'{'the value of a constant that is a text, and long; ' * 4}'"),
+)
+_REASON = (
+    "a custom operator of the model's own, finetune::scaled_dot_product_attention_with_rotary_embedding, has no "
+    "translation"
+)
+
+
+def record_long_runs(patch: pytest.MonkeyPatch) -> None:
+    """Records two runs of scripts, models and modules with long names."""
+    ledger = _count(Ledger())
+    save_ledger(patch, ledger, argv=[_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"])
+    save_other(patch, _count(Ledger()))
+
+
+def _count(ledger: Ledger) -> Ledger:
+    ledger.history.begin_trace(_MODEL)
+    for template in (_NARROW, _WIDE, _CAST):
+        arities = () if template is _CAST else (5,)
+        ledger.count_region(template, arities, hit=False)
+        ledger.count_compile(template, 12345.678)
+        ledger.history.add_regions([_make_region(number, template.key.digest, arities) for number in (0, 31)])
+    for number in range(1, 60, 2):
+        ledger.count_region(_NARROW, (number,), hit=True)
+    ledger.count_bypass(_REASON)
+    ledger.count_own_sizes(_REASON)
+    ledger.count_program_refused(f"{_MODEL} has {_REASON}")
+    ledger.count_program_loaded(_MODEL, 0.5, 38.5)
+    ledger.graphs.count_not_captured(_REASON)
+    return ledger
+
+
+def _make_region(number: int, digest: str, arities: tuple[int, ...]) -> RegionRecord:
+    source = Source(_MODULE.format(number), number, (Line(_FILE, 1234),))
+    place = (_MODEL, "forward", 0, number, f"nvFusion{number}")
+    outcome = ("hit", f"compile failed: {_REASON}") if number else ("miss", None)
+    return RegionRecord(*place, digest, *outcome, arities, "one launch", source, 3, 2, 1)
+
+
+def fill_long_store(store: Store) -> dict[str, str]:
+    """Saves programs, families and executables with long names. Returns the IDs of some."""
+    key = {"arguments": _ARGUMENTS}
+    first = SavedProgram({**key, "model": _describe_model(1)}, _READS, name=_MODEL)
+    second = SavedProgram({**key, "model": _describe_model(2)}, _READS[:1], name=f"{_MODEL} (part 12 of 34)")
+    words = {
+        "PROGRAM": first.save(store)[:12],
+        "CHANGED": second.save(store)[:12],
+        "FAMILY": _save_family(store),
+        "TEMPLATE": _NARROW.key.digest[:12],
+        "OTHER": _WIDE.key.digest[:12],
+    }
+    _save_executable(store, _CAST.graph, {"code": b"print()\n"})
+    _save_executable(store, _NARROW.graph, {"refused": _REASON.encode()})
+    return words
+
+
+def _describe_model(seed: int) -> str:
+    """Returns what a key says of a model: many lines with long names."""
+    lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
+    return "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])
+
+
+def _save_family(store: Store) -> str:
+    rows, length = Number(1, "args[0][0]"), Number(2, "kwargs['a_rather_long_name_of_the_argument'][1]")
+    look = Look(">", length, 100, False, "compares two lengths that the model was given", f"{_FILE}:12")
+    passes = PassJournal({0: (rows, length)}, (look,), (), (), frozenset({rows, length}))
+    sizes = [{0: (1234, 123456 * number)} for number in range(1, 7)]
+    key = SavedProgram({"arguments": "args 1"}).make_key()
+    artifacts = {"family": encode_outline(passes, sizes), "reads": encode_reads(Read(*read) for read in _READS)}
+    assert store.save(key, "family", artifacts, name=_MODEL)
+    return key.digest[:12]
+
+
+def _save_executable(store: Store, graph: Graph, artifacts: dict[str, bytes]) -> None:
+    key = make_key(graph, {"backend": "eager", "settings": f"torch.{_WORDS} True\n" * 2})
+    assert store.save(key, "eager", artifacts, name=f"{_WORDS}_{key.digest[:8]}", seconds=1.5)
