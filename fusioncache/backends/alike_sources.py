@@ -40,7 +40,7 @@ def merge_sources(sources: Sequence[Source], values: Sequence[Sequence[Number]])
     """
     first, *others = sources
     if any(not _have_equal_names(first.names, other.names) for other in others):
-        raise NotGeneral("Thunder writes other operations for other sizes")
+        raise NotGeneral("Thunder makes other operations at other sizes")
     trees = [ast.parse(source.text) for source in sources]
     merger = _Merger(values)
     merged = merger.merge(trees)
@@ -121,16 +121,16 @@ class _Merger:
         if isinstance(first, ast.expr) and all(_number(node) is not None for node in nodes):
             return self._merge_numbers(nodes)
         if any(type(node) is not type(first) for node in nodes):
-            raise NotGeneral("Thunder writes something else for other sizes")
+            raise NotGeneral("Thunder makes another definition at other sizes")
         if isinstance(first, ast.AST):
             fields = {name: self.merge([getattr(node, name, None) for node in nodes]) for name in first._fields}
             return type(first)(**fields)
         if isinstance(first, list):
             if len({len(node) for node in nodes}) != 1:
-                raise NotGeneral("Thunder writes more for some sizes than for others")
+                raise NotGeneral("Thunder makes a longer definition at some sizes")
             return [self.merge(items) for items in zip(*nodes, strict=True)]
         if any(node != first for node in nodes):
-            raise NotGeneral("Thunder writes something else for other sizes")
+            raise NotGeneral("Thunder makes another definition at other sizes")
         return first
 
     def _merge_numbers(self, nodes: Sequence[ast.expr]) -> ast.expr:

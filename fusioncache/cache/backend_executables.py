@@ -234,7 +234,7 @@ class BackendExecutables:
             check_general(region)
             served = found.executable.serve(args, found.values)
         except NotGeneral as refusal:
-            logger.info("compiled for its own sizes: %s", refusal)
+            logger.info("compiled for one size only: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
         self._cache.generals.note_served(instance, builder.environment)

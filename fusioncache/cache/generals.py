@@ -292,7 +292,7 @@ def check_general(region: Graph) -> None:
         raise NotGeneral("random numbers")
     types = [*region.inputs, *(type_ for op in region.ops for type_ in op.outputs)]
     if any(_count_elements(type_) > MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
-        raise NotGeneral("more elements than 32 bits count")
+        raise NotGeneral("a tensor with more elements than a 32-bit index can count")
 
 
 def _count_elements(type_: TensorType) -> int:

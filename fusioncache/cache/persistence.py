@@ -228,7 +228,7 @@ class PersistentBuilder(Builder):
         if compiled.artifacts is not None:
             return compiled.artifacts
         reason = compiled.reason or "for no given reason"
-        logger.info("not kept: %s", reason)
+        logger.info("cannot be stored: %s", reason)
         self._refused(not_kept(reason))
         return {REFUSED: reason.encode()} if compiled.lasting else None
 
@@ -243,7 +243,7 @@ class PersistentBuilder(Builder):
 
 def not_kept(reason: str) -> str:
     """Returns the reason for which it is counted, at each start, that a function is compiled again."""
-    return f"not kept: {reason}"
+    return f"cannot be stored: {reason}"
 
 
 def _check(stored: Instance, instance: Instance) -> None:

@@ -244,7 +244,7 @@ def _time(phases: Mapping[str, float]) -> str:
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    parts = [f"{reason.removeprefix('not kept: ')} ({count})" for reason, count in most[:_MOST_REASONS]]
+    parts = [f"{reason.removeprefix('cannot be stored: ')} ({count})" for reason, count in most[:_MOST_REASONS]]
     if len(most) > _MOST_REASONS:
         parts.append(f"{len(most) - _MOST_REASONS} other reasons")
     return f"{sum(counts.values())} {what}: {', '.join(parts)}"

@@ -145,13 +145,13 @@ def list_trials(products: Products, group: Any, device: torch.device) -> Iterato
     def gather() -> str:
         whole, given = products.gather(rows.chunk(ranks, dim)[rank], matrices, group, dim)
         expected = [rows, *(rows @ matrix for matrix in matrices)]
-        return "" if all(map(torch.equal, (whole, *given), expected)) else "what was gathered as a trial is wrong"
+        return "" if all(map(torch.equal, (whole, *given), expected)) else "the result of a trial gather is wrong"
 
     def scatter(count: int) -> str:
         found = products.scatter([rows + rank] * count, matrices[:count], group, dim)
         terms = [(rows + one) @ matrix for one in range(ranks) for matrix in matrices[:count]]
         expected = torch.stack(terms).sum(0).chunk(ranks, dim)[rank]
-        return "" if torch.equal(found, expected) else "what was added up as a trial is wrong"
+        return "" if torch.equal(found, expected) else "the result of a trial reduction is wrong"
 
     yield lambda: products.prepare(group, device)
     yield gather

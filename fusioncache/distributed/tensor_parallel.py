@@ -98,5 +98,5 @@ def _agree_on_joining(model: Any, group: Any, caching: Any, *, wanted: bool) -> 
 
     reason = agree_on_joining(group, next(model.parameters()).device, wanted=wanted)
     if wanted and reason:
-        caching.report_left(f"products are not joined with what ranks exchange: {reason}")
+        caching.report_left(f"products are not joined with collectives: {reason}")
     return not reason

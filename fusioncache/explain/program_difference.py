@@ -160,7 +160,7 @@ def write_program_miss(model: str, difference: ProgramDifference, others: int = 
         others: how many more things differ.
     """
     more = f" ({others} more {'thing differs' if others == 1 else 'things differ'})" if others else ""
-    return f"the program of {model} was derived again: {difference.sentence}{more}"
+    return f"the program of {model} was traced again: {difference.sentence}{more}"
 
 
 def find_source_line(source: str, name: str) -> str | None:

@@ -73,9 +73,9 @@ class BackwardProgram:
             return self._warm_up(warm, saved_for_backward, cotangents, promise)
         assert promise is not None
         if promise.is_over:
-            raise NotCaptured("a backward whose forward's memory is not promised any more")
+            raise NotCaptured("the memory of its forward pass was given to another program before the backward pass")
         if keeps_graph():
-            raise NotCaptured("a backward that keeps the graph of autograd")
+            raise NotCaptured("a backward pass with retain_graph=True")
         return self._replay(kind, warm, saved_for_backward, cotangents, promise)
 
     def _warm_up(
@@ -104,7 +104,7 @@ class BackwardProgram:
             raise NotCaptured(reason)
         try:
             if not promise.captured.knows(saved, promise):
-                raise NotCaptured("saved tensors that something else took the place of")
+                raise NotCaptured("the tensors saved for backward were replaced")
             memory.loans.settle()
             captured = promise.captured.backwards.find(kind)
             if captured is None:

@@ -42,7 +42,7 @@ def make_buffer(argument: Any) -> StaticBuffer:
     shape, strides = tuple(argument.shape), argument.stride()
     compact_shape = tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
     if overlaps(compact_shape, strides):
-        raise NotCaptured("an argument whose elements lie over each other")
+        raise NotCaptured("an argument whose elements overlap in memory")
     itemsize = argument.element_size()
     offset = argument.data_ptr() % _ALIGNMENT // itemsize
     memory = torch.empty(offset + count_elements(compact_shape, strides), dtype=argument.dtype, device=argument.device)

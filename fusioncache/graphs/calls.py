@@ -74,7 +74,7 @@ class KindReader:
         try:
             kind = self._find(tensors, (settings, others))
         except TypeError as error:
-            raise NotCaptured("arguments of another kind than before") from error
+            raise NotCaptured("an argument that cannot be compared with those of earlier calls") from error
         self._last = guard and _LastCall(guard, settings, others, kind)
         return kind
 
@@ -83,7 +83,7 @@ class KindReader:
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
-            raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+            raise NotCaptured(f"more than {MOST_KINDS} kinds of inputs")
         return self._kinds.setdefault(key, Kind())  # other threads get the same one, and never one of another call
 
 
@@ -134,7 +134,7 @@ class Warm:
             for tensor in tensors:
                 check_tensor(tensor, "takes")
             if is_intercepted():
-                raise NotCaptured("a mode of torch's that sees each operation")
+                raise NotCaptured("a torch mode that intercepts each operation is active")
         except NotCaptured as refusal:
             self.refused = refusal.reason
             return call()

@@ -127,7 +127,7 @@ class CapturedForward:
         self._replay = recording.replay
         written = [place for place in places if versions[place] != _read_version(inside[place])]
         if not moving.isdisjoint(written):
-            raise NotCaptured("it writes into an argument that moves")
+            raise NotCaptured("it writes into an argument whose address changes")
         self._written = tuple(written)
         self._keep(recording, Arguments((place, inside[place]) for place in places))
 

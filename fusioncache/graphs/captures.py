@@ -76,9 +76,9 @@ class ForwardCaptures:
         """
         if not self._memory.allows_capture():
             overlaps = any(self._memory.is_promised(each.name) for each in self._captured)
-            raise NotCaptured("a call before the backward of the last one" if overlaps else PROMISED)
+            raise NotCaptured("a call before the backward pass of the previous call" if overlaps else PROMISED)
         if self._times >= MOST_TIMES:
-            reason = "arguments or other programs that change too often"
+            reason = "addresses of arguments, or other programs, change too often"
             self.refused = None if self._captured else reason
             raise NotCaptured(reason)
         self._make_room()
@@ -103,13 +103,13 @@ class ForwardCaptures:
             return
         idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
         if idle is None:
-            raise NotCaptured(f"more than {MOST_COPIES} calls before the backward of the first")
+            raise NotCaptured(f"more than {MOST_COPIES} calls before the backward pass of the first")
         self._memory.remove(idle.name)
 
     def _divide(self) -> tuple[list[int], list[int]]:
         lie_still = {self._positions[index] for index in self._addresses.list_still()}
         moving = [place for place in self._positions if place not in lie_still]
         if moving and self._function.writes:
-            self.refused = "it writes into its arguments, and they move"
+            self.refused = "it writes into arguments whose addresses change"
             raise NotCaptured(self.refused)
         return [place for place in self._positions if place in lie_still], moving

@@ -28,7 +28,7 @@ def find_recorder(device: Any) -> Recorder:
     if torch.version.hip is not None:
         raise NotCaptured("a GPU that is not NVIDIA's")
     if torch.cuda.get_allocator_backend() != "native":
-        raise NotCaptured("an allocator other than torch's own")
+        raise NotCaptured("another allocator than torch's native one")
     return CudaRecorder(device)
 
 
@@ -86,7 +86,7 @@ class CudaRecorder:
         import torch
 
         if torch.cuda.is_current_stream_capturing():
-            return "somebody else captures the call"
+            return "the call is captured by another CUDA graph"
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         if self._home is None:
             self._home = stream

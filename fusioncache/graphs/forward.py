@@ -103,7 +103,7 @@ class ForwardProgram:
 
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
-            raise NotCaptured("hooks for saved tensors")
+            raise NotCaptured("saved-tensor hooks are active")
         memory = self._memory_of(reader.device)
         reason = memory.begin()
         if reason is not None:

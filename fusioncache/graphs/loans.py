@@ -21,7 +21,7 @@ from weakref import WeakSet, ref
 from fusioncache.graphs.aliases import Aliases
 from fusioncache.graphs.copies import Copier
 
-LENT = "gradients of a backward before it that are still held"
+LENT = "gradients of an earlier backward pass that are still referenced"
 """Why a backward program is not replayed, or captured, at a moment."""
 
 POOLS = range(1, 5)

@@ -22,7 +22,7 @@ from fusioncache.graphs.loans import Loans
 from fusioncache.graphs.recorder import Recorder
 from fusioncache.process import forks
 
-PROMISED = "memory that is promised to another program"
+PROMISED = "its memory is in use until the backward pass of another program"
 """Why something is not replayed, or captured, at a moment."""
 
 MOST_CAPTURES = 32

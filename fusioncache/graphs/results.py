@@ -69,7 +69,7 @@ class Arguments:
         views = [each for each in found if find_base(each[1]) is find_base(result)]
         alike = [each for each in views or found if each[1].dtype == result.dtype]
         if not alike:
-            raise NotCaptured("a result that is an argument's memory as another dtype")
+            raise NotCaptured("a result that is a view of an argument in another dtype")
         position, argument = next((each for each in alike if _covers(each[1], result)), alike[0])
         offset = result.storage_offset() - argument.storage_offset()
         layout = tuple(result.shape), tuple(result.stride())
@@ -177,5 +177,5 @@ def check_tensor(value: Any, verb: str) -> Any:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise NotCaptured(f"it {verb} a value of type {type(value).__qualname__}")
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        raise NotCaptured(f"it {verb} a tensor of a special kind")
+        raise NotCaptured(f"it {verb} a sparse, quantized, conjugated or negated tensor")
     return value

@@ -83,5 +83,5 @@ def make_stream(device: Any) -> Any:
         torch.cuda.current_blas_handle()  # makes the device's context
         code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _NON_BLOCKING)
     if code:
-        raise NotCaptured("CUDA makes no stream to capture on")
+        raise NotCaptured("CUDA has no stream to capture on")
     return torch.cuda.ExternalStream(handle.value, device=device)

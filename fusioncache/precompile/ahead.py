@@ -26,7 +26,7 @@ logger = logging.getLogger("fusioncache")
 MOST_EXPECTED = 64
 """Of how many loaded programs it is held what their calls may ask for."""
 
-GONE = Outcome("refused", "nobody wants it any more")
+GONE = Outcome("refused", "no longer needed")
 
 
 class ExpectedAsks:

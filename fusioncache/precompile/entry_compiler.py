@@ -180,7 +180,7 @@ class EntryCompiler:
                 logger.info("no backend %s", asked.backend, exc_info=error)
                 raise Refused(f"no backend {asked.backend} here") from error
             if backend.artifact_environment() is None:
-                raise Refused(f"backend {asked.backend} keeps nothing")
+                raise Refused(f"backend {asked.backend} stores nothing")
             reasons: list[str] = []
             try:
                 environment = backend.environment()

@@ -18,7 +18,7 @@ from fusioncache.template.text import write_graph
 
 DAMAGED = "damaged"
 GENERAL = "compiled for any sizes, when another one than the first is asked for"
-OLDER = "stored by a version that kept no request"
+OLDER = "stored without its compile request, by an older version"
 
 
 class Refused(Exception):

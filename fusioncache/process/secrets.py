@@ -175,14 +175,14 @@ def _hide_lexeme(found: re.Match[str]) -> str:
     try:
         value = ast.literal_eval(f"{found['prefix'] or ''}{found['string']}")
     except (ValueError, SyntaxError) as error:
-        raise Untold("has a text that is made while it runs") from error
+        raise Untold("has a string that is made while it runs") from error
     kind = Kind.NAME if found["access"] else Kind.VALUE
     secret = _texts[Kind.SECRET, type(value)].get(value) or _texts[Kind.HIDDEN, type(value)].get(value)
     if secret is None and _is_open(value, kind):
         return found[0]
     text = secret or f"hidden {type(value).__name__} {_digest(value, kind)}"
     if text not in _known:
-        raise Untold("has a text that is not stored: it is long, or was made while the program was derived")
+        raise Untold("has a string that is not stored: it is long, or was made while the program was traced")
     return f"{found['access'] or ''}{text!r}"
 
 
@@ -198,7 +198,7 @@ def reveal_texts(source: str) -> str:
 def _reveal(found: re.Match[str]) -> str:
     value = _known.get(found[0].strip("'"))
     if value is None:
-        raise Untold("has a text that was not described here")
+        raise Untold("has a string that this process did not describe")
     return repr(value)
 
 

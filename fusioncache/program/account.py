@@ -111,7 +111,7 @@ class Account:
             return module
         if self._describer.covers_global(namespace, name):
             return None
-        raise NotKept(f"the global {name} is looked up in a namespace that is no module's")
+        raise NotKept(f"the global {name} is looked up in a namespace that is not a module's")
 
     def _describe_attributes(self) -> list[Read]:
         found = []
@@ -134,7 +134,7 @@ class Account:
             name, value = _find_again("function", function)
             text = self._describe(value, f"the function {name}")
             if not self._describer.covers(code):
-                raise NotKept(f"the function {name} is not what is found under its name")
+                raise NotKept(f"the function {name} is not the object found under its name")
             found.append(Read("function", name, text))
         return found
 
@@ -146,7 +146,7 @@ class Account:
                 continue
             name, value = _find_again("class", cls)
             if value is not cls:
-                raise NotKept(f"the class {name} is not what is found under its name")
+                raise NotKept(f"the class {name} is not the object found under its name")
             found.append(Read("class", name, self._describe(cls, f"the class {name}")))
         return found
 

@@ -168,7 +168,7 @@ def _has_plain_hash(value: Any) -> bool:
 def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
-    return f"calls {name_of(fn)} of something that was there before"
+    return f"calls {name_of(fn)} of an object that existed before tracing"
 
 
 def _is_copy(value: Any) -> bool:
@@ -195,7 +195,7 @@ def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
         return None
     value = args[0].value
     if type(value) in _TORCH_DYNAMIC_TYPES or not hasattr(value, "__dict__"):
-        return f"sets an attribute of a {name_of(type(value))} that was there before"
+        return f"sets an attribute of a {name_of(type(value))} that existed before tracing"
     return None
 
 
@@ -240,7 +240,7 @@ def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
         return None
     if trace.made.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
         return None
-    return "takes from an iterator that was there before"
+    return "advances an iterator that existed before tracing"
 
 
 def _check_members(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -66,7 +66,7 @@ class ForeignRuns:
         for place, codes in self._foreign.items():
             if codes is None or self._end is None or any(map(self._did_run, codes)):
                 what = f"Thunder runs {place}, and nothing records what that reads"
-                raise NotKept(f"{what}; an executor can say it: cache_key()")
+                raise NotKept(f"{what}; give the executor a method cache_key() that returns its settings")
 
     def _did_run(self, code: CodeType) -> bool:
         return _runs[id(code)] != self._before[id(code)]

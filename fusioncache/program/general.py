@@ -74,7 +74,7 @@ class GeneralProgram:
                 raise NumbersUnknown(f"{expression} was {value} so far")
         found = [{_evaluate(one, numbers) for one in each} for each in self.values]
         if any(len(values) > 1 for values in found):
-            raise NumbersUnknown("a number may be one of several")
+            raise NumbersUnknown("a number in it may be one of several sizes")
         return tuple(evaluate(value, {}) for (value,) in found)
 
 
@@ -132,7 +132,9 @@ def _explain(
     if len(set(values)) == 1:
         return values[:1]
     if values not in known:
-        raise NumbersUnknown(f"a number is {', '.join(map(str, values))}, and none of what Thunder computed")
+        raise NumbersUnknown(
+            f"a number is {', '.join(map(str, values))} at the known lengths: Thunder computed no such size"
+        )
     return tuple(known[values])
 
 
@@ -173,7 +175,7 @@ def blank(program: ProgramText) -> ProgramText:
         raise NumbersUnknown(f"it has names with {TEMPLATE} in them")
     names = {name: f"{TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
     if names.keys() != program.templates().keys():
-        raise NumbersUnknown("it has a template that it does not call")
+        raise NumbersUnknown("it names a template that it does not call")
     return rename_templates(program, names).map_traces(_blank_trace)
 
 

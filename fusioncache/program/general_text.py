@@ -94,7 +94,7 @@ class GeneralText:
             NumbersUnknown: if a number is where none can be filled in.
         """
         if _FIRST in trace.source or _FIRST in str(general.values):
-            raise NumbersUnknown("one of its numbers may stand for another")
+            raise NumbersUnknown("one of its numbers may be another size")
         pieces, places, end = [""], [], 0
         for found in WORD.finditer(trace.source):
             pieces[-1] += trace.source[end : found.start()]

@@ -176,7 +176,7 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
     """
     fn = compile_data.fn
     if not find_groups(compile_data) and (getattr(fn, "use_ddp", False) or getattr(fn, "use_fsdp", False)):
-        raise NotKept("the model is spread over several processes in a way that is not known")
+        raise NotKept("the model is distributed over processes in an unknown way")
     yield from read_groups(compile_data)
     yield from describer.walk("model", fn)
     module = compile_data._thunder_module_map.get(id(fn))

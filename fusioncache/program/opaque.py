@@ -99,14 +99,14 @@ class Judge:
             return None
         if name == "__next__" and owner is types.GeneratorType:
             is_own = args and _is_interpreted(args[0].value)
-            return None if is_own else "takes from a generator that was there before"
+            return None if is_own else "advances a generator that existed before tracing"
         if (name == "__next__" and owner in (*native.ITERATORS, map, filter)) or (
             name == "__iter__" and owner is types.GeneratorType
         ):
             return None
         own = getattr(fn, "__self__", None)
         if name == "__setattr__" and isinstance(owner, type) and issubclass(owner, BaseException):
-            return None if self.made.has(args[0]) else "sets an attribute of an exception that was there before"
+            return None if self.made.has(args[0]) else "sets an attribute of an exception that existed before tracing"
         if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
             return self._explain_method(fn, name, args, kwargs)
         return _refuse_call(fn)
@@ -124,7 +124,7 @@ class Judge:
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         changes = name in MUTATING or name in _CHANGING_SETS or name.startswith("__i")
         if changes and args and not self._may_change(name, args):
-            return f"calls {name_of(fn)} of something that was there before"
+            return f"calls {name_of(fn)} of an object that existed before tracing"
         if getattr(fn, "__objclass__", None) in (set, frozenset):
             if name not in _IN_ANY_ORDER and args and not self._is_in_order(args[0]):
                 return f"calls {name_of(fn)}, and sets have no order of their own"

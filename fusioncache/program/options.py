@@ -144,7 +144,7 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     if shares is not None:
         return shares
     if name not in _KEYED:
-        raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
+        raise NotKept(f"the transform {name} has no method cache_key(): add one that returns its settings")
     return f"{definitions.name(transform)} {describer.describe(cls)}"
 
 

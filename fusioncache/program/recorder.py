@@ -91,7 +91,7 @@ class Recorder(hooks.Observer):
     def __enter__(self) -> Self:
         """Begins to record what the interpreter does in this thread."""
         if not hooks.are_installed():
-            self._refuse("Thunder's interpreter is not watched")
+            self._refuse("Thunder's interpreter could not be observed")
         self._observation = hooks.observe(self, first=True)
         self._observation.__enter__()
         return self
@@ -199,10 +199,10 @@ class Recorder(hooks.Observer):
         return f"assigns to {inst.argval}, a variable of a function around it"
 
     def _explain_yield(self, frame: Any, value: Any) -> str | None:
-        """Returns what is wrong with a value that a generator yields to what is not interpreted."""
+        """Returns what is wrong with a value that a generator yields to code that is not interpreted."""
         if id(frame) not in self._judge.consumed or native.is_plain(value):
             return None
-        return f"yields a {name_of(type(value))} to what is not interpreted"
+        return f"yields a {name_of(type(value))} to code that is not interpreted"
 
     def _explain_identity(self, one: Any, other: Any) -> str | None:
         for each in (one, other):
@@ -215,7 +215,7 @@ class Recorder(hooks.Observer):
             return None
         if is_canonical(one.value) and is_canonical(other.value):
             return None
-        return f"asks whether a {name_of(type(one.value))} and a {name_of(type(other.value))} are one object"
+        return f"compares a {name_of(type(one.value))} and a {name_of(type(other.value))} by identity"
 
     def _explain_comparison(self, one: Any, other: Any) -> str | None:
         values = one.value, other.value
@@ -326,7 +326,7 @@ class Recorder(hooks.Observer):
         from thunder.core.options import SHARP_EDGES_OPTIONS
 
         if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
-            self._refuse("sharp edges are reported while it is derived")
+            self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
     def _is_internal(self, namespace: Any) -> bool:
         known = self._internal.get(id(namespace))
@@ -352,7 +352,7 @@ class Recorder(hooks.Observer):
             NotKept: if the program depends on what cannot be compared, or if something was changed that would last.
         """
         if self._reason is None and not self._notes.functions:
-            self._refuse("nothing was seen of how it was derived")
+            self._refuse("its tracing could not be observed")
         if self._reason is not None:
             raise NotKept(self._reason)
         return Account(self._notes, self._describer, self._late).reads()

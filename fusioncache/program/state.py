@@ -57,9 +57,9 @@ def _refuse_modes() -> None:
     foreign = [mode for mode in functions if type(mode) is not _device.DeviceContext]
     if foreign or torch._C._len_torch_dispatch_stack():
         name = type(foreign[-1]).__qualname__ if foreign else "a TorchDispatchMode"
-        raise NotKept(f"a mode takes part in every call of torch: {name}")
+        raise NotKept(f"a torch mode is active: {name}")
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise NotKept("it is called within a transform of torch.func")
+        raise NotKept("it is called inside a torch.func transform")
     if torch._C._get_tracing_state() is not None:
         raise NotKept("torch.jit is tracing")
 
@@ -92,7 +92,7 @@ def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
     from thunder.distributed import get_skip_data_parallel_grad_sync
 
     if trace._execution_file.get() is not None:
-        raise NotKept("Thunder writes its traces into a file, and takes them from there")
+        raise NotKept("Thunder reads its traces from a file that it wrote for editing")
     yield "thunder.language", get_langctx().name
     yield "thunder.grad", compile_data.is_grad_enabled
     yield "thunder.autocast", _write_autocast_stack(compile_data.autocast_stack.stack)

@@ -193,17 +193,17 @@ def describe(event: Event) -> str | None:
             what = f"runs without {event.template}" if event.template else "is left as Thunder made it"
             return f"a region {what}: {reason}"
         case "unkept":
-            return f"not kept for later processes: {reason.removeprefix('not kept: ')}"
+            return f"not stored for later processes: {reason.removeprefix('cannot be stored: ')}"
         case "program loaded":
             return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
         case "program made":
-            return f"made and kept a program of {_name_model(event)}"
+            return f"traced and stored a program of {_name_model(event)}"
         case "program filled":
             return f"filled new sizes into the program of {_name_model(event)}"
         case "program replayed":
             return f"called the operations of {_name_model(event)} again at another length"
         case "program refused":
-            return f"a program is not kept or not used: {reason}"
+            return f"a program is not stored or not used: {reason}"
         case _:
             return None
 

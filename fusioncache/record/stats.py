@@ -13,7 +13,7 @@ _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compil
 _SHOWN_DIGITS = 12
 
 PROGRAM_RECORD = "record"
-"""The part of ``Stats.program_seconds`` that keeping programs takes. All others are spent to load them."""
+"""The part of ``Stats.program_seconds`` that storing programs takes. All others are spent to load them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +31,50 @@ class Stats:
         loads: executables that were loaded from the store, where an earlier process or another one had compiled them.
         load_seconds: seconds spent in these.
         loaded_compile_seconds: seconds that compiling took what was loaded, where it was compiled.
-        handed_over: executables that processes beside this one were to compile for it: see ``FusionCache(jobs=...)``.
-        helped: those of them that were loaded when they were called for. The others were compiled here all the same,
-            or nobody called for them yet.
+        handed_over: executables that were queued for other processes to compile: see ``FusionCache(jobs=...)``.
+        helped: those of them that were loaded when they were called. The others were compiled in this process, or were
+            not called yet.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
-        general_hits: graphs with other sizes than any before that needed no compile, because one of these serves them.
-        general_saved_seconds: an estimate of what these would have spent on compiling: what it took for that which
-            serves them.
-        reused_sizes: those of them that were called so often that they got a function for their own sizes, which
-            the store had or processes beside this one compiled.
-        own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
-        taken_out: statements of Thunder's programs that its final traces are without, or that became others that take
-            less, by what they were: see ``FusionCache(lean=...)``. Those of programs that were loaded are not counted.
+        general_hits: graphs with new sizes that needed no compile, because one of these serves them.
+        general_saved_seconds: an estimate of the compile seconds that these saved: those of the compilations that serve
+            them.
+        reused_sizes: those of them that were called so often that they got an executable for one size, which the store
+            had or another process compiled.
+        own_sizes: graphs that were compiled for one size only although they are known with others, by reason.
+        taken_out: operations of Thunder's programs that were left out or simplified, by kind: see
+            ``FusionCache(lean=...)``. Those of programs that were loaded are not counted.
         unkept: compilations whose result could not be stored, by reason.
-        programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
-            it interpreted nothing for it.
-        loaded_program_seconds: seconds that deriving them took, where they were derived.
-        programs_made: programs that Thunder derived here and that are kept for later processes; of Dynamo's graphs also
-            the second one, which is derived with the first.
-        programs_refused: programs that Thunder derived here and that are not kept, or that were found and not used, by
+        programs_loaded: programs that came from the store, so that Thunder did not trace. A program is what Thunder
+            makes of a model for one kind of input.
+        loaded_program_seconds: seconds that tracing them took, in the processes that stored them.
+        programs_made: programs that Thunder traced in this process and that are stored; of Dynamo's graphs also the
+            second one, which is traced with the first.
+        programs_refused: programs that Thunder traced and that are not stored, or that were found and not used, by
             reason.
-        programs_replayed: programs whose operations were called again at another length, and that nobody interpreted.
-            Thunder's passes went over them.
-        programs_filled: programs that are those of other lengths with other numbers: no operation was called for them,
-            and no pass of Thunder's went over them.
-        passes_repeated: why passes went over programs although they were known at other lengths.
-        programs_interpreted: why programs were interpreted although others of the same function were known at other
-            lengths.
+        programs_replayed: programs of a further length whose operations were replayed, so that Thunder did not
+            interpret the model. Its passes ran.
+        programs_filled: programs of a further length that were filled in from those of other lengths: no operation was
+            replayed for them, and no pass of Thunder ran.
+        passes_repeated: replayed programs that were not filled in, so that Thunder's passes ran, by reason.
+        programs_interpreted: programs of a further length that were neither replayed nor filled in, so that Thunder
+            traced again, by reason.
         program_seconds: seconds spent on programs, by what they were spent on. To load one: ``key``, ``load`` (looking
-            into the store), ``reads`` (comparing them), ``build`` and ``templates`` (putting it together), the first
-            three also where none fitted. To keep one: ``record``. To call its operations again: ``replay``. To learn
-            what passes look at: ``passes``. To write other numbers into it: ``fill``.
+            into the store), ``reads`` (comparing them), ``build`` and ``templates`` (building it), the first three also
+            where none fitted. To store one: ``record``. To replay its operations: ``replay``. To record what passes
+            depend on: ``passes``. To fill in other sizes: ``fill``.
         captures: forward and backward programs that were captured in CUDA graphs: see ``FusionCache(graphs=True)``.
         graph_replays: calls of forward and backward programs for which a graph was replayed.
-        gradients_copied: gradients that were copied out of a graph's memory after a replay. Others were given as they
-            lie there.
-        not_captured: programs that are not captured although that was asked for, and calls that ran as they are, by
-            reason.
+        gradients_copied: gradients that were copied out of a graph's memory after a replay. Others were returned
+            without a copy.
+        not_captured: programs that were not captured although that was asked for, and calls that ran without a graph,
+            by reason.
         start_seconds: seconds that the one-time start of each compiler took in this process, by its name: importing
-            it, and trying out what the processor can do; or that it waited for the start in a process beside. They are
-            part of no template's ``compile_seconds`` or ``load_seconds``. What is loaded needs no compiler.
+            it, and probing the processor; or that it waited for this start in another process. They are part of no
+            template's ``compile_seconds`` or ``load_seconds``. What is loaded needs no compiler.
         saved_seconds: an estimate of the seconds that this process would have spent longer without fusioncache, on
-            compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is
+            compiling regions and on tracing programs, less what fusioncache itself took for that. Less than nothing is
             a loss. A hit saves what Thunder alone spends on a further equal region, which is little with TorchInductor,
-            as it has a cache of its own. What was loaded saves a compile, or deriving a program, less
+            as it has a cache of its own. What was loaded saves a compile, or tracing a program, less
             ``load_seconds``. Taken off are ``canonicalize_seconds`` and ``program_seconds``. Not counted are
             ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later steps.
             ``general_saved_seconds`` are among them.
@@ -128,26 +128,35 @@ class Stats:
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
         rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
-        rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
+        rows += _list_reasons("bypassed", self.bypasses)
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
         rows += [(f"one-time start of {name}", format_seconds(took)) for name, took in self.start_seconds.items()]
         rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
-        rows += [("generalizations", str(self.generalizations)), ("general hits", str(self.general_hits))]
-        rows += [("reused sizes", str(self.reused_sizes))]
-        rows += [(f"for their own sizes: {reason}", str(count)) for reason, count in sorted(self.own_sizes.items())]
-        rows += [(f"taken out: {what}", str(count)) for what, count in sorted(self.taken_out.items())]
-        rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
-        rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]
-        rows += [(f"program refused: {reason}", str(count)) for reason, count in sorted(self.programs_refused.items())]
-        rows += [("programs replayed", str(self.programs_replayed)), ("programs filled", str(self.programs_filled))]
-        rows += [(f"passes repeated: {reason}", str(count)) for reason, count in sorted(self.passes_repeated.items())]
-        rows += [(f"interpreted: {reason}", str(count)) for reason, count in sorted(self.programs_interpreted.items())]
-        rows += [("captures", str(self.captures)), ("graph replays", str(self.graph_replays))] if self.captures else []
-        rows += [(f"not captured: {reason}", str(count)) for reason, count in sorted(self.not_captured.items())]
+        rows += [("compiles for any sizes", str(self.generalizations))]
+        rows += [("further sizes without a compile", str(self.general_hits))]
+        rows += [("compiles for a frequent size", str(self.reused_sizes))]
+        rows += _list_reasons("compiled for one size only", self.own_sizes)
+        rows += _list_reasons("operation left out", self.taken_out)
+        rows += _list_reasons("cannot be stored", self.unkept)
+        rows += [("programs loaded", str(self.programs_loaded))]
+        rows += [("programs traced and stored", str(self.programs_made))]
+        rows += _list_reasons("program not stored or not used", self.programs_refused)
+        rows += [("programs replayed from another length", str(self.programs_replayed))]
+        rows += [("programs filled in from other lengths", str(self.programs_filled))]
+        rows += _list_reasons("passes repeated", self.passes_repeated)
+        rows += _list_reasons("program traced again at a length", self.programs_interpreted)
+        if self.captures:
+            rows += [("CUDA graphs captured", str(self.captures)), ("CUDA graph replays", str(self.graph_replays))]
+        rows += _list_reasons("not captured", self.not_captured)
         rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
         rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]
         rows += [("verified regions and layouts", str(self.verified))] if self.verified else []
         return html_table((), rows)
+
+
+def _list_reasons(what: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Returns a row for each reason. Its own prefix, which says the same, is left out."""
+    return [(f"{what}: {reason.removeprefix(f'{what}: ')}", str(count)) for reason, count in sorted(counts.items())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,4 +209,4 @@ def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connec
 def _warn(path: Path, error: Exception) -> None:
     reason = str(error) if isinstance(error, RecordError) else f"{path} cannot be written ({error})"
     advice = "" if isinstance(error, RecordError) else f": set {DIRECTORY.name} to a directory that can be written"
-    warn(f"no record of this run is kept. {reason}{advice}")
+    warn(f"this run is not recorded. {reason}{advice}")

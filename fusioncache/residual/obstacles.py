@@ -10,9 +10,9 @@ from fusioncache.ir import Arithmetic, TensorType
 from fusioncache.ir.arithmetic import is_narrow
 from fusioncache.residual.rebuild import Line, Recipe
 
-VARIES = "a residual stream whose compiler computes other bits where a sum is given"
+VARIES = "a residual stream whose compiler gives other bits if a sum is an input"
 WRITTEN = "a residual sum of a value that is written in place"
-UNSAVED = "a residual sum of an input that backward does not keep"
+UNSAVED = "a residual sum of an input that is not saved for backward"
 APART = "a residual sum that several executors compute"
 UNROUNDED = "a residual sum of values that its compiler does not round in every kernel"
 CONTRACTED = "a residual sum of a product that its compiler does not contract in every kernel"

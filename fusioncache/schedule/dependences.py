@@ -20,7 +20,7 @@ def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
         inputs.update(name for name in call.takes if name not in makers)
         for name in call.gives:
             if name in makers or name in inputs:
-                raise Unscheduled("a value is given twice, or after it is taken")
+                raise Unscheduled("a value is defined twice, or too late")
             makers[name] = index
     return makers
 
@@ -38,7 +38,7 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
             if maker is None or calls[maker].kind not in COLLECTIVES:
                 continue
             if call.kind is not Kind.WAIT or maker in waits or len(call.takes) > 1:
-                raise Unscheduled("what a collective gives is used otherwise than by one wait")
+                raise Unscheduled("the result of a collective is used by something else than one wait")
             waits[maker] = index
     started = {index for index, call in enumerate(calls) if call.kind in COLLECTIVES}
     if started != set(waits) or len(waits) != sum(call.kind is Kind.WAIT for call in calls):

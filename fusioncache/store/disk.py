@@ -19,7 +19,7 @@ from fusioncache.store.locks import SweepLock
 
 OTHER_KEY = "an entry for another key with the same digest"
 
-_FULL = "the store is full of what is in use"
+_FULL = "the store is full, and running processes use all of it"
 _FULL_SECONDS = 60.0
 """How long a store that could not be made smaller is left alone."""
 

@@ -136,7 +136,7 @@ LOCK_SECONDS = 5.0
 """How long who removes waits for those who save, and they for the one who removes."""
 
 
-UNANSWERED = "no lock: the process that cleans up does not go on"
+UNANSWERED = "no lock: the process that prunes the store does not continue"
 
 
 class SweepLock:

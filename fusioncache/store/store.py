@@ -88,7 +88,7 @@ class Store:
             disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model
             store = cls(None, max_bytes, remote)
-            store._journal.count_bypass("no directory", f"what is compiled is not kept for later processes. {error}")
+            store._journal.count_bypass("no directory", f"what is compiled is not stored for later processes. {error}")
             return store
         return cls(disk, max_bytes, remote)
 
@@ -281,7 +281,7 @@ class Store:
         except StoreError as error:
             self._disk, self._flights = None, SingleFlight(None)
             self._journal.end()
-            self._journal.count_bypass("the directory is gone", f"what is compiled is not kept any more. {error}")
+            self._journal.count_bypass("the directory is gone", f"what is compiled is no longer stored. {error}")
         except Exception as error:  # whatever it is, a store is not worth a model
             self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY
             self._journal.count_bypass(

@@ -50,7 +50,7 @@ def derive_ahead(first: Derivation, lengths: Lengths, last_key: LastKey) -> None
             _derive(other.call)
     except Exception as error:  # whatever it is, the program is derived at the next length
         reason = str(error) if isinstance(error, Different) else type(error).__name__
-        first.keeper.refuse(f"it is not derived ahead: {reason}")
+        first.keeper.refuse(f"it is not traced ahead: {reason}")
 
 
 def _find_other(first: Derivation, last_key: LastKey) -> Derivation | None:

@@ -194,12 +194,12 @@ def _libraries_of(group: Any) -> Iterable[str]:
 
 def _check_collective(symbol: Any) -> None:
     if str(symbol.sym.id) not in TOGETHER:
-        raise Bypass("collectives travel together already")
+        raise Bypass("collectives are coalesced already")
     given = arguments_of(symbol)
     if given["do_async"] is not True:
-        raise Bypass("a collective that is waited for at once")
+        raise Bypass("a synchronous collective")
     if given.get("skip_clone"):
-        raise Bypass("a collective that writes into what it takes")
+        raise Bypass("a collective that writes into its input")
 
 
 def is_view(symbol: Any) -> bool:
@@ -219,12 +219,12 @@ def check_effects(symbol: Any) -> None:
     if name.removeprefix(_PREFIX).removesuffix(_SUFFIX) in _OTHERS and name.endswith(_SUFFIX):
         raise Bypass(f"a collective of a kind that is not moved: {name}")
     if may_write(symbol):
-        raise Bypass("beside collectives something is written in place")
+        raise Bypass("a trace with collectives writes in place")
     if _has_tags(symbol, "CTX_MANAGER_ENTER_EXIT_OP"):
-        raise Bypass("beside collectives a context is entered")
+        raise Bypass("a trace with collectives enters a context")
     executor = symbol.sym.executor
     if executor is not None and not symbol.sym.is_fusion and str(executor.name) not in _EXECUTORS:
-        raise Bypass(f"beside collectives runs an operation of the executor {executor.name}, which may do anything")
+        raise Bypass(f"a trace with collectives has an unknown operation of the executor {executor.name}")
 
 
 def leaves_of(symbol: Any) -> Iterator[Any]:

@@ -198,4 +198,4 @@ class Derivation:
         if now != self.key:
             differences = compare_program_keys(self.key.texts, now.texts)
             what = differences[0].what if differences else "something"
-            raise NotKept(f"{what} changed while it was derived")
+            raise NotKept(f"{what} changed while the program was traced")

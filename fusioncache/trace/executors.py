@@ -108,7 +108,7 @@ def origin_of(fusion: Any) -> Origin:
 
 def _nvfuser_origin(wrapper: Any) -> Origin:
     if wrapper.store_inputs or wrapper.save_fake_inputs:
-        raise Bypass("nvFuser is told to keep each region's inputs")
+        raise Bypass("Thunder's nvFuser executor was told to save each region's inputs")
     options = {"enable": tuple(wrapper.enable_options or ()), "disable": tuple(wrapper.disable_options or ())}
     return Origin(wrapper, "nvfuser", options)
 

@@ -47,7 +47,7 @@ class KnownProgram:
         """
         kept = None if self.regions is None else decode_regions(self.regions, "", 0)
         if kept is None or kept.choices:
-            raise NumbersUnknown("what becomes of its residual streams was chosen")
+            raise NumbersUnknown("the plan for its residual streams may differ")
         return tuple(replace(placement, calls=()) for placement in kept.placements)
 
 
@@ -72,7 +72,7 @@ class Family:
     def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
         first, *others = (each.list_placements() for each in known)
         if any(other != first for other in others):
-            raise NumbersUnknown("its collectives are not in the same places")
+            raise NumbersUnknown("its collectives are in other places")
         self.reads = reads
         self.passes = passes
         self.compared = find_compared(known[0].text.prologue.source)

@@ -117,7 +117,7 @@ def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> 
     if backward is not None:
         why_backward = _find_obstacle(backward)
         if why_backward is None and _writes(backward, entry.backward_traces, templates):
-            why_backward = "a backward that writes into what it is given"
+            why_backward = "a backward pass that writes into its inputs"
     function = ForwardFunction(forward, backward is not None, writes)
     if not writes:
         function = replace(function, split=_splitter(entry))
@@ -156,7 +156,7 @@ def _find_foreign(inner: FunctionType, names: Collection[str]) -> str | None:
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         home = module or type(value).__module__
         if callable(value) and home.partition(".")[0] not in _REVIEWED:
-            return f"a function that is not known, {name.rstrip('0123456789_')}"
+            return f"an unknown function, {name.rstrip('0123456789_')}"
     return None
 
 

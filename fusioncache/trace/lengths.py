@@ -40,7 +40,7 @@ MOST_WAYS = 4
 MOST_FORMS = 16
 """Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
 
-SHARED = "ranks share the model"
+SHARED = "the model is distributed over ranks"
 """Why each length is interpreted."""
 
 
@@ -139,7 +139,7 @@ class Lengths:
             try:
                 traces = self._do_again(way, derivation)
                 if not way.is_proved:
-                    raise Different("its operations were called at one length only so far")
+                    raise Different("its operations were seen at one length only so far")
             except Different as error:
                 reason = reason or str(error)
             except Exception as error:  # whatever it is, Thunder can interpret the program

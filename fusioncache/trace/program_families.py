@@ -144,7 +144,7 @@ def _find_family(
         Different: if passes may do something else for each of them.
         NumbersUnknown: if one for which they do the same differs in more than numbers.
     """
-    reason: Different | NumbersUnknown = Different("there is no other program")
+    reason: Different | NumbersUnknown = Different("no program of another length is known")
     for other in others:
         try:
             passes.check(other.sizes)
@@ -163,7 +163,7 @@ def _look(trace: Any) -> None:
     for symbol in trace.bound_symbols:
         proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
         if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
-            raise Different("what ranks exchange depends on a size")
+            raise Different("a collective's bytes depend on a size")
     look_at_sizes(trace)
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
     _ = dict(find_saved_twice(trace.bound_symbols, saved)) if saved else find_queries(trace.bound_symbols)
@@ -177,7 +177,7 @@ def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
     """
     difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
     if difference is not None:
-        raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
+        raise Different(f"the {difference.read.kind} {difference.read.name} has changed")
 
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:

@@ -236,7 +236,7 @@ class Search:
     def _find(self, keeper: ProgramKeeper, derivation: Derivation) -> None:
         if self.answer is not None:
             self.answer = None
-            keeper.refuse("its guards do not hold here")
+            keeper.refuse("its guards fail for these inputs")
         for candidate in self._candidates:
             if not derivation.may_be(candidate):
                 continue

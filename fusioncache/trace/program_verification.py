@@ -43,7 +43,7 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
             lines = list(difflib.unified_diff(before, after, "stored", "derived", lineterm=""))
             shown = blur("\n".join(lines[:_MOST_LINES]))
             raise VerificationError(
-                f"the stored program of {name} is not what Thunder derives now: its {what} trace differs.\n{shown}"
+                f"the stored program of {name} is not what Thunder makes now: its {what} trace differs.\n{shown}"
             )
 
 

@@ -249,7 +249,7 @@ class ProgramKeeper:
                 return self.templates.build(candidate, call)
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
-            self.refuse(f"it does not fit here: {error}")
+            self.refuse(f"it cannot be used in this process: {error}")
         except Exception as error:  # whatever it is, Thunder can derive the program
             self.report_failure(error)
         return None
@@ -262,7 +262,7 @@ class ProgramKeeper:
             self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
-            text = f"fusioncache: the program of {call.name} was loaded from the store (deriving it took {spared})."
+            text = f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared})."
             print(text, file=sys.stderr, flush=True)
         self.cache.save()
 
@@ -282,7 +282,7 @@ class ProgramKeeper:
 
     def refuse(self, reason: str) -> None:
         """Counts why a program is neither loaded nor kept."""
-        logger.info("a program is not kept or not used: %s", reason)
+        logger.info("a program is not stored or not used: %s", reason)
         self.ledger.count_program_refused(reason)
 
     def report_failure(self, error: Exception) -> None:
@@ -290,9 +290,9 @@ class ProgramKeeper:
         if isinstance(error, NotKept):
             self.refuse(str(error))
             return
-        logger.info("a program can neither be loaded nor kept", exc_info=error)
+        logger.info("a program can neither be loaded nor stored", exc_info=error)
         if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
-            warn(f"what Thunder makes of a model is neither loaded nor kept: {type(error).__name__}")
+            warn(f"programs are neither loaded nor stored: {type(error).__name__}")
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:

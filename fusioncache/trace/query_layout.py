@@ -31,7 +31,7 @@ from fusioncache.trace.lean.views import RESHAPES, is_own, read_permutation
 from fusioncache.trace.outermost import ONE_ROW, computes_each_by_itself, find_outermost
 from fusioncache.trace.rewrite import deletes, derive, free_numbers, fuse_like
 
-QUERIES = "copies of what attention computes"
+QUERIES = "copies of attention results"
 """What is taken out, as it is counted."""
 
 _POSITIONS_FIRST = (3, 1, 2, 0)

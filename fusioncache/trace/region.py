@@ -43,7 +43,7 @@ class RegionReader:
         """
         inputs = self.fusion.args
         if self.fusion.kwargs or not all(isinstance(proxy, self.proxies.Proxy) for proxy in inputs):
-            raise Bypass("a call with something else than values")
+            raise Bypass("an argument of the region is not a tensor or a number")
         for proxy in inputs:
             self._define(proxy.name)
         sizes = self._define_sizes(inputs)
@@ -72,7 +72,7 @@ class RegionReader:
         try:
             return self.number[proxy.name]
         except (AttributeError, KeyError):
-            raise Bypass("a value from nowhere") from None
+            raise Bypass("a value that no operation defines") from None
 
     def redefine(self, name: str) -> None:
         """Gives a name to the next value, and takes it from the one that has it."""
@@ -93,7 +93,7 @@ class RegionReader:
 
     def _name_of(self, proxy: Any) -> str:
         if not isinstance(proxy, self.proxies.Proxy):
-            raise Bypass("a result that is no value")
+            raise Bypass("a result of the region is not a tensor or a number")
         return proxy.name
 
     def _arg(self, arg: Any) -> Arg:
@@ -102,7 +102,7 @@ class RegionReader:
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
         if type(arg) is str and not is_word(arg):
-            raise Bypass("a text among its arguments")
+            raise Bypass("a string among its arguments")
         return HERE if arg is not None and arg is self.device else encode(arg)
 
     def type_of(self, proxy: Any) -> ValueType:

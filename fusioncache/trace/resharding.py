@@ -74,7 +74,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     if not gathering:
         return trace, None
     if any(may_write(symbol) for symbol in trace.bound_symbols):
-        raise Bypass("whole parameters are saved: beside collectives something is written in place")
+        raise Bypass("whole parameters are saved: a trace with collectives writes in place")
     taken = tuple(left.values())
     if len(taken) == len(tensors):
         # Should the backward trace ever be one that knows nothing of this, it fails, and takes no shard for the whole.

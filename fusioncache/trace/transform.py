@@ -119,9 +119,9 @@ class FusionCache(Transform):
             of what rows are written into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
         in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
             at a time. None is 512 MiB.
-        bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may travel
-            together, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among more
-            ranks travel alone, because together their bits may be others, and so does all but over NCCL.
+        bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may be
+            coalesced, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among
+            more ranks are not coalesced, because that may change their bits, and neither is anything but over NCCL.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:
@@ -130,7 +130,7 @@ class FusionCache(Transform):
         sizes: which regions that differ only in sizes share a compilation. ``"auto"``: those of one function. Its first
             program is compiled as it is; what a later one has with other sizes is compiled for any sizes, and serves
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
-            ``stats()`` counts them, and why some are compiled for their own sizes all the same. None asks the
+            ``stats()`` counts them, and why some are compiled for one size only. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
         graphs: whether forward and backward are captured in CUDA graphs and replayed: see ``graphs/``. Outputs are
             copied then, gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
@@ -226,8 +226,8 @@ class FusionCache(Transform):
     def cache_key(self) -> str:
         """Returns what the programs depend on that this transform takes part in, beside what it is given: its options.
 
-        What else decides over a region is in the templates' keys, which a stored program names. Verify mode is none of
-        them: it is what programs are tried with, and what it puts into a trace is not kept.
+        What else decides over a region is in the templates' keys, which a stored program names. Verify mode is not
+        among them: nothing that it adds to a trace is stored.
         """
         compiler = "" if self._untried else name_backend(self.backend)
         options = f"{self._options} {self._collectives.options} lean={self.lean.option}"

@@ -186,7 +186,7 @@ def _name(function: Any) -> tuple[str, str]:
 def uninstall() -> None:
     """Gives Thunder its own functions back. Does nothing if ``install`` was not called.
 
-    What somebody else has replaced since stays as they left it.
+    What other code has replaced since stays replaced.
     """
     with _lock:
         importers = Importers() if _installed else None

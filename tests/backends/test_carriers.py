@@ -51,25 +51,25 @@ def test_without_dimensions_a_number_has_the_type_of_the_result():
 
 
 def test_what_would_have_other_bits_is_refused():
-    assert reason(use("pow", tensor(6))) == "a number that varies, in prims.pow"
-    assert reason(use("div", tensor(6), first=True)) == "a number that varies, in prims.div"
-    assert reason(use("add", tensor(6, device="cuda"))) == "a number that varies, on a GPU"
-    assert reason(use("add", tensor(6, dtype="complex64"))) == "a number that varies, beside complex64"
-    assert reason(use("mul", tensor(dtype="bfloat16"))) == "a number that varies, beside bfloat16"
+    assert reason(use("pow", tensor(6))) == "a variable number in prims.pow"
+    assert reason(use("div", tensor(6), first=True)) == "a variable number in prims.div"
+    assert reason(use("add", tensor(6, device="cuda"))) == "a variable number on a GPU"
+    assert reason(use("add", tensor(6, dtype="complex64"))) == "a variable number together with complex64"
+    assert reason(use("mul", tensor(dtype="bfloat16"))) == "a variable number together with bfloat16"
 
 
 def test_a_number_that_is_computed_with_is_refused():
     s = Sketch()
     number, x = s.input(FLOAT), s.input(tensor(6))
     twice = s.op("mul", number, 2.0, type_=FLOAT)
-    assert reason([s.graph(s.op("mul", x, twice, type_=tensor(6)))]) == "a number that is computed from one that varies"
+    assert reason([s.graph(s.op("mul", x, twice, type_=tensor(6)))]) == "a number computed from a variable number"
     s = Sketch()
     number, x = s.input(FLOAT), s.input(tensor(6))
-    assert reason([s.graph(s.op("mul", x, number, type_=tensor(6)), number)]) == "a number that varies and is a result"
+    assert reason([s.graph(s.op("mul", x, number, type_=tensor(6)), number)]) == "a variable number is a result"
 
 
 def test_a_number_beside_both_is_refused():
     s = Sketch()
     number, x, y = s.input(FLOAT), s.input(tensor(6)), s.input(tensor())
     region = s.graph(s.op("mul", x, number, type_=tensor(6)), s.op("mul", y, number, type_=tensor()))
-    assert reason([region]) == "a number that varies, beside tensors with dimensions and without"
+    assert reason([region]) == "a variable number together with tensors with and without dimensions"

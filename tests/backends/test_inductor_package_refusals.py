@@ -72,7 +72,7 @@ def negated() -> tuple[Graph, list[Any]]:
         (made_elsewhere, "a tensor that is not on the CPU", True),
         (subclass, "an argument of type Own", False),
         (on_meta, "a tensor that is not on the CPU", True),
-        (negated, "a tensor that is not stored plainly", False),
+        (negated, "a tensor that is sparse, quantized or otherwise special", False),
     ],
 )
 def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(case, reason, lasting):
@@ -96,7 +96,9 @@ def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch)
 
     monkeypatch.setattr(compiled, "compile_graph", fail)
     made = Stub().persist(*CASES["two"]())
-    assert made == Compiled("compiled by Inductor", None, "AssertionError where its code is to be kept", lasting=False)
+    assert made == Compiled(
+        "compiled by Inductor", None, "AssertionError where its code is to be stored", lasting=False
+    )
 
 
 def test_a_wrapper_that_calls_other_things_is_not_kept():
@@ -162,7 +164,7 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
     ],
 )
 def test_arguments_of_another_layout_are_refused(args):
-    with pytest.raises(ValueError, match="kept code"):
+    with pytest.raises(ValueError, match="stored code"):
         Inductor().load(artifacts_of(made("two")), sum_of_two(), args)
 
 

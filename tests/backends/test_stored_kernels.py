@@ -122,7 +122,7 @@ def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
     assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
     database.note_compiled()
     assert database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
-    with pytest.raises(NotPersistable, match="by somebody else"):
+    with pytest.raises(NotPersistable, match="by another library"):
         database.rows(["a"], "code a", OPTIONS)
 
 
@@ -204,7 +204,7 @@ def make(device):
         (Graph((TYPE, NumberType("int")), (ADD,), (2,)), [None], "a number among the inputs"),
         (Graph((TYPE,), (DRAW,), (1,)), [None], "random numbers"),
         (Graph((TYPE,), (ADD,), (2,), sizes=1), [None], "symbolic sizes"),
-        (Graph((), (make("cuda"),), (0,)), [], "nothing that says on which GPU"),
+        (Graph((), (make("cuda"),), (0,)), [], "no input or constant that names the GPU"),
         (Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)], "an input that is no CUDA tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

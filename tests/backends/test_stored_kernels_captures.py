@@ -47,10 +47,10 @@ def test_addresses_are_what_differs_and_lies_in_the_same_place():
 @pytest.mark.parametrize(
     ("one", "two", "reason"),
     [
-        (0x10010, 0x50018, "not the same twice"),
-        (0x10010, 0x40010, "not the same twice"),
-        (0x10100, 0x50100, "not the same twice"),
-        (5, 6, "not the same twice"),
+        (0x10010, 0x50018, "differs between two runs"),
+        (0x10010, 0x40010, "differs between two runs"),
+        (0x10100, 0x50100, "differs between two runs"),
+        (5, 6, "differs between two runs"),
         (0x10010, 0x10010, "outlives"),
         (0x77777, 0x77777, "outlives"),
     ],
@@ -62,16 +62,16 @@ def test_numbers_that_cannot_be_told_are_refused(one, two, reason):
 
 def test_kernels_that_differ_are_refused():
     for change in ({"grid": (2, 1, 1)}, {"name": "other"}, {"cooperative": True}, {"parameters": (bytes(16),)}):
-        with pytest.raises(NotPersistable, match="not the same twice"):
+        with pytest.raises(NotPersistable, match="differ between two runs"):
             resolve(make_node(bytes(8)), make_node(bytes(8), **change))
-    with pytest.raises(NotPersistable, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="differ between two runs"):
         resolve(make_node(bytes(8)), FillNode(0x50000, 8, 0))
-    with pytest.raises(NotPersistable, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="differ between two runs"):
         resolve_addresses([make_node()], MEMORY, [], OTHER, lambda number: False)
 
 
 def test_an_end_that_is_no_word_must_be_the_same():
-    with pytest.raises(NotPersistable, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="differs between two runs"):
         resolve(make_node(b"\x01\0\0\0"), make_node(b"\x02\0\0\0"))
 
 

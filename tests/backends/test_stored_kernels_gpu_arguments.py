@@ -57,7 +57,7 @@ def test_what_is_compiled_for_unaligned_inputs_is_kept_for_these():
 def test_what_is_written_in_place_is_written_once_wherever_it_lies():
     item = find_region("in-place-0")
     if item.compiled.artifacts is None:
-        pytest.skip(f"not kept: {item.compiled.reason}")
+        pytest.skip(f"not stored: {item.compiled.reason}")
     run = load_region(item)
     for elements in (0, 1):
         ours, theirs = shift(item.args, elements), shift(item.args, elements)
@@ -92,7 +92,7 @@ def test_inputs_may_share_their_memory():
 def test_autograd_sees_nothing_of_a_run(name):
     item = find_region(name)
     if item.compiled.artifacts is None:
-        pytest.skip(f"not kept: {item.compiled.reason}")
+        pytest.skip(f"not stored: {item.compiled.reason}")
     args = [arg.requires_grad_() for arg in copy_all(item.args)]
     outputs = load_region(item)(args)
     assert not any(output.requires_grad for output in outputs if not any(output is arg for arg in args))

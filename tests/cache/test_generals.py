@@ -86,7 +86,7 @@ def test_what_is_forgotten_is_compiled_as_it_is():
 
 def test_too_many_elements_are_refused():
     check_general(region(2**15, 2**15))
-    with pytest.raises(NotGeneral, match="more elements than 32 bits count"):
+    with pytest.raises(NotGeneral, match="a tensor with more elements than a 32-bit index can count"):
         check_general(region(2**16, 2**15))
 
 

@@ -95,7 +95,7 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
     for process in (first, second):
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         assert process.told == [False]
-        assert process.ledger.stats().unkept == {"not kept: settings changed while it was compiled": 1}
+        assert process.ledger.stats().unkept == {"cannot be stored: settings changed while it was compiled": 1}
     assert not second.cache.store.entries()
 
 
@@ -149,12 +149,12 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     assert first.told == [False]
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. what is compiled is not kept")
+@pytest.mark.filterwarnings("ignore:fusioncache. what is compiled is not stored")
 def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
     (tmp_path / "file").touch()
     process = Process(tmp_path / "file")
     process.run(make_region(), X, Y)
-    assert process.ledger.stats().unkept == {"not kept: the store's directory cannot be used": 1}
+    assert process.ledger.stats().unkept == {"cannot be stored: the store's directory cannot be used": 1}
 
 
 def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
@@ -163,7 +163,7 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     for process in (first, second):
         process.run(make_region(), X, Y)
         assert process.told == [False]
-        assert process.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
+        assert process.ledger.stats().unkept == {"cannot be stored: a number among its inputs": 1}
     assert list(second.cache.store.contents(REFUSED).values()) == [b"a number among its inputs"]
     assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
     assert set(second.cache.store.load(second.key(make_region(), X, Y), "eager")) == {REFUSED, REGION, REQUEST}
@@ -215,7 +215,7 @@ def test_options_that_are_none_are_refused(monkeypatch):
 def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     process = Process(tmp_path / "file")
-    with pytest.warns(RuntimeWarning, match="not kept for later processes"):
+    with pytest.warns(RuntimeWarning, match="not stored for later processes"):
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -194,7 +194,7 @@ def test_too_many_elements_are_not_served(process, monkeypatch):
     assert not process.written
     process.call(region(3, 10), 2)
     assert process.written
-    assert process.cache.stats().own_sizes == {"more elements than 32 bits count": 1}
+    assert process.cache.stats().own_sizes == {"a tensor with more elements than a 32-bit index can count": 1}
 
 
 def test_what_is_forgotten_is_not_served(process):

@@ -43,7 +43,7 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
         ledger.history.begin_trace(model)
     for number in range(40):
         ledger.count_bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
-        ledger.count_unkept(f"not kept: reason {number}")
+        ledger.count_unkept(f"cannot be stored: reason {number}")
     ledger.count_verified()
     save_ledger(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
     shown = get_output("stats").splitlines()

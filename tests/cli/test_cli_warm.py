@@ -62,7 +62,7 @@ def test_what_was_refused_for_good_is_said_again_without_looking(tmp_path, here,
     first = call("warm", str(tmp_path), "--jobs", "1")
     no_compiler()
     again = call("warm", str(tmp_path), "--jobs", "1")
-    assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: not kept: no such kernel\n")
+    assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: cannot be stored: no such kernel\n")
 
 
 def _variable(monkeypatch, tmp_path):
@@ -108,7 +108,7 @@ def test_what_failed_is_tried_again(tmp_path, here):
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     fill_store(tmp_path)
     here.refuse, here.lasting = "busy", False
-    assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: not kept: busy\n"
+    assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: cannot be stored: busy\n"
     here.refuse = None
     assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
 
@@ -138,7 +138,7 @@ def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
     fill_store(tmp_path)
     here.refuse = "no such kernel"
     result = call("warm", str(tmp_path), "--jobs", "1")
-    assert (result.exit_code, result.stderr) == (0, "left out 2: not kept: no such kernel\n")
+    assert (result.exit_code, result.stderr) == (0, "left out 2: cannot be stored: no such kernel\n")
     here.refuse, here.error = None, RuntimeError()
     fill_store(tmp_path / "other")
     result = call("warm", str(tmp_path / "other"), "--jobs", "1")

@@ -316,7 +316,7 @@ def test_gpus_have_to_read_each_others_memory(monkeypatch, places, reads, reason
         ("one alone", "too old", "too old"),
         ("two reasons", "reason of 0", "reason of 0"),
         ("far", "far", "far"),
-        ("wrong", *["what was added up as a trial is wrong"] * 2),
+        ("wrong", *["the result of a trial reduction is wrong"] * 2),
         ("raises", *["nothing joins products on a cpu"] * 2),
         ("not asked", *["a rank does not ask for it"] * 2),
         ("gloo", *["the ranks exchange over gloo, not NCCL"] * 2),

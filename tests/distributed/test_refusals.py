@@ -182,6 +182,4 @@ def test_products_of_sequences_that_are_not_shared_cannot_be_joined():
 def test_products_that_are_not_joined_are_counted_with_the_reason():
     jitted = share(Stack(), column=["first"], row=["second"], sequence=True, joined=True)
     (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    assert dict(transform.stats().bypasses) == {
-        "products are not joined with what ranks exchange: there are no other ranks": 1
-    }
+    assert dict(transform.stats().bypasses) == {"products are not joined with collectives: there are no other ranks": 1}

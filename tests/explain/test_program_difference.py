@@ -1,4 +1,4 @@
-"""Why a program was derived again: the sentence for each kind of difference, what comes first, and the nearest key."""
+"""Why a program was traced again: the sentence for each kind of difference, what comes first, and the nearest key."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_hidden_values_are_in_nothing_that_is_printed():
 
 def test_the_sentence_of_a_program_that_was_derived_again():
     difference = compare_read("global", SILU, f"<function {SILU} {ONE}>", f"<function {SILU} {OTHER}>")
-    again = f"the program of Llama was derived again: `{SILU}` is another function than when this program was made"
+    again = f"the program of Llama was traced again: `{SILU}` is another function than when this program was made"
     assert write_program_miss("Llama", difference) == again
     assert write_program_miss("Llama", difference, 1) == f"{again} (1 more thing differs)"
     assert write_program_miss("Llama", difference, 7) == f"{again} (7 more things differ)"

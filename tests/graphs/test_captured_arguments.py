@@ -87,7 +87,7 @@ def test_a_weight_that_changes_between_forward_and_backward(settled, change):
         output.backward(torch.ones_like(output))
         results.append((output.detach(), weight.grad))
     assert are_equal(*results)
-    changed = "saved tensors that something else took the place of"
+    changed = "the tensors saved for backward were replaced"
     assert ledger.stats().not_captured.get(changed, 0) == int(change is not exchange)
 
 
@@ -108,7 +108,7 @@ def test_there_is_a_limit_to_captures(settled, monkeypatch):
         change_both((layer, plain), replace)
         assert are_equal(step(layer, make_input(seed)), step(plain, make_input(seed))), seed
     assert ledger.stats().captures == 4
-    assert dict(ledger.stats().not_captured) == {"arguments or other programs that change too often": 1}
+    assert dict(ledger.stats().not_captured) == {"addresses of arguments, or other programs, change too often": 1}
 
 
 def test_arguments_that_lie_otherwise_have_a_capture_of_their_own(settled):
@@ -265,7 +265,7 @@ def test_hooks_that_save_something_else(settled):
         with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float):
             results.append(step(each, make_input(1)))
     assert are_equal(*results)
-    assert dict(ledger.stats().not_captured) == {"hooks for saved tensors": 1}
+    assert dict(ledger.stats().not_captured) == {"saved-tensor hooks are active": 1}
     assert are_equal(step(layer, make_input(2)), step(plain, make_input(2)))
 
 
@@ -280,7 +280,7 @@ def test_hooks_that_replace_what_was_saved(settled):
         return (output,)
 
     assert are_alike(act, layer, plain)
-    assert dict(ledger.stats().not_captured) == {"saved tensors that something else took the place of": 1}
+    assert dict(ledger.stats().not_captured) == {"the tensors saved for backward were replaced": 1}
 
 
 def test_what_is_computed_again_for_backward(settled):
@@ -317,7 +317,7 @@ def test_inference_mode_is_no_trap():
     [
         (lambda: (torch.ones(2), torch.ones(2, device="meta")), "tensors on several devices"),
         (lambda: (1, 2), "no tensor among its arguments"),
-        (lambda: (torch.ones(2).to_sparse(),), "it takes a tensor of a special kind"),
+        (lambda: (torch.ones(2).to_sparse(),), "it takes a sparse, quantized, conjugated or negated tensor"),
     ],
 )
 def test_arguments_with_which_nothing_is_captured(args, reason):
@@ -373,7 +373,7 @@ def test_an_argument_of_another_class_runs_as_it_is():
         captured(make_input(seed))
     assert captured(None) == (None,)
     assert captured([1]) == ([1],)
-    assert dict(ledger.stats().not_captured) == {"arguments of another kind than before": 2}
+    assert dict(ledger.stats().not_captured) == {"an argument that cannot be compared with those of earlier calls": 2}
 
 
 def test_there_is_a_limit_to_kinds(monkeypatch):
@@ -382,7 +382,7 @@ def test_there_is_a_limit_to_kinds(monkeypatch):
     captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor,), False), None))
     for factor in (1, 2, 3, 3, 1, 2):
         assert torch.equal(captured(make_input(1), factor)[0], make_input(1) * factor)
-    assert dict(ledger.stats().not_captured) == {"more than 2 kinds of calls": 2}
+    assert dict(ledger.stats().not_captured) == {"more than 2 kinds of inputs": 2}
     assert ledger.stats().captures == 2
 
 
@@ -417,9 +417,9 @@ def test_a_backward_whose_capture_fails_leaves_the_forward_captured(recwarn):
 
 def test_while_the_recorder_is_not_ready_programs_run_as_they_are(settled):
     layer, plain, recorder, ledger = settled
-    recorder.unready = "somebody else captures the call"
+    recorder.unready = "the call is captured by another CUDA graph"
     assert are_equal(step(layer, make_input(1)), step(plain, make_input(1)))
-    assert dict(ledger.stats().not_captured) == {"somebody else captures the call": 1}
+    assert dict(ledger.stats().not_captured) == {"the call is captured by another CUDA graph": 1}
     recorder.unready = None
     replays = ledger.stats().graph_replays
     step(layer, make_input(1))
@@ -459,5 +459,9 @@ def test_what_is_written_into_an_argument_that_moves_is_not_captured(writes):
         captured(x, target)
         assert torch.equal(target, x)
     assert ledger.stats().captures == 0
-    reason = "it writes into its arguments, and they move" if writes else "it writes into an argument that moves"
+    reason = (
+        "it writes into arguments whose addresses change"
+        if writes
+        else "it writes into an argument whose address changes"
+    )
     assert dict(ledger.stats().not_captured) == {reason: 1}

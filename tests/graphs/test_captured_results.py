@@ -100,12 +100,12 @@ class Odd(torch.Tensor):
 REFUSED = {
     "a set": (lambda x: ({1, 2}, x + 1), "it returns a value of type set"),
     "a tensor of another class": (lambda x: (x.as_subclass(Odd),), "it returns a value of type Odd"),
-    "a sparse tensor": (lambda x: (x.to_sparse(),), "it returns a tensor of a special kind"),
-    "a conjugate": (lambda x: ((x + 0j).conj(),), "it returns a tensor of a special kind"),
+    "a sparse tensor": (lambda x: (x.to_sparse(),), "it returns a sparse, quantized, conjugated or negated tensor"),
+    "a conjugate": (lambda x: ((x + 0j).conj(),), "it returns a sparse, quantized, conjugated or negated tensor"),
     "another device": (lambda x: (x.new_ones(2, device="meta"),), "results on several devices"),
     "other bits of an argument": (
         lambda x: (x.view(torch.int32),),
-        "a result that is an argument's memory as another dtype",
+        "a result that is a view of an argument in another dtype",
     ),
 }
 
@@ -147,7 +147,7 @@ def test_a_buffer_lies_as_the_argument_does(name):
 
 
 def test_an_argument_whose_elements_lie_over_each_other_has_no_buffer():
-    with pytest.raises(NotCaptured, match="an argument whose elements lie over each other"):
+    with pytest.raises(NotCaptured, match="an argument whose elements overlap in memory"):
         make_buffer(numbers(12).unfold(0, 4, 2))
 
 

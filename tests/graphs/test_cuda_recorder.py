@@ -154,7 +154,7 @@ def test_replays_come_on_one_stream_and_in_no_other_capture(driver):
     driver.stream = 0
     assert recorder.explain_unready() is None
     driver.is_capturing = True
-    assert recorder.explain_unready() == "somebody else captures the call"
+    assert recorder.explain_unready() == "the call is captured by another CUDA graph"
     recorder.finish()
     assert "synchronize" not in driver.told
     driver.is_capturing = False
@@ -182,7 +182,7 @@ def test_random_numbers_are_known_by_seed_and_offset(driver):
         (
             "cuda:0",
             (torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync"),
-            "an allocator other than torch's own",
+            "another allocator than torch's native one",
         ),
     ],
 )

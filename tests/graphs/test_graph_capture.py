@@ -62,8 +62,8 @@ REASONS = {
     "return torch.nonzero(x)": "a value that the host reads",
     "return get_and_update_rng_state_impl(x)": "random numbers",
     "return te_linear_0(x)": "state of Transformer Engine's",
-    "return foreign_3(x)": "a function that is not known, foreign",
-    "return an_object(x)": "a function that is not known, an_object",
+    "return foreign_3(x)": "an unknown function, foreign",
+    "return an_object(x)": "an unknown function, an_object",
     "return of_thunder(x)": None,
     "return torch.nn.functional.linear(x, x)": None,
     "return torch.nn.functional.embedding(x, x), x.size(), len(x)": None,
@@ -97,7 +97,7 @@ def test_a_backward_that_writes_into_what_it_is_given(name):
     graphs, _, ledger = make_graphs()
     entry = make_entry(compile_text("return x + 1"), compile_text(write_in_place(name)))
     capture_entry(entry, make_compile_data(graphs))
-    assert dict(ledger.stats().not_captured) == {"a backward that writes into what it is given": 1}
+    assert dict(ledger.stats().not_captured) == {"a backward pass that writes into its inputs": 1}
 
 
 @pytest.mark.parametrize(

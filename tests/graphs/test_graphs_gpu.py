@@ -248,7 +248,7 @@ def test_the_call_is_captured_by_somebody_else():
         torch.cuda.synchronize()
         assert not torch.equal(result, expected)
         assert torch.equal(result, compiled(x))
-    assert transform.stats().not_captured == {"somebody else captures the call": 1}
+    assert transform.stats().not_captured == {"the call is captured by another CUDA graph": 1}
 
 
 def test_a_call_on_another_stream_runs_as_it_is():
@@ -441,7 +441,7 @@ def test_gradients_that_are_kept_stay_as_they_were():
         kept.append([[parameter.grad for parameter in each.parameters()] for each in (model, other)])
         for number, (one, two) in enumerate(kept):
             assert_equal(one, two, (seed, number))
-    assert set(transform.stats().not_captured) == {"gradients of a backward before it that are still held"}
+    assert set(transform.stats().not_captured) == {"gradients of an earlier backward pass that are still referenced"}
 
 
 def test_gradients_outlive_the_model_and_its_graphs():

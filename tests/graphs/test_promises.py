@@ -10,8 +10,8 @@ from fusioncache.graphs import memory
 from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.program import Program
 
-OVERLAP = "a call before the backward of the last one"
-KEPT = "a backward that keeps the graph of autograd"
+OVERLAP = "a call before the backward pass of the previous call"
+KEPT = "a backward pass with retain_graph=True"
 
 
 @pytest.fixture

@@ -407,9 +407,9 @@ REFUSED = {
     LookingIntoDict: "number differs, and is looked at",
     Passing: "number differs, and is looked at",
     Computed: "rank is no plain attribute",
-    Counting: "nobody vouches",
-    Collecting: "nobody vouches",
-    CollectingByPartial: "nobody vouches",
+    Counting: "effects are unknown",
+    Collecting: "effects are unknown",
+    CollectingByPartial: "effects are unknown",
     Storing: "an attribute of a module was set before",
     Remembering: "an attribute of a module was set before",
     Drawing: "calls Random.random",
@@ -437,7 +437,7 @@ CALLED = (
 )
 """Ways to call five blocks, and how many are written out."""
 
-LATE = {first_again: "a block is used twice", look_after: "a block that was written out is looked at"}
+LATE = {first_again: "a block is used twice", look_after: "a copied block is inspected"}
 """Ways to call blocks that show too late that they should have been interpreted."""
 
 

@@ -117,17 +117,17 @@ def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here)
     here.refuse = "no such kernel"
     for _ in range(2):
         warmed = fusioncache.warm(tmp_path)
-        assert warmed.refused == {"not kept: no such kernel": 2} and not warmed.failed
+        assert warmed.refused == {"cannot be stored: no such kernel": 2} and not warmed.failed
     assert len(here.compiled) == 2
 
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     first = Process(tmp_path, PersistentEager(refuse="busy", lasting=False))
     first.run(make_unary_region(), X)
-    assert first.ledger.stats().unkept == {"not kept: busy": 1} and not first.cache.store.entries()
+    assert first.ledger.stats().unkept == {"cannot be stored: busy": 1} and not first.cache.store.entries()
     fill_store(tmp_path)
     here.refuse, here.lasting = "busy", False
-    assert fusioncache.warm(tmp_path).refused == {"not kept: busy": 2}
+    assert fusioncache.warm(tmp_path).refused == {"cannot be stored: busy": 2}
     here.refuse = None
     assert fusioncache.warm(tmp_path).compiled == 2
 
@@ -162,7 +162,10 @@ def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, 
     store = Store.open(tmp_path)
     put(store, make_unary_region(device="xpu"))
     assert store.save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
-    refused = {"other device type: xpu": 1, "stored by a version that kept no request": 1}
+    refused = {
+        "other device type: xpu": 1,
+        "stored without its compile request, by an older version": 1,
+    }
     warmed = fusioncache.warm(store)
     assert (warmed.known, warmed.refused, warmed.failed) == (2, refused, 0)
 
@@ -170,7 +173,7 @@ def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, 
 def test_a_backend_that_is_not_here_is_named(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
     put(store, make_unary_region())
-    assert fusioncache.warm(store).refused == {"backend eager keeps nothing": 1}
+    assert fusioncache.warm(store).refused == {"backend eager stores nothing": 1}
 
     def missing(name: str, **options: Any) -> None:
         raise ValueError("no compiler")

@@ -43,7 +43,7 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
 def test_a_crew_that_is_started_anew_imports_what_it_needs_by_itself(tmp_path):
     """Its backends are no doubles: the eager one says that it keeps nothing."""
     fill_store(tmp_path)
-    assert fusioncache.warm(tmp_path, jobs=2).refused == {"backend eager keeps nothing": 2}
+    assert fusioncache.warm(tmp_path, jobs=2).refused == {"backend eager stores nothing": 2}
 
 
 def test_what_an_older_torchinductor_compiled(tmp_path):

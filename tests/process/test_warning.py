@@ -46,5 +46,5 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
         compiled, _ = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
         assert torch.equal(compiled(torch.ones(2)), torch.tanh(torch.ones(2)) * 2)
     said = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    for part in ("no record of this run", "events are not logged", "runs operation by operation"):
+    for part in ("this run is not recorded", "events are not logged", "runs operation by operation"):
         assert said.count(part) == 1

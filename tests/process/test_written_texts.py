@@ -120,17 +120,17 @@ def test_a_source_holds_no_text_when_it_is_stored_and_holds_it_when_it_is_loaded
     shown = SOURCE.replace("TEXT", repr(value)).replace("\"Zq line\", 'mean')  # Zq remark", "'...', 'mean')")
     assert reveal_texts(stored) == shown
     secrets.forget()
-    with pytest.raises(Untold, match="has a text that was not described here"):
+    with pytest.raises(Untold, match="has a string that this process did not describe"):
         reveal_texts(stored)
 
 
 def test_what_was_not_described_is_not_stored():
-    with pytest.raises(Untold, match="has a text that is not stored"):
+    with pytest.raises(Untold, match="has a string that is not stored"):
         hide_texts("  check_string_value(s0, 'Zq made while it was derived')")
-    with pytest.raises(Untold, match="has a text that is made while it runs"):
+    with pytest.raises(Untold, match="has a string that is made while it runs"):
         hide_texts("  f(x, f'Zq {y}')")
     write("x " * 10_000)
-    with pytest.raises(Untold, match="has a text that is not stored"):
+    with pytest.raises(Untold, match="has a string that is not stored"):
         hide_texts(f"  f({'x ' * 10_000!r})")
 
 

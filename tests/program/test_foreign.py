@@ -58,7 +58,7 @@ def test_what_ran_while_it_was_watched_is_told():
     run_other()
     third = watch(run_other)
     assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
-    with pytest.raises(NotKept, match=r"^Thunder runs run_other, and nothing records what that reads; an executor can"):
+    with pytest.raises(NotKept, match=r"^Thunder runs run_other, and nothing records what that reads; give"):
         first.check()
     first.end()
     run_one()

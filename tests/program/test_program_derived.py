@@ -68,7 +68,7 @@ def write_calling(value, *head: str):
 
 def test_a_text_is_stored_as_a_digest_if_what_the_program_depends_on_has_it():
     lines = "def computation(x):", "  return x.used('Zq a text')"
-    with pytest.raises(NotKept, match="its computation has a text that is not stored"):
+    with pytest.raises(NotKept, match="its computation has a string that is not stored"):
         write_program(entry_of(make("computation", *lines)), helper, lambda function: None)
     digest = write_text("Zq a text")
     written = write_program(entry_of(make("computation", *lines)), helper, lambda function: None)

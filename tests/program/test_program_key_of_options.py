@@ -114,7 +114,7 @@ class Undecided(Silent):
 @pytest.mark.parametrize(
     ("transform", "reason"),
     [
-        (Silent(), r"the transform .*Silent does not say how it is keyed; give it a method cache_key\(\)"),
+        (Silent(), r"the transform .*Silent has no method cache_key\(\)"),
         (Undecided(), r"cache_key\(\) of .*Undecided failed: KeyError"),
         (Keyed(None), r"cache_key\(\) of .*Keyed returned no text"),
     ],

@@ -12,13 +12,13 @@ from fusioncache.program.refusal import NotKept
 NUMBERS = [1.0, 2.0]
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 REASONS = {
-    "append_to_global": "append_to_global calls list.append of something that was there before",
-    "set_item_of_global": "set_item_of_global calls dict.__setitem__ of something that was there before",
-    "update_global": "update_global calls dict.update of something that was there before",
-    "delete_item_of_global": "delete_item_of_global calls list.__setitem__ of something that was there before",
-    "change_global_and_back": "change_global_and_back calls set.symmetric_difference_update of something that was",
+    "append_to_global": "append_to_global calls list.append of an object that existed before tracing",
+    "set_item_of_global": "set_item_of_global calls dict.__setitem__ of an object that existed before tracing",
+    "update_global": "update_global calls dict.update of an object that existed before tracing",
+    "delete_item_of_global": "delete_item_of_global calls list.__setitem__ of an object that existed before tracing",
+    "change_global_and_back": "change_global_and_back calls set.symmetric_difference_update of an object that",
     "assign_global": "assign_global assigns to the global TOTAL",
-    "grow_default": "grow_default calls list.append of something that was there before",
+    "grow_default": "grow_default calls list.append of an object that existed before tracing",
     "set_class_attribute": "set_class_attribute calls type.__setattr__",
     "take_from_global_iterator": "the global unkept_programs.ITERATOR has no value to compare",
     "take_from_global_generator": "the global unkept_programs.GENERATOR has no value to compare",
@@ -31,7 +31,7 @@ REASONS = {
     "ask_identity": "ask_identity calls id",
     "ask_hash": "ask_hash calls hash",
     "compare_objects": "compare_objects compares a unkept_programs.Thing",
-    "compare_identities": "compare_identities asks whether a types.SimpleNamespace and a types.SimpleNamespace are",
+    "compare_identities": "compare_identities compares a types.SimpleNamespace and a types.SimpleNamespace by identity",
     "compare_inside": "compare_inside compares a unkept_programs.Thing",
     "use_object_as_number": "use_object_as_number calls thunder.core.proxies.TensorProxy.__getitem__ with a slice",
     "use_object_as_key": "use_object_as_key uses a unkept_programs.Thing as a key",
@@ -49,7 +49,7 @@ REASONS = {
     "map_function": "map_function calls map.__new__, which Thunder runs unwatched: a comprehension is interpreted",
     "filter_by_function": "filter_by_function calls filter.__new__, which Thunder runs unwatched",
     "call_remembered": "call_remembered calls _lru_cache_wrapper.__call__, which remembers results",
-    "read_cached": "cached_property.__get__ calls dict.__setitem__ of something that was there before",
+    "read_cached": "cached_property.__get__ calls dict.__setitem__ of an object that existed before tracing",
     "look_at_globals": "look_at_globals calls globals",
     "look_at_function_globals": "look_at_function_globals asks for __globals__",
     "look_at_module": "look_at_module reads sys.modules",
@@ -152,7 +152,7 @@ def test_what_changed_after_it_was_read_is_not_kept(change):
 def test_nothing_is_kept_without_hooks():
     tracing.uninstall()
     try:
-        assert reason(torch.nn.ReLU()) == "Thunder's interpreter is not watched"
+        assert reason(torch.nn.ReLU()) == "Thunder's interpreter could not be observed"
     finally:
         tracing.install()
 
@@ -162,7 +162,7 @@ def test_nothing_is_kept_of_what_nobody_interpreted():
 
     with Recorder(describe_key(None)) as recorder:
         pass
-    with pytest.raises(NotKept, match="nothing was seen"):
+    with pytest.raises(NotKept, match="its tracing could not be observed"):
         recorder.reads()
 
 

@@ -319,7 +319,7 @@ def assert_derived_again(
     with pytest.raises(AssertionError, match="a program was derived that should have been loaded"):
         load(kept, *args, **options)
     said = capfd.readouterr().err
-    assert named in said.partition("the program of Mutable was derived again: ")[2], said
+    assert named in said.partition("the program of Mutable was traced again: ")[2], said
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -438,7 +438,7 @@ def test_what_two_calls_differ_in_is_named(tmp_path, capfd, what):
             assert torch.equal(compiled(*inputs), add(*inputs))
             assert counts(transform) == (turn, 1 - turn, {})
         if not turn:
-            assert named in capfd.readouterr().err.partition("the program of add was derived again: ")[2]
+            assert named in capfd.readouterr().err.partition("the program of add was traced again: ")[2]
 
 
 def with_grads(model: Mutable) -> AbstractContextManager[Any]:

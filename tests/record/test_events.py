@@ -242,7 +242,7 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     for _ in range(3):
         ledger.count_bypass("unknown op")
         ledger.count_bypass("compile failed: ValueError", EAGER)
-        ledger.count_unkept("not kept: a number among its inputs")
+        ledger.count_unkept("cannot be stored: a number among its inputs")
     ledger.count_compile(EAGER, 1.25)
     told = capsys.readouterr()
     assert (told.out if stream == "stderr" else told.err) == ""
@@ -251,7 +251,7 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
         f"fusioncache: loaded {CAST.name} in 3 ms",
         "fusioncache: a region is left as Thunder made it: unknown op",
         f"fusioncache: a region runs without {CAST.name}: compile failed: ValueError",
-        "fusioncache: not kept for later processes: a number among its inputs",
+        "fusioncache: not stored for later processes: a number among its inputs",
         f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
     ]
 
@@ -265,15 +265,15 @@ def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
         ledger.count_program_refused("a lock has no value\x1b")
     assert capsys.readouterr().err.splitlines() == [
         "fusioncache: loaded the program of GPT in 500 ms",
-        "fusioncache: made and kept a program of a model",
-        "fusioncache: a program is not kept or not used: a lock has no value\\x1b",
+        "fusioncache: traced and stored a program of a model",
+        "fusioncache: a program is not stored or not used: a lock has no value\\x1b",
     ]
 
 
 def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
     EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
-    describe = "fusioncache [rank 3]: not kept for later processes: two\\nlines\\x1b[31m\n"
+    describe = "fusioncache [rank 3]: not stored for later processes: two\\nlines\\x1b[31m\n"
     assert capsys.readouterr().err == describe
 
 

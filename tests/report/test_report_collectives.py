@@ -37,8 +37,8 @@ def test_what_it_says(text):
 
 
 def test_an_order_that_stayed_says_why():
-    page = make_page(make_placement(reason="beside collectives something is written in place", bounds=()))
-    assert "in the order that Thunder made: beside collectives something" in page.section("collectives")
+    page = make_page(make_placement(reason="a trace with collectives writes in place", bounds=()))
+    assert "in the order that Thunder made: a trace with collectives writes" in page.section("collectives")
 
 
 def test_a_run_without_collectives_says_so(monkeypatch):

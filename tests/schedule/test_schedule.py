@@ -228,9 +228,12 @@ def test_what_has_other_uses_or_takes_random_numbers_is_no_preparation():
         ("wait p = wait(f)\ncompute return(p)", "a collective has no wait, or a wait no collective"),
         (
             "gather f = all_gather(w)\ncompute y = add(f)\ncompute return(y)",
-            "what a collective gives is used otherwise than by one wait",
+            "the result of a collective is used by something else than one wait",
         ),
-        ("compute y = add(x)\ncompute y = add(x)\ncompute return(y)", "a value is given twice, or after it is taken"),
+        (
+            "compute y = add(x)\ncompute y = add(x)\ncompute return(y)",
+            "a value is defined twice, or too late",
+        ),
         ("compute return(x)", "there is no collective"),
     ],
 )

@@ -242,7 +242,7 @@ def test_a_store_full_of_what_is_in_use_takes_nothing(tmp_path):
         for number in range(3, 6):
             assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
     assert len(messages) == 1
-    assert store.stats().bypasses == {"the store is full of what is in use": 3}
+    assert store.stats().bypasses == {"the store is full, and running processes use all of it": 3}
     assert find_present(store, 1, 2) == [1, 2]
 
 

@@ -931,7 +931,7 @@ def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path, below):
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "/proc/nowhere"])
 def test_a_path_that_cannot_be_is_refused(path):
-    _assert_memory_only("not kept for later processes", Path(path))
+    _assert_memory_only("not stored for later processes", Path(path))
 
 
 def test_a_home_that_is_not_there_is_refused(monkeypatch):

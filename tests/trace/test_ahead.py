@@ -166,8 +166,8 @@ def make_others(length):
 @pytest.mark.parametrize(
     ("vary", "reason"),
     [
-        (fail, "it is not derived ahead: MemoryError"),
-        (make_others(70), "it is not derived ahead: an operation raised RuntimeError"),  # where the table has ended
+        (fail, "it is not traced ahead: MemoryError"),
+        (make_others(70), "it is not traced ahead: an operation raised RuntimeError"),  # where the table has ended
         (make_others(1), ""),  # which is a program of another form
     ],
     ids=["fails", "is too long", "is one"],

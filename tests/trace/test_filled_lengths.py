@@ -211,7 +211,7 @@ def test_each_length_has_thunders_bits(compute, tmp_path):
     assert known + sum(stats.programs_interpreted.values()) == len(set(LENGTHS)) - 1
     assert (stats.programs_filled > 2) is (compute not in (roots, convolution)), stats.passes_repeated
     reasons = " ".join(stats.passes_repeated)
-    assert ("are the same at these sizes" in reasons) is (compute is same_twice)
+    assert ("become the same at these sizes" in reasons) is (compute is same_twice)
     assert "failed" not in reasons, reasons
 
 
@@ -352,4 +352,4 @@ def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each
     for length in (40, 41, 42):
         train(compiled, model, length)
     stats = transform.stats()
-    assert stats.programs_filled == 0 and set(stats.passes_repeated) == {"what ranks exchange depends on a size"}
+    assert stats.programs_filled == 0 and set(stats.passes_repeated) == {"a collective's bytes depend on a size"}

@@ -143,7 +143,7 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
         patch.setattr(keeper, "build", build_unfit)
         assert torch.equal(compiled(x), model(x))
     # It is derived, and kept beside the one that did not fit.
-    assert counts(transform) == (0, 1, {"its guards do not hold here": 1})
+    assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
     assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
 
 
@@ -220,7 +220,7 @@ def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(type(transform.program_keeper), "describe", fail)
-    with pytest.warns(RuntimeWarning, match="neither loaded nor kept: RuntimeError"):
+    with pytest.warns(RuntimeWarning, match="neither loaded nor stored: RuntimeError"):
         assert torch.equal(compiled(x), model(x))
     compiled(x[:2])
     assert counts(transform) == (0, 0, {"failed: RuntimeError": 2})
@@ -247,7 +247,7 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
     monkeypatch.setattr(transform, "transform_traces_pre_prologue", change)
     with pytest.raises(RuntimeError, match=r"Expected 5.0 to be equal"):  # Thunder's own guard sees it as well
         compiled(x)
-    assert counts(transform) == (0, 0, {"`model.scale` changed while it was derived": 1})
+    assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
 
 
 def test_threads_at_their_first_call_agree(trained):
@@ -374,7 +374,7 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
     def fail(*_args):
         raise KeyError("no such thing")
 
-    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="nor kept: KeyError$"):
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="nor stored: KeyError$"):
         patch.setattr("fusioncache.trace.programs.build_program", fail)
         assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
@@ -495,7 +495,7 @@ def test_a_program_that_is_derived_again_is_explained(cell, capsys):
     model.scale = 3.0
     compiled, _ = compile_anew(model, directory, explain=True)
     compiled(x)
-    assert "the program of Cell was derived again: `model.scale`" in capsys.readouterr().err
+    assert "the program of Cell was traced again: `model.scale`" in capsys.readouterr().err
 
 
 def test_a_program_that_is_loaded_is_one_line(cell, capsys):
@@ -503,4 +503,4 @@ def test_a_program_that_is_loaded_is_one_line(cell, capsys):
     compiled, _ = compile_anew(model, directory, explain=True)
     compiled(x)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fusioncache: the program of Cell was loaded from the store (deriving it took ")
+    assert line.startswith("fusioncache: the program of Cell was loaded from the store (tracing it took ")

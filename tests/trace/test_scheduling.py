@@ -310,7 +310,7 @@ def test_under_zero3_no_gathered_parameter_is_saved(trained):
 def test_where_something_is_written_in_place_the_order_stays(trained):
     run = trained[0]["written in place"]
     assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
-    assert run["bypasses"]["beside collectives something is written in place"] == 1
+    assert run["bypasses"]["a trace with collectives writes in place"] == 1
 
 
 def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():

@@ -137,9 +137,9 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any]) -> 
     import torch
 
     if not all(isinstance(arg, torch.Tensor) and arg.device.type == "cpu" for arg in args):
-        raise ValueError("kept code is for tensors on the CPU")
+        raise ValueError("stored code is for tensors on the CPU")
     if signature.inputs != _describe_arguments(args) or len(graph.inputs) != len(args):
-        raise ValueError("kept code is for arguments of another layout")
+        raise ValueError("stored code is for arguments of another layout")
     _check_use(signature, graph)
 
 
@@ -151,7 +151,7 @@ def check_arguments_of_any_size(signature: Signature, graph: Graph, args: Sequen
     """
     types = [(dtype, len(sizes)) for dtype, sizes, _ in signature.inputs]
     if types != [(dtype, len(sizes)) for dtype, sizes, _ in _describe_arguments(args)]:
-        raise ValueError("kept code is for arguments of other types")
+        raise ValueError("stored code is for arguments of other types")
     _check_use(signature, graph)
 
 
@@ -159,9 +159,9 @@ def _check_use(signature: Signature, graph: Graph) -> None:
     import torch
 
     if signature.outputs != len(graph.outputs):
-        raise ValueError("kept code has another number of outputs")
+        raise ValueError("stored code has another number of outputs")
     if signature.threads != torch.get_num_threads():
-        raise ValueError("kept code is for another number of threads")
+        raise ValueError("stored code is for another number of threads")
 
 
 def describe(artifacts: Mapping[str, bytes]) -> Description:

@@ -127,10 +127,10 @@ def _find_dtype(graph: Graph, number: int) -> str:
         NotGeneral: if there is none.
     """
     if number in graph.outputs:
-        raise NotGeneral("a number that varies and is a result")
+        raise NotGeneral("a variable number is a result")
     found = {dtype for op in graph.ops for dtype in _find_dtypes(op, number)}
     if len(found) > 1:
-        raise NotGeneral("a number that varies, beside tensors with dimensions and without")
+        raise NotGeneral("a variable number together with tensors with and without dimensions")
     return found.pop() if found else _DOUBLE
 
 
@@ -139,19 +139,19 @@ def _find_dtypes(op: Op, number: int) -> Iterator[str]:
     for path, index in argument_refs(op):
         if index == number:
             if not path.isdecimal() or (int(path),) not in op_traits(op.name).scalar_arguments:
-                raise NotGeneral(f"a number that varies, in {op.name}")
+                raise NotGeneral(f"a variable number in {op.name}")
             yield _dtype_beside(op.outputs[0])
 
 
 def _dtype_beside(result: object) -> str:
     """Returns the dtype of the tensor that may stand for an operand, by the result of the operation."""
     if not isinstance(result, TensorType):
-        raise NotGeneral("a number that is computed from one that varies")
+        raise NotGeneral("a number computed from a variable number")
     if result.device != "cpu":
-        raise NotGeneral("a number that varies, on a GPU")
+        raise NotGeneral("a variable number on a GPU")
     dtype = result.dtype.removesuffix("_")
     if dtype not in (_FLOATING if result.shape else _OWN_TYPE):
-        raise NotGeneral(f"a number that varies, beside {dtype}")
+        raise NotGeneral(f"a variable number together with {dtype}")
     return _DOUBLE if result.shape else dtype
 
 

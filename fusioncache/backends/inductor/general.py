@@ -106,7 +106,7 @@ class GeneralCode:
         try:
             run(args)
         except BackendCompilerFailed as error:
-            raise NotGeneral("code of TorchInductor's that is not for these sizes") from error
+            raise NotGeneral("TorchInductor's code for any sizes excludes these sizes") from error
         finally:
             self._checking = None
 

@@ -49,7 +49,7 @@ def persist_general(
     except NotPersistable as refusal:
         reason = str(refusal)
     except Exception as error:  # a region that fails here may well work with torch.compile
-        reason = f"{type(error).__name__} where its code for any sizes is to be kept"
+        reason = f"{type(error).__name__} where its code for any sizes is to be stored"
     return CompiledGeneral(GeneralCode(carried, args, values, mode).fit, None, reason)
 
 
@@ -133,7 +133,7 @@ def _fit(
         for dimension, (size, stride) in enumerate(zip(arg.shape, arg.stride(), strict=True)):
             names |= {f"size_{number}_{dimension}": size, f"stride_{number}_{dimension}": stride}
     if not all(evaluate(text, names) for text in conditions):
-        raise NotGeneral("code of TorchInductor's that is not for these sizes")
+        raise NotGeneral("TorchInductor's code for any sizes excludes these sizes")
     numbers = list(values)
     return guard_plain(
         lambda args: run([*args, *numbers]),

@@ -62,7 +62,7 @@ def persist(
     except NotPersistable as refusal:
         reason, lasting = str(refusal), not isinstance(refusal, NotPersistableNow)
     except Exception as error:  # a region that fails here may well work with torch.compile
-        reason, lasting = f"{type(error).__name__} where its code is to be kept", False
+        reason, lasting = f"{type(error).__name__} where its code is to be stored", False
     return Compiled(backend.compile(graph, args), None, reason, lasting)
 
 
@@ -195,7 +195,7 @@ def _find_odd_tensor(args: Sequence[Any]) -> str | None:
         if type(arg) not in (torch.Tensor, torch.nn.Parameter):
             return f"an argument of type {type(arg).__name__}"
         if arg.layout != torch.strided or arg.is_quantized or arg.is_conj() or arg.is_neg():
-            return "a tensor that is not stored plainly"
+            return "a tensor that is sparse, quantized or otherwise special"
     return None
 
 

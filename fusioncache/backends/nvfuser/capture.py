@@ -114,7 +114,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     steps = resolve_addresses(first.nodes, memory, second.nodes, other, driver.is_pointer)
     outputs = _describe_outputs(first, memory)
     if outputs != _describe_outputs(second, other):
-        raise NotPersistable("outputs that are not the same twice")
+        raise NotPersistable("outputs that differ between two runs")
     inputs = tuple(Input(read_layout(arg), alignment(arg.data_ptr(), widest)) for arg in args)
     sizes = tuple(range_.size for range_ in memory.ranges[len(args) :])
     try:
@@ -258,7 +258,7 @@ def _describe_output(index: int, run: _CapturedRun, memory: MemoryMap) -> Output
         raise NotPersistable("an output in unknown memory")
     buffer, delta = found
     if delta + layout.extent > memory.ranges[buffer].size:
-        raise NotPersistable("an output beyond its memory")
+        raise NotPersistable("an output that reaches beyond its allocation")
     if buffer >= len(run.args):
         return Fresh(layout, buffer - len(run.args), delta)
     if run.args[buffer].dtype != output.dtype or delta % ITEM_BYTES[layout.dtype]:
@@ -283,7 +283,7 @@ def resolve_addresses(
     """
     sizes, other_sizes = ([range_.size for range_ in map_.ranges] for map_ in (memory, other))
     if len(first) != len(second) or sizes != other_sizes:
-        raise NotPersistable("not the same twice")
+        raise NotPersistable("launches that differ between two runs")
     steps: list[Step] = []
     for one, two in zip(first, second, strict=True):
         if isinstance(one, KernelNode) and isinstance(two, KernelNode):
@@ -291,7 +291,7 @@ def resolve_addresses(
         elif isinstance(one, FillNode) and isinstance(two, FillNode):
             steps.append(_resolve_fill(one, memory, two, other))
         else:
-            raise NotPersistable("not the same twice")
+            raise NotPersistable("launches that differ between two runs")
     return tuple(steps)
 
 
@@ -301,7 +301,7 @@ def _resolve_fill(one: FillNode, memory: MemoryMap, two: FillNode, other: Memory
         raise NotPersistable("a fill of unknown memory")
     buffer, delta = found
     if delta + one.size > memory.ranges[buffer].size:
-        raise NotPersistable("a fill beyond its memory")
+        raise NotPersistable("a fill that reaches beyond its allocation")
     return Fill(buffer, delta, one.size, one.value)
 
 
@@ -310,7 +310,7 @@ def _resolve_launch(
 ) -> Launch:
     same_sizes = [*map(len, one.parameters)] == [*map(len, two.parameters)]
     if not same_sizes or one != replace(two, function=one.function, parameters=one.parameters):
-        raise NotPersistable("not the same twice")
+        raise NotPersistable("launches that differ between two runs")
     parameters, pointers = [], []
     for index, (left, right) in enumerate(zip(one.parameters, two.parameters, strict=True)):
         content = bytearray(left)
@@ -333,8 +333,8 @@ def _resolve_word(
     found = memory.find(number) if len(word) == WORD else None
     if word == again:
         if found is not None or (number >= _LEAST_ADDRESS and len(word) == WORD and is_pointer(number)):
-            raise NotPersistable(f"memory that outlives a run, or a number that looks like an address: {what}")
+            raise NotPersistable(f"memory that outlives a run, or a number that may be an address: {what}")
         return None
     if found is None or found != other.find(number_again):
-        raise NotPersistable(f"a number that is not the same twice: {what}")
+        raise NotPersistable(f"a kernel argument that differs between two runs: {what}")
     return found

@@ -74,7 +74,7 @@ class KernelDatabase:
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
-                raise NotPersistableNow("nvFuser's kernel database was opened by somebody else")
+                raise NotPersistableNow("nvFuser's kernel database was opened by another library")
             return match_rows(self._rows, names, code, options)
 
     @contextmanager

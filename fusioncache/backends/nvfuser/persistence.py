@@ -74,7 +74,7 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     except NotPersistable as refusal:
         return _refuse(compiled, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
-        logger.info("an executable is not kept", exc_info=error)
+        logger.info("an executable is not stored", exc_info=error)
         reason = f"keeping failed: {type(error).__name__}"
         return Compiled(compiled.keep_if_captured(), None, reason, lasting=False)
 
@@ -151,7 +151,7 @@ def find_obstacle(graph: Graph) -> str | None:
         return "symbolic sizes"
     if any(op_traits(op.name).random for op in graph.ops):
         return "random numbers"
-    return "nothing that says on which GPU" if not graph.inputs and find_fixed_gpu(graph) is None else None
+    return "no input or constant that names the GPU" if not graph.inputs and find_fixed_gpu(graph) is None else None
 
 
 def find_device(graph: Graph, args: Sequence[Any]) -> int | None:

@@ -28,7 +28,7 @@ from fusioncache.attention.executor import CudnnAttention
 from fusioncache.trace.lean.views import Leaner
 from fusioncache.tracing.replacement import Replacement, is_known
 
-MASKS = "masks prepared again"
+MASKS = "masks prepared a second time"
 
 _PREPARE, _ATTEND = "prepare_mask", "attend_with_mask"
 _SOURCES: Mapping[str, str] = MappingProxyType(

@@ -15,7 +15,7 @@ from fusioncache.trace.lean.masks import find_masks, share_masks
 from fusioncache.trace.lean.views import Leaner, is_own, list_unchanging, simplify_views
 from fusioncache.trace.lean.writes import simplify_writes
 
-MATRICES = "dimensions of a product looked at"
+MATRICES = "shape queries of matrix products"
 
 _MATMUL = frozenset({"matmul"})
 

@@ -27,8 +27,8 @@ from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.symbols import written_values
 from fusioncache.trace.lean.leaving import NEW_VIEWS, PRODUCTS, Leaving, list_computed_with
 
-TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
-FOR_ATTENTION = "copies that attention does without"
+TWICE, NOTHING, OF_A_VIEW = "repeated views", "views that change nothing", "views of views"
+FOR_ATTENTION = "copies that attention does not need"
 
 FAR = 32
 """How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""

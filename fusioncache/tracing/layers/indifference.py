@@ -71,7 +71,7 @@ class Indifference:
         }
 
     def explain(self, fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
-        """Returns why a call may tell two alike blocks apart; None if it does not.
+        """Returns why a call may tell two similar blocks apart; None if it does not.
 
         Args:
             fn: what is called.

@@ -114,7 +114,7 @@ class Session(Observer):
             try:
                 result = stamp.write(values)
             except Exception as error:
-                raise Conflict("a block could not be written out") from error
+                raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
             hooks.tell_written(*stamp.summarize())
@@ -128,7 +128,7 @@ class Session(Observer):
 
     def _check_own(self, partners: Any) -> None:
         if any(id(each) in self._owned for each in partners):
-            raise Refused("a part of the block is one of another block that was written out")
+            raise Refused("a part of the block is part of another block that was copied")
 
     def _own(self, wanted: Recording, partners: Any) -> None:
         import torch
@@ -162,7 +162,7 @@ class Session(Observer):
     def _finish(self, recording: Recording, result: Any, context: Any) -> None:
         check_surroundings(context, None, None)
         if not hooks.is_vouched_for():
-            recording.refuse("nobody vouches for what was done")
+            recording.refuse("it used a function whose effects are unknown")
         trace = context.computation_trace
         recording.counts = recording.start.until(State.of(context))
         if (
@@ -257,7 +257,7 @@ class Session(Observer):
     def _check_vouched(self) -> None:
         """Begins the trace anew before something has an effect that lasts, which must not happen twice."""
         if self.written and not hooks.is_vouched_for():
-            raise Conflict("something that is not vouched for, after blocks were written out")
+            raise Conflict("a function whose effects are unknown, after blocks were copied")
 
     def note_copy(self, copy: Any) -> None:
         """Notes what Thunder changes in place of a container of the model's."""
@@ -273,7 +273,7 @@ class Session(Observer):
         if self._owned and (
             id(wrapper.value) in self._owned or any(id(each) in self._roots for each in wrapper.provenance.inputs)
         ):
-            raise Conflict("a block that was written out is looked at")
+            raise Conflict("a copied block is inspected")
 
     def end(self) -> Outcome:
         """Forgets the model, and returns what has become of its blocks."""

@@ -54,10 +54,10 @@ class PassJournal:
         for look in self.looks:
             left, right = (evaluate(each, numbers) for each in (look.left, look.right))
             if COMPARISONS[look.symbol](left, right) is not look.outcome:
-                raise Different(f"a pass of Thunder's may do something else: {look}")
+                raise Different(f"a Thunder pass may do something else: {look}")
         for one, other in self.unequal:
             if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
-                raise Different("two operations are the same at these sizes")
+                raise Different("two operations become the same at these sizes")
         for decision in self.decisions:
             if decision.ask(numbers) != decision.answer:
                 raise Different(f"{decision.function} decides otherwise")

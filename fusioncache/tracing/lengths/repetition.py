@@ -64,7 +64,7 @@ class Repetition:
     def _call(self, call: OperationCall) -> OperationCall:
         given = {each.name for each in _list_tensors((call.args, call.kwargs))}
         if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
-            raise Unlike("nobody knows what an operation returned")
+            raise Unlike("the result of an operation is unknown")
         args, kwargs = (exchange(each, self._exchange) for each in (call.args, call.kwargs))
         result = exchange(call.result, self._return)
         return replace(call, args=args, kwargs=kwargs, result=result, names=self._move(call.names))

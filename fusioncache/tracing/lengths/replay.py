@@ -46,7 +46,7 @@ def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: 
     from thunder.core.trace import tracectx
 
     if journal.refusals or journal.traces is None:
-        raise Different(next(iter(journal.refusals), "it is not done yet"))
+        raise Different(next(iter(journal.refusals), "its replay is not complete"))
     performance = _Performance(*_read_sizes(journal, journal.traces, sizes))
     enabled = compiled.is_grad_enabled
     try:
@@ -135,7 +135,7 @@ class _Performance:
 
         proxy = self._tensors.get(naming.tensor)
         if proxy is None:
-            raise Different(f"nobody knows where {naming.tensor} is from")
+            raise Different(f"the origin of {naming.tensor} is unknown")
         variable = variableify(proxy)
         if is_proxy_name_available(naming.name) and variable not in self._renamed:
             self._renamed[variable] = proxy.replace_name(naming.name)
@@ -155,7 +155,7 @@ class _Performance:
     def _fill(self, leaf: Any) -> Any:
         if isinstance(leaf, TensorName):
             if leaf.name not in self._tensors:
-                raise Different(f"nobody knows where {leaf.name} is from")
+                raise Different(f"the origin of {leaf.name} is unknown")
             return self._tensors[leaf.name]
         return self._evaluate(leaf) if isinstance(leaf, Number | Operation) else leaf
 

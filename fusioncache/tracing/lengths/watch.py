@@ -90,7 +90,7 @@ class Watch(Observer):
         if fn is float and is_of_size:
             return interpreter_needs_wrap(to_float)
         if fn is getattr and _is_private(args):
-            self.journal.refuse("looks at what Thunder keeps of a tensor")
+            self.journal.refuse("reads a private attribute of a tensor proxy")
         found = original(fn, *args, **kwargs)
         if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED or self._is_inside:
             return found
@@ -212,7 +212,7 @@ class Watch(Observer):
         if self._trace is not trace:
             self.journal.refuse("it was traced twice")
         if get_tracectx() is not trace or len(trace.scopes) != 1 or len(trace.bound_symbols) != self._symbols:
-            self.journal.refuse("something was added to the trace in another way")
+            self.journal.refuse("an operation was added to the trace in an unknown way")
         return trace.name_ctr, self._compiled.is_grad_enabled
 
     def _end_call(self) -> None:
@@ -251,7 +251,7 @@ class Watch(Observer):
     def _record_given(self, leaf: Any) -> Any:
         """Returns the same for arguments. What Thunder does with its own kind of number it may not do with another."""
         if type(leaf) is Count:
-            self.journal.refuse("an operation is given x.numel, which nobody called")
+            self.journal.refuse("an operation gets the method x.numel itself")
         return self._record(leaf)
 
     def _count_off(self, before: int, name: str, leaf: Any) -> Any:
@@ -309,7 +309,7 @@ class Watch(Observer):
             repetition = Repetition(names, shift, self._count, readings)
             self.journal.entries += repetition.repeat(find_entries(entries, first))
         except (Unlike, Unknown) as error:
-            self.journal.refuse(f"a block was written out otherwise: {error}")
+            self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
             return
         self._count = repetition.numbers
         self._symbols = len(self._trace.bound_symbols)
@@ -318,7 +318,7 @@ class Watch(Observer):
         """Returns the journal, with Thunder's first traces."""
         computation = traces.computation
         if len(computation.bound_symbols) - len(computation.args) - 1 != self._symbols:
-            self.journal.refuse("something was added to the trace in another way")
+            self.journal.refuse("an operation was added to the trace in an unknown way")
         self._is_done = True
         self.journal.traces = traces.copy()
         self.journal.renamed = {new.name: old.proxy.name for old, new in self.renamed.items()}

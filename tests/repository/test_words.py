@@ -1,0 +1,57 @@
+"""The words that users read: in what commands print, in reasons and warnings, in tables of notebooks and the report."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from repository import PACKAGE, ROOT
+
+from fusioncache.record.stats import Stats
+
+_BANNED = re.compile(
+    r"\b(?:nobody|somebody|anybody|whoever|vouch\w*|nursery|offspring|lessons?|witness\w*|bystanders?|tenants?|promise\w*"
+    r"|foretold|foresight|indifferen\w*|movers?|bur(?:y|ied)|handed over|taken out|took the place of|was there before"
+    r"|(?:its|their) own sizes|general hits?|kept code|not kept|keeps nothing|lies? over each other|travel together"
+    r"|beside collectives|is told to)\b",
+    re.IGNORECASE,
+)
+"""Private words, and phrases for which the field has a term. ``docs/commands`` and CONTRIBUTING have the terms."""
+
+
+def _list_literals(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields where each text of a module is that is not for those who change it: all but docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def _list_texts() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield from ((where, text) for where, text in _list_literals(path) if " " in text)
+    for pattern in ("fusioncache/report/page/*.html", "docs/api.md", "docs/commands/*.md", "tests/cli/golden/*.txt"):
+        yield from ((str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in ROOT.glob(pattern))
+    reasons = {"reason": 1}
+    stats = Stats(
+        bypasses=reasons, own_sizes=reasons, taken_out=reasons, unkept=reasons, programs_refused=reasons,
+        passes_repeated=reasons, programs_interpreted=reasons, not_captured=reasons, captures=1, verified=1,
+    )  # fmt: skip
+    yield "Stats as HTML", stats._repr_html_()
+
+
+def test_users_read_the_terms_of_the_field():
+    found = [f"{where}: {word[0]}" for where, text in _list_texts() for word in _BANNED.finditer(text)]
+    assert not found
+
+
+@pytest.mark.parametrize("text", ["nobody called for it", "compiled for their own sizes", "Not kept: busy"])
+def test_private_words_are_found(text):
+    assert _BANNED.search(text)
+
+
+def test_reasons_are_among_the_texts():
+    texts = {text for _, text in _list_texts()}
+    assert {"random numbers", "in-place effects", "the tensors saved for backward were replaced"} <= texts
