@@ -35,7 +35,9 @@ def select_entries(graph: Graph, template: TemplateStats, entries: Iterable[Entr
     try:
         wanted = {tuple(sorted(parts.items())) for parts in _parts(graph, template)}
     except ValueError as error:
-        raise click.ClickException(f"what is recorded of {template.name} cannot be read: {error}") from error
+        raise click.ClickException(
+            f"what is recorded of {template.name} cannot be read: {error}. Run the model again to record it anew"
+        ) from error
     names = {name for parts in wanted for name, _ in parts}
     for entry in entries:
         if tuple(sorted((name, digest) for name, digest in entry.ingredients if name in names)) in wanted:

@@ -14,7 +14,7 @@ def describe_family(family: KeptFamily) -> Part:
     pairs = [
         ("name", escape_controls(entry.name)),
         ("digest", shorten_id(entry.digest)),
-        ("slot", entry.backend),
+        ("id", family.id),
         ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
         ("last used", format_time(family.used)),
         ("size", format_bytes(family.size)),

@@ -89,7 +89,10 @@ class KeptEntry:
             (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]
             return decode(self.disk.content(artifact))
         except (Refusal, ValueError, OSError) as error:
-            raise click.ClickException(f"the {name} of {self.id} cannot be read: {error}") from error
+            raise click.ClickException(
+                f"the {name} of {self.id} cannot be read: {error}. 'fusioncache verify --remove' removes damaged "
+                "entries, and the next process makes them again"
+            ) from error
 
 
 def list_entries[T: KeptEntry](

@@ -110,6 +110,10 @@ def main() -> None:
                     one kind of input                       (ls --programs)
         family      programs that differ in lengths only    (ls --families)
         key         the text of all that a result depends on, in ingredients
+        entry       what the store has under a key: an executable, a
+                    program or a family; its objects are the files in it
+        guard       a condition that inputs must meet, so that a program
+                    of a family is used
 
     \b
     Examples:

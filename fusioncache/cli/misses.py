@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fusioncache.explain.change import Change
     from fusioncache.explain.miss import MissReason
 
-AGAIN = "It is not new: an earlier run had it, but the store did not have what was compiled now."
+AGAIN = "This template is not new: an earlier run had it, but its executables were not in the store."
 
 
 @dataclass(frozen=True, slots=True)

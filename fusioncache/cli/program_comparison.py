@@ -18,7 +18,7 @@ from fusioncache.cli.programs import (
     list_programs,
     select_traces,
 )
-from fusioncache.cli.terminal import Column, count_columns, format_table, remove_controls, shorten_id, wrap
+from fusioncache.cli.terminal import Column, count_columns, format_table, remove_controls, wrap
 from fusioncache.humanize import escape_controls
 from fusioncache.process.secrets import blur
 
@@ -168,10 +168,7 @@ def _write_sentence(found: Sequence[ProgramDifference]) -> str:
 
 
 def _title(a: KeptProgram, b: KeptProgram) -> str:
-    rows = [
-        (mark, shorten_id(one.entry.digest), one.entry.backend, one.name, one.inputs)
-        for mark, one in (("A", a), ("B", b))
-    ]
+    rows = [(mark, one.id, one.name, one.inputs) for mark, one in (("A", a), ("B", b))]
     width = count_columns()
     return "\n".join(wrap(escape_controls("  ".join(filter(None, row))), width, len("A  ")) for row in rows)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 100
 _INGREDIENT_COLUMNS = (Column("ingredient"), Column("lines", number=True), Column("digest"))
-_READ_COLUMNS = (Column("read"), Column("name", fold=True), Column("what it was", fold=True))
+_READ_COLUMNS = (Column("kind"), Column("name", fold=True), Column("value", fold=True))
 
 
 def describe_program(program: KeptProgram) -> Part:
@@ -37,7 +37,7 @@ def describe_program(program: KeptProgram) -> Part:
     pairs = [
         ("name", escape_controls(entry.name)),
         ("digest", shorten_id(entry.digest)),
-        ("slot", entry.backend),
+        ("id", program.id),
         ("inputs", escape_controls(program.inputs) or NONE),
         ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
         ("last used", format_time(program.used)),

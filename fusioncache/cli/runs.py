@@ -118,7 +118,7 @@ def _width() -> int:
 
 def _headline(run: Run) -> str:
     lasted = format_duration(max(run.updated - run.started, 0.0))
-    state = f"It ended after {lasted}." if run.ended else f"It goes on or was killed; {lasted} are on record."
+    state = f"It ended after {lasted}." if run.ended else f"It is still running, or was killed after {lasted}."
     return f"{format_run_label(run)}\n{state}"
 
 
@@ -132,7 +132,7 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     for name, seconds in stats.start_seconds.items():
         yield "started", f"one-time start of {name}: {format_duration(seconds)}"
-    before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} before" if stats.loads else ""
+    before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     if stats.generalizations or stats.general_hits or stats.own_sizes:
         yield "sizes", _format_sizes(stats)

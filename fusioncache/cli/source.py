@@ -43,7 +43,9 @@ def read_graph(template: TemplateStats) -> Graph:
     try:
         return read_exactly(dict(template.ingredients))
     except ValueError as error:
-        raise click.ClickException(f"what is recorded of {template.name} cannot be read: {error}") from error
+        raise click.ClickException(
+            f"what is recorded of {template.name} cannot be read: {error}. Run the model again to record it anew"
+        ) from error
 
 
 def _inline(template: TemplateStats) -> Graph:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from fusioncache.explain.change import NONE, shorten_values
+from fusioncache.explain.change import shorten_values
 from fusioncache.explain.difference import Texts
 from fusioncache.ir.ingredients import Comparison, kind_of
 from fusioncache.ir.key_text import read_values
@@ -27,6 +27,8 @@ _CLASSES = "classes"
 """The ingredient with lines for classes, and behind each lines for its attributes."""
 
 _LONGEST = 100
+_ABSENT = "absent"
+"""What stands for a value where there is none. Python has a value None."""
 _FUNCTION = re.compile(r"<(?:function|builtin) (\S+?)(?: .*|>)", re.DOTALL)
 _CLASS = re.compile(r"class ([^#\s]+).*", re.DOTALL)
 """The descriptions of functions and of classes, with their names."""
@@ -85,7 +87,7 @@ class ProgramDifference:
 
     @property
     def values(self) -> tuple[str, str]:
-        """Both descriptions, long ones from where they begin to differ, and ``none`` where there is none."""
+        """Both descriptions, long ones from where they begin to differ, and ``absent`` where there is none."""
         before, after = map(_write_value, (self.before, self.after))
         return shorten_values(before, after, _LONGEST)
 
@@ -219,7 +221,7 @@ def _compare_callables(before: str, after: str) -> str | None:
 def _write_value(text: str | None) -> str:
     """Writes a description for people: of a hash its beginning, and what was described before by the name it has."""
     if text is None:
-        return NONE
+        return _ABSENT
     known = _KNOWN.fullmatch(text)
     return f"the very `{known[1]}`" if known else blur(_HASH.sub(r"\1", text)) or "empty"
 

@@ -72,7 +72,7 @@ def test_show_says_what_a_family_is_made_of_and_what_has_to_stay_the_same():
     digest = keep()
     about, programs, guards, reads = get_output("show", digest[:8]).split("\n\n")
     assert [line.split(maxsplit=1) for line in about.splitlines()[:3]] == [
-        ["name", "Llama"], ["digest", digest], ["slot", "family"],
+        ["name", "Llama"], ["digest", digest], ["id", digest[:12]],
     ]  # fmt: skip
     assert programs == drop_first_break("""
 2 programs
@@ -91,7 +91,7 @@ def test_show_says_what_a_family_is_made_of_and_what_has_to_stay_the_same():
 def test_several_families_of_one_form():
     digest = keep("family", "family-2")
     assert "stands for 2 families" in get_error("show", digest[:8])
-    assert "\nslot       family-2\n" in get_output("show", f"{digest[:8]}-2")
+    assert f"\nid         {digest[:12]}-2\n" in get_output("show", f"{digest[:8]}-2")
 
 
 @pytest.mark.parametrize("outline", [b"x", encode_outline(PASSES, [{0: (2, 64)}])])

@@ -21,7 +21,9 @@ _SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusionc
 _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
 _NO_STORE = ("bench", "completion")
-"""Commands that look into no store."""
+"""Commands that look into no store. ``bench`` has a golden file for its help only: with good input it runs minutes."""
+_NO_JSON = _NO_STORE
+"""Commands without ``--json``."""
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +32,8 @@ def stage(tmp_path_factory) -> Iterator[Stage]:
         yield stage
 
 
-def _read(command: str, columns: int = _NARROW) -> str:
-    return (_FOLDER / f"{command}-{columns}.txt").read_text(encoding="utf-8")
+def _read(command: str, variant: int | str = _NARROW) -> str:
+    return (_FOLDER / f"{command}-{variant}.txt").read_text(encoding="utf-8")
 
 
 def _frame(text: str) -> list[str]:
@@ -39,15 +41,36 @@ def _frame(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("## ", "$ "))]
 
 
+def _check(stage: Stage, name: str, columns: int) -> None:
+    path = _FOLDER / f"{name}.txt"
+    golden = path.read_text(encoding="utf-8")
+    text = stage.render(golden, columns)
+    if os.environ.get("REWRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    else:
+        assert text == golden, "REWRITE_GOLDEN=1 writes the file anew"
+
+
 @pytest.mark.parametrize("columns", [_NARROW, _WIDE])
 @pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
 def test_the_command_prints_what_its_golden_file_has(stage, command, columns):
-    golden = _read(command, columns)
-    text = stage.render(golden, columns)
-    if os.environ.get("REWRITE_GOLDEN"):
-        (_FOLDER / f"{command}-{columns}.txt").write_text(text, encoding="utf-8")
-    else:
-        assert text == golden, "REWRITE_GOLDEN=1 writes the file anew"
+    _check(stage, f"{command}-{columns}", columns)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_JSON])
+def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
+    _check(stage, f"{command}-json", _NARROW)
+
+
+def test_show_prints_the_definition_that_its_golden_file_has(stage):
+    pytest.importorskip("nvfuser_direct")
+    _check(stage, "show-definition", _NARROW)
+
+
+def test_every_command_with_json_has_a_golden_file_for_it():
+    assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_JSON)
+    for path in _FOLDER.glob("*-json.txt"):
+        assert all(line.endswith(" --json") for line in _frame(path.read_text()) if line.startswith("$ ")), path
 
 
 @pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])

@@ -32,8 +32,8 @@ def served(tmp_path):
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert get_output("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
-    assert get_output("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
+    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.5 kB) to {url}; 0 were there already\n"
+    assert get_output("push", url) == f"pushed 0 entries and 0 objects (0 B) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
     assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
     save(store, 3)

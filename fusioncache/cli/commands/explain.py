@@ -59,7 +59,7 @@ def explain(
     """
     if a is None:
         if width is not None or everything:
-            raise click.UsageError("--width and --all are for two templates side by side: give the ID of one.")
+            raise click.UsageError("--width and --all are for two templates side by side: give the ID of a template.")
         record = RecordReader()
         print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
     elif run_id is not None:

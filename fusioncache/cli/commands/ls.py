@@ -78,7 +78,8 @@ def ls(
     Without a record of runs, as after a pull, it lists the executables of the store.
 
     A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
-    middle. Programs have 100 columns elsewhere; --wide leaves nothing out. IDs work in every command that takes one.
+    middle. Where the output is no terminal, the list of programs has 100 columns. --wide leaves nothing out. IDs work
+    in every command that takes one.
 
     \b
     Examples:

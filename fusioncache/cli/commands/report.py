@@ -64,10 +64,10 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
 
 
 def _may_write(path: Path, force: bool) -> None:
-    """Makes sure that no file of somebody else is lost.
+    """Makes sure that no file is lost that is no report.
 
     Raises:
-        click.ClickException: if there is a file that is no report, and nobody said to overwrite it.
+        click.ClickException: if there is such a file, and ``force`` is not set.
     """
     from fusioncache.report.contents import GENERATOR
 
@@ -77,7 +77,7 @@ def _may_write(path: Path, force: bool) -> None:
         with path.open(encoding="utf-8", errors="replace") as file:
             start = file.read(_LOOKED_AT)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be read ({error.strerror})") from error
+        raise click.ClickException(f"{path} cannot be read ({error.strerror}): give another path with -o") from error
     if start and f'content="{GENERATOR}"' not in start:
         raise click.ClickException(f"{path} is there and is no report: give another -o, or --force to overwrite it")
 
@@ -86,7 +86,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written ({error.strerror})") from error
+        raise click.ClickException(f"{path} cannot be written ({error.strerror}): give another path with -o") from error
     say(f"wrote {path}")
 
 

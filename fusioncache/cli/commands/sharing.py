@@ -13,7 +13,7 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.storage import open_store, report_store_errors
 from fusioncache.cli.terminal import say, show_progress
-from fusioncache.humanize import escape_controls, format_count
+from fusioncache.humanize import escape_controls, format_bytes, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store.remote import Remote
@@ -124,7 +124,7 @@ def _text(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
     counts = (
         f"{format_count(copied.entries, 'entry', 'entries')} and {format_count(copied.objects, 'object', 'objects')}"
     )
-    return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {where}; {copied.skipped} were there already"
+    return f"{did} {counts} ({format_bytes(copied.bytes)}) {side} {where}; {copied.skipped} were there already"
 
 
 def _say_refused(copied: CopyResult) -> None:

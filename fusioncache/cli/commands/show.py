@@ -150,7 +150,10 @@ def _print_executable(executable: KeptExecutable, wanted: Sequence[str], *, as_j
 def _refuse_parts(id_: str, kind: str, chosen: Sequence[str]) -> None:
     for name in chosen:
         an = "an" if kind == "executable" else "a"
-        raise click.UsageError(f"--{name} is about a template, and {id_} is {an} {kind}: leave one of them out.")
+        raise click.UsageError(
+            f"--{name} shows a part of a template, and {id_} is {an} {kind}: leave out --{name}, or give the ID of a "
+            "template, see 'fusioncache ls'."
+        )
 
 
 def _print_family(family: KeptFamily, *, reads: bool, as_json: bool) -> None:
