@@ -180,11 +180,13 @@ def _table(found: Sequence[ProgramDifference]) -> str:
 
 def _mark(found: Sequence[ProgramDifference]) -> str:
     """Writes each difference as the line that is only in A and the line that is only in B."""
+    from fusioncache.explain.program_difference import hide_graph_classes
+
     lines: list[str] = []
     for difference in found:
         data = difference.data()
         sides = {"-": data["before"], "+": data["after"]}
         head = " ".join(filter(None, (difference.where, difference.name)))
-        lines += [f"{mark} {head} {text}" for mark, text in sides.items() if text is not None]
+        lines += [hide_graph_classes(f"{mark} {head} {text}") for mark, text in sides.items() if text is not None]
     width = count_columns()
     return "\n".join(wrap(escape_controls(line), width) for line in lines)

@@ -22,8 +22,9 @@ from fusioncache.humanize import (
     format_time,
 )
 from fusioncache.record.observations import Lifetime
+from fusioncache.record.phases import PHASES
 from fusioncache.record.runs import Run, format_run_name
-from fusioncache.record.stats import Stats
+from fusioncache.record.stats import Stats, find_bypasses, find_not_given
 
 if TYPE_CHECKING:
     from fusioncache.cli.programs import KeptProgram
@@ -143,8 +144,11 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
-    if stats.bypasses and stats.regions:
-        yield "bypassed", _reasons(stats.bypasses, "left as Thunder made them")
+    if not_given := find_not_given(stats.bypasses):
+        what = "operation" if sum(not_given.values()) == 1 else "operations"
+        yield "Dynamo", _reasons(not_given, f"{what} not given to Thunder")
+    if stats.regions and (bypasses := find_bypasses(stats.bypasses)):
+        yield "bypassed", _reasons(bypasses, "left as Thunder made them")
     if stats.unkept:
         yield "not stored", _reasons(stats.unkept, "compiled by each process")
     if run.missing:
@@ -237,9 +241,9 @@ def format_graphs(run: Run) -> str:
 
 def _time(phases: Mapping[str, float]) -> str:
     longest = sorted(phases.items(), key=lambda item: -item[1])
-    parts = [f"{name.replace('_', ' ')} {format_duration(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
+    parts = [f"{PHASES[name].title} {format_duration(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
     rest = sum(seconds for _, seconds in longest[_MOST_PHASES:])
-    return ", ".join([*parts, *([f"the rest {format_duration(rest)}"] if rest else [])])
+    return ", ".join([*parts, *([f"other phases {format_duration(rest)}"] if rest else [])])
 
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:
@@ -279,8 +283,8 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("templates", str(stats.templates)),
         ("hits", str(stats.hits)),
         ("misses", str(stats.misses)),
-        ("bypasses", str(sum(stats.bypasses.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
+        *_reason_pairs("operations not given to Thunder", find_not_given(stats.bypasses), optional=True),
+        *_reason_pairs("bypasses", find_bypasses(stats.bypasses)),
         ("compiles", str(stats.compiles)),
         ("compile seconds", format_seconds(stats.compile_seconds)),
         *((f"one-time start of {name}", format_seconds(took)) for name, took in stats.start_seconds.items()),
@@ -291,30 +295,23 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("further sizes without a compile", str(stats.general_hits)),
         ("compile seconds of these", f"{format_seconds(stats.general_saved_seconds)} (an estimate)"),
         ("compiles for a frequent size", str(stats.reused_sizes)),
-        ("compiled for one size only", str(sum(stats.own_sizes.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),
-        ("executables not stored", str(sum(stats.unkept.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
-        *([("operations left out of programs", str(sum(stats.taken_out.values())))] if stats.taken_out else []),
-        *((f"  {escape_controls(what)}", str(count)) for what, count in sorted(stats.taken_out.items())),
+        *_reason_pairs("compiled for one size only", stats.own_sizes),
+        *_reason_pairs("executables not stored", stats.unkept),
+        *_reason_pairs("operations left out of programs", stats.taken_out, optional=True),
         ("programs loaded", str(stats.programs_loaded)),
         ("programs traced and stored", str(stats.programs_made)),
-        ("programs not stored or not used", str(sum(stats.programs_refused.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_refused.items())),
+        *_reason_pairs("programs not stored or not used", stats.programs_refused),
         ("programs replayed from another length", str(stats.programs_replayed)),
         ("programs filled in from other lengths", str(stats.programs_filled)),
-        ("programs whose passes were repeated", str(sum(stats.passes_repeated.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.passes_repeated.items())),
-        ("programs traced again at a length", str(sum(stats.programs_interpreted.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_interpreted.items())),
+        *_reason_pairs("programs whose passes were repeated", stats.passes_repeated),
+        *_reason_pairs("programs traced again at a length", stats.programs_interpreted),
         ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),
         *((f"  {escape_controls(part)}", format_seconds(took)) for part, took in stats.program_seconds.items()),
         ("tracing seconds of what was loaded", format_seconds(stats.loaded_program_seconds)),
         ("CUDA graphs captured", str(stats.captures)),
         ("CUDA graph replays", str(stats.graph_replays)),
         ("gradients copied from CUDA graphs", str(stats.gradients_copied)),
-        ("not captured in CUDA graphs", str(sum(stats.not_captured.values()))),
-        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.not_captured.items())),
+        *_reason_pairs("not captured in CUDA graphs", stats.not_captured),
         ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),
         ("verified", str(stats.verified)),
         ("verify compiles", str(stats.verify_compiles)),
@@ -326,10 +323,17 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
     click.echo(format_pairs(pairs))
 
 
+def _reason_pairs(title: str, counts: Mapping[str, int], *, optional: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields a count and its reasons; nothing if it is optional and 0."""
+    if counts or not optional:
+        yield title, str(sum(counts.values()))
+    yield from ((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(counts.items()))
+
+
 def _phase_pairs(run: Run) -> list[tuple[str, str]]:
     """Returns where the time went, if that was measured."""
     phases = run.phases.to_dict()
-    named = [(f"  {name.replace('_', ' ')}", format_seconds(seconds)) for name, seconds in phases.items()]
+    named = [(f"  {PHASES[name].title}", format_seconds(seconds)) for name, seconds in phases.items()]
     return [("seconds in all phases", format_seconds(sum(phases.values()))), *named] if phases else []
 
 

@@ -34,6 +34,7 @@ _CLASS = re.compile(r"class ([^#\s]+).*", re.DOTALL)
 """The descriptions of functions and of classes, with their names."""
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{16,56}\b")
 _HASHED = re.compile(rf"\bhash\b|{_HASH.pattern}")
+_GRAPH = re.compile(r"(?:torch\.fx\.graph_module\.)?GraphModule\.__new__\.<locals>\.GraphModuleImpl")
 _KNOWN = re.compile(r"@([\w.]+)")
 """The description of what was described before, under this name."""
 _IN_READS = {
@@ -165,6 +166,11 @@ def write_program_miss(model: str, difference: ProgramDifference, others: int = 
     return f"the program of {model} was traced again: {difference.sentence}{more}"
 
 
+def hide_graph_classes(text: str) -> str:
+    """Returns a text in which the classes of Dynamo's graphs, which torch makes, are called what they are."""
+    return _GRAPH.sub("<Dynamo graph>", text)
+
+
 def find_source_line(source: str, name: str) -> str | None:
     """Returns the line of a user's source, out of the comments of a trace, that says the last word of a name.
 
@@ -181,7 +187,7 @@ def find_source_line(source: str, name: str) -> str | None:
 
 
 def _name_read(kind: str, name: str) -> str:
-    return _IN_READS.get(kind, "`{}`").format(name.replace(":", "."))
+    return _IN_READS.get(kind, "`{}`").format(hide_graph_classes(name.replace(":", ".")))
 
 
 def _compare_ingredient(name: str, before: str | None, after: str | None) -> Iterator[ProgramDifference]:
@@ -193,7 +199,7 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
     differing = [line for line in dict.fromkeys([*x, *y]) if x.get(line) != y.get(line)]
     for line in _leave_out_owners(differing, x.keys() & y.keys()) if name == _CLASSES else differing:
         what = _name_read("attribute", line) if name == _CLASSES and ":" in line else kind.phrase.format(line) or line
-        yield ProgramDifference(name, line, what, x.get(line), y.get(line))
+        yield ProgramDifference(name, line, hide_graph_classes(what), x.get(line), y.get(line))
 
 
 def _leave_out_owners(lines: Sequence[str], common: Set[str]) -> list[str]:
@@ -223,7 +229,7 @@ def _write_value(text: str | None) -> str:
     if text is None:
         return _ABSENT
     known = _KNOWN.fullmatch(text)
-    return f"the very `{known[1]}`" if known else blur(_HASH.sub(r"\1", text)) or "empty"
+    return f"the very `{known[1]}`" if known else hide_graph_classes(blur(_HASH.sub(r"\1", text))) or "empty"
 
 
 def _rank(name: str) -> int:

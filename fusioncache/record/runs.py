@@ -90,8 +90,13 @@ def find_script(command: str) -> str:
     return (path.parent.name if path.name == "__main__.py" else path.name) or "python"
 
 
+def find_whole_models(models: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of models, each once: with ``thunderfx`` a model has many parts, as ``GPT (part 1 of 11)``."""
+    return tuple(dict.fromkeys(model.partition(" (")[0] for model in models))
+
+
 def _format_models(models: Sequence[str]) -> str:
-    whole = list(dict.fromkeys(model.partition(" (")[0] for model in models))  # with thunderfx a model has many parts
+    whole = find_whole_models(models)
     first = ", ".join(whole[:_MOST_MODELS])
     return first if len(whole) <= _MOST_MODELS else f"{first} and {len(whole) - _MOST_MODELS} more"
 

@@ -154,6 +154,21 @@ class Stats:
         return html_table((), rows)
 
 
+NOT_GIVEN = "not given to Thunder: "
+"""How the reasons in ``Stats.bypasses`` begin that are about operations, of which Thunder makes no region."""
+
+
+def find_not_given(bypasses: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns why operations of Dynamo's graphs were not given to Thunder, and how many each time."""
+    found = (reason for reason in bypasses if reason.startswith(NOT_GIVEN))
+    return {reason.removeprefix(NOT_GIVEN): bypasses[reason] for reason in found}
+
+
+def find_bypasses(bypasses: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns those of the reasons that are about regions, and sums of residual streams."""
+    return {reason: count for reason, count in bypasses.items() if not reason.startswith(NOT_GIVEN)}
+
+
 def _list_reasons(what: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Returns a row for each reason. Its own prefix, which says the same, is left out."""
     return [(f"{what}: {reason.removeprefix(f'{what}: ')}", str(count)) for reason, count in sorted(counts.items())]

@@ -11,7 +11,7 @@ from fusioncache.ir.ingredients import GRAPH
 from fusioncache.record.observations import ChoiceRecord, RegionRecord
 from fusioncache.record.placements import PlacementRecord
 from fusioncache.record.reader import RecordReader
-from fusioncache.record.runs import Run
+from fusioncache.record.runs import Run, find_whole_models
 from fusioncache.record.stats import TemplateStats
 from fusioncache.template.text import read_inputs
 
@@ -80,6 +80,11 @@ class Contents:
         return self.run.models or tuple(
             dict.fromkeys(region.record.model for region in self.regions if region.record.model)
         )
+
+    @property
+    def whole_models(self) -> tuple[str, ...]:
+        """The same without their parts."""
+        return find_whole_models(self.models)
 
     @property
     def environment(self) -> dict[str, tuple[str, ...]]:

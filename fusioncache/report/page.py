@@ -16,6 +16,8 @@ from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 from fusioncache.humanize import describe_savings, escape_controls, format_arities, format_bytes, format_duration
 from fusioncache.record.observations import Line, Phases
+from fusioncache.record.phases import PHASES, add_up_owners
+from fusioncache.record.stats import find_bypasses, find_not_given
 from fusioncache.report.collectives import place_traces
 from fusioncache.report.contents import GENERATOR, Contents, ReportTemplate
 from fusioncache.report.grid import make_grids
@@ -39,6 +41,9 @@ def render_report(contents: Contents) -> str:
             families=find_families(contents.templates),
             placed=place_traces(contents.placements),
             slices=cut_slices(contents.run.phases),
+            owners=add_up_owners(contents.run.phases.to_dict()),
+            not_given=find_not_given(contents.run.stats.bypasses),
+            bypasses=find_bypasses(contents.run.stats.bypasses),
             style=Markup(style),
             style_hash=_hash(style),
             script=Markup(script),
@@ -113,31 +118,13 @@ def _graph(template: ReportTemplate) -> Markup | None:
     return Markup("\n".join(map(escape_controls, lines)))  # it is escaped; control characters are left
 
 
-_ABOUT = {
-    "tracing": "Thunder runs the model's Python and writes the first trace",
-    "fusing": "Thunder transforms the traces up to the fused ones",
-    "planning": "residual streams are planned and the traces rewritten for it",
-    "canonicalizing": "regions become templates, keys and calls",
-    "recording": "this record is written",
-    "compiling": "the backend lowers and compiles, first execution of each executable included",
-    "loading": "executables come from the store",
-    "first_execution": "each template is called for the first time for each layout",
-    "loading_programs": "programs come from the store, in place of all up to the templates' calls",
-    "dynamo": "Dynamo makes graphs and guards of the model's Python",
-    "splitting": "Thunder cuts these graphs where it lacks an operation",
-    "other_compilers": "TorchInductor compiles what does not go to Thunder",
-    "other": "what else there is in the calls in which Dynamo compiles",
-    "keeping_programs": "what Thunder reads is recorded, and its programs are written into the store",
-    "starting": "compilers are started, once in a process",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Slice:
     """One phase.
 
     Attributes:
         name: in words.
+        owner: whose code runs in it.
         about: what happens in it.
         seconds: that it took.
         start: share of all seconds that came before it.
@@ -146,6 +133,7 @@ class Slice:
     """
 
     name: str
+    owner: str
     about: str
     seconds: float
     start: float
@@ -160,7 +148,8 @@ def cut_slices(phases: Phases) -> tuple[Slice, ...]:
     found, before = [], 0.0
     for name, seconds in known.items():
         start, share = (before / total, seconds / total) if total else (0.0, 0.0)
-        colour = list(_ABOUT).index(name)
-        found.append(Slice(name.replace("_", " "), _ABOUT[name], seconds, start, share, colour))
+        phase = PHASES[name]
+        colour = list(PHASES).index(name)
+        found.append(Slice(phase.title, phase.owner, phase.about, seconds, start, share, colour))
         before += seconds
     return tuple(found)

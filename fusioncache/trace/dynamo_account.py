@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
+from fusioncache.record.stats import NOT_GIVEN
 from fusioncache.store import Store
 from fusioncache.trace.split_memory import split_memory_of_process
 
 logger = logging.getLogger("fusioncache")
 
 _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
+_SEE, _LINE_BREAK = ", see exception field", "\n"
 _WHY = 120
 """Characters of a splitter's reason that are kept."""
 
@@ -148,12 +150,19 @@ def _account(transforms: Iterator[Any], info: Any, seconds: float, inductor: flo
         if inductor:
             transform.note_seconds("other_compilers", inductor)
         for reason in info.split_reasons or ():
-            transform.report_left(write_reason(reason.info or reason.reason_type.name))
+            transform.report_left(write_reason(reason.info or reason.reason_type.name, reason.exception))
 
 
-def write_reason(text: str) -> str:
-    """Returns why an operation does not go to Thunder, without the name that it has in one graph."""
+def write_reason(text: str, exception: str | None = None) -> str:
+    """Returns why an operation is not given to Thunder, without the name that it has in one graph.
+
+    Args:
+        text: what Thunder says of it.
+        exception: what Thunder raised for it, to which the text refers.
+    """
+    if exception:
+        text = f"{text.removesuffix(_SEE)} raises: {exception.partition(_LINE_BREAK)[0]}"
     found = _TARGET.search(text)
     if found is None:
-        return f"not given to Thunder: {text[:_WHY]}"
-    return f"not given to Thunder: {found[1] or found[2]} {found[3][:_WHY]}".rstrip(".")
+        return f"{NOT_GIVEN}{text[:_WHY]}"
+    return f"{NOT_GIVEN}{found[1] or found[2]} {found[3][:_WHY]}".rstrip(".")

@@ -12,6 +12,7 @@ from fusioncache.program.kept_passes import encode_outline
 from fusioncache.program.reads import Read, encode_reads
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.record.stats import NOT_GIVEN
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.tracing.lengths.expressions import Number
@@ -55,10 +56,15 @@ def _count(ledger: Ledger) -> Ledger:
         ledger.history.add_regions([_make_region(number, template.key.digest, arities) for number in (0, 31)])
     for number in range(1, 60, 2):
         ledger.count_region(_NARROW, (number,), hit=True)
+    for phase, seconds in (("dynamo", 2.25), ("splitting", 2.5), ("other_compilers", 4.75), ("other", 4.5)):
+        ledger.history.add_seconds(phase, seconds)
+    ledger.count_bypass(f"{NOT_GIVEN}{_REASON}", region=False)
+    ledger.count_bypass(f"{NOT_GIVEN}addmm only has an automatic torch fallback in thunder", region=False)
     ledger.count_bypass(_REASON)
     ledger.count_own_sizes(_REASON)
     ledger.count_program_refused(f"{_MODEL} has {_REASON}")
-    ledger.count_program_loaded(_MODEL, 0.5, 38.5)
+    for part in range(1, 12):
+        ledger.count_program_loaded(f"{_MODEL} (part {part} of 11)", 0.5, 38.5)
     ledger.graphs.count_not_captured(_REASON)
     return ledger
 

@@ -52,7 +52,7 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     assert job.returncode == -signal.SIGKILL
     assert get_output("stats", "-v") == while_it_runs
     assert ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]
-    assert "\nIt goes on or was killed; " in get_output("stats")
+    assert "\nIt is still running, or was killed after " in get_output("stats")
     run, first = RecordReader().runs()
     assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
     assert len(RecordReader().compiles(run.id)) == before.compiles

@@ -166,7 +166,7 @@ def test_what_loading_whole_programs_took_out(monkeypatch):
     save_ledger(monkeypatch, ledger)
     page = Page(read_newest())
     time = page.section("time")
-    assert 'loading programs</th><td class="n">375 ms' in time and 'keeping programs</th><td class="n">4 s' in time
+    assert 'loading programs</th><td class="n">375 ms' in time and 'storing programs</th><td class="n">4 s' in time
     assert "1 program was loaded from the store" in time and '<td class="n">37.5 s</td>' in time
     assert "Of loading: key 250 ms, reads 125 ms." in time
     assert '1 program was <a href="#loaded">loaded from the store</a>' in page.section("summary")

@@ -94,6 +94,11 @@ def test_a_reason_does_not_name_what_differs_from_graph_to_graph(text, reason):
     assert write_reason(text) == f"not given to Thunder: {reason}"
 
 
+def test_a_reason_that_points_to_an_exception_has_what_that_says():
+    text = "Failed while running meta for node with name: view_3 and target: view, see exception field"
+    assert write_reason(text, "shape is invalid\nmore") == "not given to Thunder: view raises: shape is invalid"
+
+
 def test_whatever_fails_in_the_account_the_model_runs(monkeypatch):
     monkeypatch.setattr(dynamo_account, "write_reason", lambda text: 1 / 0)
     compiled, transform = compile_behind_dynamo(Net())

@@ -14,6 +14,7 @@ from typing import Any
 from fusioncache.backends.symbols import result_names
 from fusioncache.record.observations import Line
 from fusioncache.trace.graph_names import graph_names_of_process
+from fusioncache.trace.provenance.graph_lines import find_graph_lines, is_generated
 
 Module = tuple[str, ...]
 """The path of a module, such as ``("transformer", "h", "3")``."""
@@ -52,7 +53,7 @@ def current_compilation() -> Compilation:
     return Compilation(
         model=_model_name(data.fn),
         parameters=_parameters((stats.last_prologue_traces or ())[:1]),
-        lines=_lines(stats.last_traces or ()),
+        lines=_lines(stats.last_traces or (), find_graph_lines(data.fn, is_library)),
         fuses=any(map(_makes_regions, data.executors_list)),
         tracing=(stopped - started) / 1e9 if timed else None,
         fusing=(time.perf_counter_ns() - stopped) / 1e9 if timed else None,
@@ -112,31 +113,38 @@ def _module_of(parameter: str) -> Module:
     return path if path[-1].isdigit() else path[:-1]
 
 
-def _lines(traces: Sequence[Any]) -> dict[str, Line]:
-    """Returns the line of each value. A value that a pass renamed has its line in the trace that the pass made."""
+def _lines(traces: Sequence[Any], of_graph: Mapping[int, Line]) -> dict[str, Line]:
+    """Returns the line of each value. A value that a pass renamed has its line in the trace that the pass made.
+
+    Args:
+        traces: of the forward pass, in the order of the passes.
+        of_graph: the user's lines for those of a graph's own code.
+    """
     lines: dict[str, Line] = {}
     seen: set[int] = set()
     for trace in traces:
         for symbol in trace.bound_symbols:
             if id(symbol) not in seen:
                 seen.add(id(symbol))
-                for name, line in _lines_in(symbol, None):
+                for name, line in _lines_in(symbol, None, of_graph):
                     lines.setdefault(name, line)  # a call may return what it was given
     return lines
 
 
-def _lines_in(symbol: Any, outer: Line | None) -> Iterator[tuple[str, Line]]:
+def _lines_in(symbol: Any, outer: Line | None, of_graph: Mapping[int, Line]) -> Iterator[tuple[str, Line]]:
     """Yields the lines of the values that a bound symbol defines. A symbol in it without a line has the outer one's."""
-    line = _line_of(symbol) or outer
+    line = _line_of(symbol, of_graph) or outer
     for inner in symbol.subsymbols:
-        yield from _lines_in(inner, line)
+        yield from _lines_in(inner, line, of_graph)
     if line is not None:
         for name in result_names(symbol):
             yield name, line
 
 
-def _line_of(symbol: Any) -> Line | None:
+def _line_of(symbol: Any, of_graph: Mapping[int, Line]) -> Line | None:
     file, number = symbol.source_filename, getattr(symbol.source_positions, "lineno", None)
+    if isinstance(file, str) and is_generated(file):
+        return of_graph.get(number) if isinstance(number, int) else None
     return Line(file, number, is_library(file)) if isinstance(file, str) and isinstance(number, int) else None
 
 
