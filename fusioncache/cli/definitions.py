@@ -48,11 +48,12 @@ def _find_line(file: Path, names: Sequence[str]) -> str | None:
         source = file.read_text(encoding="utf-8")
         number = _find_number(ast.parse(source), names)
         if number is not None:
-            return f"{_shorten(file)}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
+            return f"{shorten_file(file)}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
     return None
 
 
-def _shorten(file: Path) -> Path:
+def shorten_file(file: Path) -> Path:
+    """Returns the path of a file; of one of an installed package what begins with the package's name."""
     installed = next((folder for folder in file.parents if folder.name in _INSTALLED), None)
     return file.relative_to(installed) if installed else file
 

@@ -6,10 +6,12 @@ import linecache
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 
+from fusioncache.cli.definitions import shorten_file
 from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.explain.relatives import Varying, find_relatives
@@ -146,7 +148,12 @@ def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
 def _source(line: Line) -> str:
     """Returns a line of source: where it is, and what it says if it is still there."""
     text = hide_line(linecache.getline(line.file, line.number).strip())
-    return f"{line}  {text}" if text else str(line)
+    return f"{format_line(line)}  {text}" if text else format_line(line)
+
+
+def format_line(line: Line) -> str:
+    """Returns where a line is. The path of an installed package begins with the package's name."""
+    return f"{shorten_file(Path(line.file))}:{line.number}"
 
 
 def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:

@@ -26,7 +26,7 @@ _ARGUMENTS = "arguments"
 _PLACE = re.compile(r"(args|kwargs)\.([^.]+)")
 _TENSOR = re.compile(
     r"[\w.#]+ torch\.(\w+) \(([\d, ]*)\) \([\d, ]*\) ([a-z]+(?::\d+)?)"
-    r"(?: requires_grad)?(?: computed)?(?: attributes \{[^{}]*\})?"
+    r"(?: requires_grad)?(?: computed)?(?: attributes \{(?:[^{}]|\{[^{}]*\})*(?:\}|$))?"
 )
 _LOOKED_AT = 1000
 """Characters of an input's description in which tensors are looked for."""

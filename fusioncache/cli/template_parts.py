@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from fusioncache.cli.kept_executables import KeptExecutable
+from fusioncache.cli.lookup import format_line
 from fusioncache.cli.terminal import (
     ID_DIGITS,
     Column,
@@ -184,7 +185,7 @@ def _row(region: RegionRecord) -> tuple[str, ...]:
         " / ".join(map(str, region.arities)),
         region.plan,
         region.source.module,
-        str(line) if line else None,
+        format_line(line) if line else None,
     )
     return tuple(escape_controls(cell) if cell else "-" for cell in cells)
 

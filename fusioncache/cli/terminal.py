@@ -122,14 +122,16 @@ def format_table(
     return "\n".join([click.style(head, bold=True), *lines])
 
 
-_PAIR = (Column("", fold=True), Column("", fold=True))
+_PAIR = (Column(""), Column("", fold=True))
 
 
 def format_pairs(pairs: Sequence[tuple[str, str]]) -> str:
-    """Returns names and values, the values aligned, in the width of the terminal."""
+    """Returns names and values, the values aligned, in the width of the terminal. Names have half of it at most."""
     width = count_columns()
-    columns, rows = (_PAIR, pairs) if width is None else _fit(_PAIR, pairs, width)
-    return "\n".join(_lines(columns, rows, width))
+    if width is None:
+        return "\n".join(_lines(_PAIR, pairs, None))
+    folded = [(_fold(name, width // 2), value) for name, value in pairs]
+    return "\n".join(_lines(*_fit(_PAIR, folded, width), width))
 
 
 def shorten(text: str, width: int, end: int = _END) -> str:
@@ -215,8 +217,12 @@ def _longest_word(text: str) -> int:
 
 
 def _shrink(column: Column, cell: str, width: int) -> str:
-    if not column.fold:
-        return shorten(cell, width, column.end)
+    if column.fold:
+        return _fold(cell, width)
+    return shorten(cell, width, column.end) if column.cut else cell
+
+
+def _fold(cell: str, width: int) -> str:
     return "\n".join(fold_text(cell, width, _hang(cell) if cell.startswith(" ") else 0))
 
 
