@@ -42,7 +42,7 @@ from fusioncache.trace.write_order import keeps_order, writes_in_place
 logger = logging.getLogger("fusioncache")
 
 _MOST_LAYOUTS = 1024
-_ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncache.FusionCache()]"
+ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncache.FusionCache()]"
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -115,7 +115,7 @@ class FusionCacheExecutor(FusionExecutor):
             else:
                 fused.bound_symbols.extend(group)
         if counter and not has_transform():
-            warn_once(_ALONE)
+            warn_once(ALONE)
         # What is computed again behind a write would be computed of what was written.
         fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000

@@ -42,8 +42,9 @@ def register() -> Executor:
 def executors(*, attention: Attention = "thunder") -> list[Executor]:
     """Returns the executors for ``thunder.jit(..., executors=...)``.
 
-    Where nvFuser works these are Thunder's own, with nvFuser making the regions; elsewhere fusioncache's executor makes
-    them.
+    Where nvFuser works these are Thunder's own, with nvFuser making the regions, and one that makes none; elsewhere
+    fusioncache's executor makes them. Either way a function without the ``FusionCache`` transform is warned of once:
+    its regions are not shared.
 
     Args:
         attention: who computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
@@ -62,8 +63,12 @@ def executors(*, attention: Attention = "thunder") -> list[Executor]:
         from fusioncache.attention.executor import cudnn_attention
 
         others.insert(0, cudnn_attention())
-    if explain_untried() or problem("nvfuser", "cuda") is None:
+    if explain_untried():
         return others
+    if problem("nvfuser", "cuda") is None:
+        from fusioncache.trace.unshared import unshared_check
+
+        return [*others, unshared_check()]
     own = get_executor(NAME) or register()
     return [*(executor for executor in others if executor.name != "nvfuser"), own]
 

@@ -10,7 +10,7 @@ from store_contents import collect_warnings
 import fusioncache
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
-from fusioncache.trace import executors
+from fusioncache.trace import executor, executors, unshared
 from fusioncache.trace.provenance.compilation import Compilation
 
 X = torch.linspace(-1, 1, 6)
@@ -109,3 +109,38 @@ def test_with_the_transform_or_without_a_region_that_is_not_said(monkeypatch):
         compiled(model, fusioncache.Cache(store=False, record=False), fusioncache.executors())(X)
         thunder.jit(lambda x: x @ x, executors=fusioncache.executors())(X)
     assert messages == []
+
+
+def as_with_nvfuser(monkeypatch):
+    """Our executor stands for nvFuser, and says nothing itself. Returns the executors, and what is said."""
+    said = []
+    monkeypatch.setattr(executors, "problem", lambda *names: None)
+    *others, check = fusioncache.executors()
+    assert fusioncache.executors()[-1] is check  # the same object each time, so that lists of executors stay equal
+    monkeypatch.setattr(unshared, "warn_once", said.append)
+    monkeypatch.setattr(executor, "warn_once", lambda text: None)
+    return [
+        *(each for each in others if each.name != "nvfuser"),
+        thunder.extend.get_executor("fusioncache"),
+        check,
+    ], said
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_where_nvfuser_makes_the_regions_a_missing_transform_is_said_as_well(monkeypatch):
+    given, said = as_with_nvfuser(monkeypatch)
+    compiled(model, fusioncache.Cache(store=False, record=False), given)(X)
+    thunder.jit(lambda x: x @ x, executors=given)(X)
+    assert not said
+    assert torch.equal(thunder.jit(model, executors=given)(X), model(X))
+    assert said == [executor.ALONE]
+
+
+def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
+    given, _ = as_with_nvfuser(monkeypatch)
+    for made, loaded in ((1, 0), (0, 1)):
+        cache = fusioncache.Cache(store=tmp_path, record=False)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager")
+        thunder.jit(model, executors=given, transforms=[transform])(X)
+        stats = transform.stats()
+        assert (stats.programs_made, stats.programs_loaded, dict(stats.programs_refused)) == (made, loaded, {})
