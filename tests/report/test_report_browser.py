@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from changed_layer import save_changed_llama
+from long_names import record_long_runs
 from report_records import read_newest, save_hostile_run
 
 from fusioncache.report.page import render_report
@@ -170,6 +171,18 @@ def test_nothing_reaches_over_the_side(visit, file, width):
     page.hover(_ODD)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.querySelector('.map').scrollWidth > 100")
+
+
+@pytest.mark.parametrize("width", [_NARROW, 1280])
+def test_long_names_and_a_long_account_fit(visit, tmp_path, monkeypatch, width):
+    record_long_runs(monkeypatch)
+    path = tmp_path / "long.html"
+    path.write_text(render_report(read_newest()), encoding="utf-8")
+    page = visit(path, width)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    assert page.evaluate(_OVER_THE_BUTTON) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("h1").inner_text().count("Multimodal") == 1 and page.locator("#not-given").is_visible()
 
 
 _FAINTEST = """() => {
