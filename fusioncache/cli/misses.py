@@ -12,7 +12,7 @@ import click
 from fusioncache.cli.executables import find_reasons_not_kept
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
-from fusioncache.cli.runs import format_programs
+from fusioncache.cli.runs import list_programs
 from fusioncache.cli.terminal import ID_DIGITS, count_columns, say, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
@@ -90,7 +90,7 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
         loaded, others = ([template.digest for template in some] for some in (found.loaded, found.others))
         print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others, "programs": _count(run)})
         return
-    programs = format_programs(run)
+    programs = "; ".join(list_programs(run))
     of_programs = [wrap(f"programs: {escape_controls(programs)}", count_columns())] if programs else []
     paragraphs = [_write_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
     if found.misses or found.loaded or found.others:

@@ -136,11 +136,9 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     if stats.generalizations or stats.general_hits or stats.own_sizes:
-        yield "sizes", _format_sizes(stats)
-    if programs := format_programs(run):
-        yield "programs", programs
-    if graphs := format_graphs(run):
-        yield "CUDA graphs", graphs
+        yield from _label("sizes", _list_sizes(stats))
+    yield from _label("programs", list_programs(run))
+    yield from _label("CUDA graphs", _list_graphs(stats))
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
@@ -191,7 +189,12 @@ def _format_saved(stats: Stats) -> str:
     return f"about {format_duration(stats.saved_seconds)}" if stats.saved_seconds else "nothing"
 
 
-def _format_sizes(stats: Stats) -> str:
+def _label(label: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields a line for each part, the first one with the label."""
+    yield from ((label if number == 0 else "", part) for number, part in enumerate(parts))
+
+
+def _list_sizes(stats: Stats) -> list[str]:
     """Returns what became of regions that differ only in sizes."""
     parts = []
     if stats.generalizations:
@@ -203,11 +206,11 @@ def _format_sizes(stats: Stats) -> str:
         parts.append(f"{stats.reused_sizes} at frequent sizes, compiled for that size")
     if stats.own_sizes:
         parts.append(_reasons(stats.own_sizes, "compiled for one size only"))
-    return "; ".join(parts)
+    return parts
 
 
-def format_programs(run: Run) -> str:
-    """Returns what became of a run's programs, which Thunder derives; empty if there were none."""
+def list_programs(run: Run) -> list[str]:
+    """Returns what became of a run's programs, which Thunder makes of models; nothing if there were none."""
     stats, parts = run.stats, []
     if stats.programs_loaded:
         took = run.phases.loading_programs
@@ -221,22 +224,22 @@ def format_programs(run: Run) -> str:
     if stats.programs_filled:
         parts.append(f"{stats.programs_filled} filled in from programs of other lengths")
     if stats.passes_repeated:
-        parts.append(_reasons(stats.passes_repeated, "whose passes Thunder repeated at another length"))
+        parts.append(_reasons(stats.passes_repeated, "replayed with Thunder's passes repeated"))
     if stats.programs_interpreted:
         parts.append(_reasons(stats.programs_interpreted, "traced again at another length"))
     if stats.programs_refused:
         parts.append(_reasons(stats.programs_refused, "traced and not stored, or found in the store and not used"))
-    return "; ".join(parts)
+    return parts
 
 
-def format_graphs(run: Run) -> str:
-    """Returns what became of a run's programs as CUDA graphs; empty if none were asked for."""
-    stats, parts = run.stats, []
+def _list_graphs(stats: Stats) -> list[str]:
+    """Returns what became of a run's programs as CUDA graphs; nothing if none were asked for."""
+    parts = []
     if stats.captures:
         parts.append(f"{stats.captures} captured, replayed {format_count(stats.graph_replays, 'time', 'times')}")
     if stats.not_captured:
         parts.append(_reasons(stats.not_captured, "not captured or not replayed"))
-    return "; ".join(parts)
+    return parts
 
 
 def _time(phases: Mapping[str, float]) -> str:
