@@ -83,9 +83,11 @@ def fold_text(text: str, width: int, indent: int = 0, *, keep_paths: bool = Fals
 
 
 def _wrap(text: str, width: int, indent: int, *, break_words: bool) -> list[str]:
+    start = len(text) - len(text.lstrip(" "))
     return textwrap.wrap(
-        text,
-        max(width, indent + 1),
+        text[start:],
+        max(width, start + 1, indent + 1),
+        initial_indent=" " * start,
         subsequent_indent=" " * indent,
         break_long_words=break_words,
         break_on_hyphens=False,

@@ -31,6 +31,8 @@ _COLUMNS = (Column("differs", fold=True), Column("A", fold=True), Column("B", fo
 _DEFINED = ("classes", "global", "attribute", "function", "class")
 """The ingredient and the kinds of reads whose names begin with a module's."""
 _SAME = "They do not differ."
+_HANG = 8
+"""By how much lines of a trace are indented that go on."""
 
 
 def explain_program(program: KeptProgram, other: KeptProgram | None, directory: Path | None, *, as_json: bool) -> None:
@@ -80,11 +82,15 @@ def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
         return
     blocks = [_title(a, b)]
     blocks += [f"{name}\n{_mark(found)}" for name, found in (("key", keys), ("reads", reads)) if found]
-    blocks += [f"{name}\n{remove_controls('\n'.join(diff))}" for name, diff in traces.items()]
+    blocks += ["\n".join([name, *map(_wrap_source, diff)]) for name, diff in traces.items()]
     if a.entry.id == b.entry.id:
         click.echo(_format_same(a))
     else:
         click.echo("\n\n".join(blocks if len(blocks) > 1 else [*blocks, _SAME]))
+
+
+def _wrap_source(line: str) -> str:
+    return wrap(remove_controls(line), count_columns(), _HANG)
 
 
 def _format_same(program: KeptProgram) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from commands import save_other
-from kept_programs import OWN_SILU, SILU, SavedProgram
+from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
 from recorded_templates import make_cast_template, make_chain_template, save_ledger
 
 from fusioncache.ir import Graph
@@ -34,6 +34,7 @@ _READS = (
     ("attribute", SILU, OWN_SILU),
     ("global", f"{_SCRIPT[:-3]}.{_MODEL}.A_CONSTANT", f"'{'the value of a constant that is a text, and long; ' * 4}'"),
 )
+_FORWARD = FORWARD.replace("(x, w, None)", f"({', '.join(_INPUTS)})")
 _REASON = (
     "a custom operator of the model's own, finetune::scaled_dot_product_attention_with_rotary_embedding, has no "
     "translation"
@@ -80,7 +81,8 @@ def fill_long_store(store: Store) -> dict[str, str]:
     """Saves programs, families and executables with long names. Returns the IDs of some."""
     key = {"arguments": _ARGUMENTS}
     first = SavedProgram({**key, "model": _describe_model(1)}, _READS, name=_MODEL)
-    second = SavedProgram({**key, "model": _describe_model(2)}, _READS[:1], name=f"{_MODEL} (part 12 of 34)")
+    name = f"{_MODEL} (part 12 of 34)"
+    second = SavedProgram({**key, "model": _describe_model(2)}, _READS[:1], _FORWARD, name=name)
     words = {
         "PROGRAM": first.save(store)[:12],
         "CHANGED": second.save(store)[:12],
