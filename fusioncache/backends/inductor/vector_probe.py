@@ -63,7 +63,7 @@ def keep_proof(instruction_set: Any, code: str) -> None:
         proof.parent.mkdir(parents=True, exist_ok=True)
         proof.touch()
     except Exception as error:  # whatever it is, a later process tries
-        logger.info("whether the CPU has %s is not kept", instruction_set, exc_info=error)
+        logger.info("whether the CPU has %s is not stored", instruction_set, exc_info=error)
 
 
 def forget_probes() -> None:
@@ -78,6 +78,7 @@ def forget_probes() -> None:
 
 
 def build_and_load(instruction_set: Any, code: str) -> bool:
+    """True if a library with these instructions can be built and loaded into this process."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
 
     with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
