@@ -35,7 +35,7 @@ class DynamoClock:
         started: when it began with the frame; None while it is at none.
         elsewhere: seconds since then in which it waited for Thunder's backend.
         transforms: those of ours that parts of the frame's graph were compiled with.
-        caller: the transform of the model that is called.
+        caller: the account of the transform of the model that is called.
         known: the seconds of all its phases before Dynamo began in that call; None if it did not.
     """
 
@@ -56,7 +56,7 @@ class DynamoClock:
         started, self.started = self.started, None
         if started is not None:
             for transform in self.transforms:
-                transform.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
+                transform.step_account.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
 
 
 _clock_of_process = cache(DynamoClock)
@@ -82,14 +82,15 @@ def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         clock = dynamo_clock_of_process()
-        ours = [each for each in self._backend.thunder_options.get("transforms", ()) if hasattr(each, "sum_seconds")]
-        if clock.caller is not None or len(ours) != 1:
+        given = self._backend.thunder_options.get("transforms", ())
+        accounts = [each.step_account for each in given if hasattr(each, "step_account")]
+        if clock.caller is not None or len(accounts) != 1:
             return self._func(*args, **kwargs)
-        clock.caller, clock.known, start = ours[0], None, time.perf_counter()
+        clock.caller, clock.known, start = accounts[0], None, time.perf_counter()
         try:
             return self._func(*args, **kwargs)
         finally:
-            caller, known, clock.caller, clock.known = ours[0], clock.known, None, None
+            caller, known, clock.caller, clock.known = accounts[0], clock.known, None, None
             if known is not None:
                 spent = time.perf_counter() - start - (caller.sum_seconds() - known)
                 caller.note_seconds("other", max(spent, 0.0))
@@ -136,7 +137,7 @@ def _list_transforms(info: Any) -> Iterator[Any]:
     found = {}
     for function in info.thunder_compiled_fns or ():
         for each in function._lc_cd.transforms or ():
-            if hasattr(each, "note_seconds"):
+            if hasattr(each, "step_account"):
                 found[id(each)] = each
     yield from found.values()
 
@@ -146,9 +147,9 @@ def _account(transforms: Iterator[Any], info: Any, seconds: float, inductor: flo
     clock.elsewhere += seconds
     for transform in transforms:
         clock.transforms.append(transform)
-        transform.note_seconds("splitting", seconds - inductor)
+        transform.step_account.note_seconds("splitting", seconds - inductor)
         if inductor:
-            transform.note_seconds("other_compilers", inductor)
+            transform.step_account.note_seconds("other_compilers", inductor)
         for reason in info.split_reasons or ():
             transform.report_left(write_reason(reason.info or reason.reason_type.name, reason.exception))
 

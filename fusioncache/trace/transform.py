@@ -31,6 +31,7 @@ from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
+from fusioncache.record.step_account import StepAccount
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
@@ -186,6 +187,7 @@ class FusionCache(Transform):
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
+        self.step_account = StepAccount(self._ledger, self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
@@ -408,14 +410,6 @@ class FusionCache(Transform):
         """Counts something of a trace or a model that stays as it is, such as a sum of a residual stream."""
         self._ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)
-
-    def note_seconds(self, phase: str, seconds: float) -> None:
-        """Adds seconds to one of ``Phases`` that Thunder and this transform have no part in."""
-        self._ledger.history.add_seconds(phase, seconds)
-
-    def sum_seconds(self) -> float:
-        """Returns the seconds of all ``Phases`` up to now, of all transforms with this cache."""
-        return sum(self.cache.ledger.phases().to_dict().values())
 
     def _report_failure(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)

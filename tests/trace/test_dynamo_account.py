@@ -22,7 +22,7 @@ class Net(torch.nn.Module):
 
 
 class Caller:
-    """A transform that notes what it is told."""
+    """An account that notes what it is told."""
 
     def __init__(self):
         self.noted = {"dynamo": 1.0}
@@ -44,12 +44,14 @@ def test_the_phases_are_the_whole_of_a_call_in_which_dynamo_compiles(monkeypatch
         if compiles:
             clock.start(None)
             now[0] += 5.0
-            clock.elsewhere, clock.transforms = 3.0, [caller]
+            clock.elsewhere, clock.transforms = 3.0, [SimpleNamespace(step_account=caller)]
             caller.note_seconds("splitting", 3.0)
             clock.stop(None)
         now[0] += 4.0
 
-    compiled = SimpleNamespace(_func=call, _backend=SimpleNamespace(thunder_options={"transforms": [caller]}))
+    compiled = SimpleNamespace(
+        _func=call, _backend=SimpleNamespace(thunder_options={"transforms": [SimpleNamespace(step_account=caller)]})
+    )
     timed = dynamo_account.time_call(call)
     timed(compiled, True)
     assert caller.noted == {"dynamo": 1.0 + 2.0, "splitting": 3.0, "other": 6.0}  # eleven seconds more
