@@ -78,9 +78,8 @@ def describe_operation(definitions: Definitions, symbol: Any, node: Any, options
         options: of Thunder that the splitter looks at.
     """
     try:
-        before = len(definitions.foreign)
         name = definitions.name(symbol)
-        if len(definitions.foreign) > before or definitions.is_foreign(symbol):
+        if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
             return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
     except NoValue:

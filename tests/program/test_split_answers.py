@@ -124,6 +124,15 @@ def test_what_is_not_known_to_be_the_same_is_asked_for(what):
     assert UNDESCRIBED[what]() is None
 
 
+def test_a_symbol_of_others_is_asked_for_each_time():
+    from thunder.core.symbol import Symbol
+
+    definitions = Definitions(Describer())
+    symbol = Symbol("own", own_addition)
+    found = [describe_operation(definitions, symbol, make_node(X, 1.0), ()) for _ in range(2)]
+    assert found == [None, None]
+
+
 def test_symbolic_sizes_are_asked_for():
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
