@@ -187,7 +187,7 @@ def test_where_others_take_part_nothing_is_taken_over(what, monkeypatch):
 
 
 def test_under_a_mode_nothing_is_taken_over():
-    with FakeTensorMode(), pytest.raises(NotKept, match="a mode takes part"):
+    with FakeTensorMode(), pytest.raises(NotKept, match="a torch mode is active"):
         make_key()
 
 
