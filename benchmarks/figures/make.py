@@ -79,6 +79,10 @@ def make_figures() -> dict[str, str]:
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
         "cpu-start": _figure(warm.tabulate_cpu_starts, "cpu-start", folder=CPU),
+        "hugging-face": _figure(warm.tabulate_hugging_face, "hugging-face", folder=CPU),
+        "hugging-face-first": _figure(partial(warm.tabulate_accounts, process="first"), "hugging-face", folder=CPU),
+        "hugging-face-second": _figure(partial(warm.tabulate_accounts, process="second"), "hugging-face", folder=CPU),
+        "saved-seconds": _figure(warm.tabulate_saved_seconds, "saved-seconds", folder=CPU),
         "program-equality": _figure(
             warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
         ),

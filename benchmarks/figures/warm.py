@@ -148,6 +148,64 @@ def tabulate_cpu_starts(*results: Result) -> str:
     return make_table(columns, rows)
 
 
+def tabulate_hugging_face(result: Result) -> str:
+    """Shows CPU seconds of first steps through thunderfx, with and without programs."""
+    columns = ("<model", "parts for Thunder", "first", "without programs", "second", "without programs", "ratio")
+    return make_table(columns, [_list_hugging_face(point) for point in result["points"]])
+
+
+def _list_hugging_face(point: Point) -> list[str]:
+    if "error" in point:
+        return [point["model"], "failed", *[""] * 5]
+    programs, templates = point["programs"], point["templates"]
+    last = programs["second"]
+    parts = f"{last['parts_with_thunder']} of {last['parts']}"
+    pairs = [(each["first"], each["second"]) for each in (programs, templates)]
+    (first, second), (first_without, second_without) = [[one["cpu_seconds"] for one in pair] for pair in pairs]
+    times = [f"{format_seconds(value)} s" for value in (first, first_without, second, second_without)]
+    return [point["model"], parts, *times, f"{second / second_without:.2f}"]
+
+
+_PHASES = {
+    "Dynamo": ("dynamo",),
+    "splitting": ("splitting",),
+    "other compilers": ("other_compilers",),
+    "Thunder": ("tracing", "fusing"),
+    "fusioncache": ("planning", "canonicalizing", "keeping_programs", "loading_programs", "loading", "recording"),
+    "compiling": ("starting", "compiling"),
+    "rest": ("first_execution", "other"),
+}
+"""The columns of an account, and the phases of a run that each adds up."""
+
+
+def tabulate_accounts(result: Result, process: str) -> str:
+    """Shows the seconds of each phase of a first step, and how many operations Thunder was not given."""
+    columns = ("<model", "step", *_PHASES, "operations not given to Thunder")
+    points = [(point["model"], point["programs"][process]) for point in result["points"] if "error" not in point]
+    return make_table(columns, [_list_account(model, point) for model, point in points])
+
+
+def _list_account(model: str, point: Point) -> list[str]:
+    times = [sum(point["phases"].get(name, 0.0) for name in names) for names in _PHASES.values()]
+    cells = [f"{format_seconds(value)} s" for value in (point["wall_seconds"], *times)]
+    return [model, *cells, f"{sum(point['not_given'].values()):,}"]
+
+
+def tabulate_saved_seconds(result: Result) -> str:
+    """Shows the seconds that were reported as saved, and the real difference."""
+    columns = ("<model", "<process", "Thunder alone", "fusioncache", "difference", "reported", "<within 20%, or 0.5 s")
+    rows = [
+        [
+            point["model"],
+            point["comparison"],
+            *(f"{point['seconds'][name]:.2f} s" for name in ("alone", "fusioncache", "real", "reported")),
+            "yes" if point["agrees"] else "no",
+        ]
+        for point in result["points"]
+    ]
+    return make_table(columns, rows)
+
+
 def _cpu_row(first: Point, second: Point, plain: Point) -> list[str]:
     if "error" in first or "error" in second:
         return [first["model"], first["way"], "failed", "", "", "", ""]

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.common.processes import serve
 from benchmarks.hugging_face.models import build
+from fusioncache.record.stats import NOT_GIVEN
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
         "programs_loaded": stats.programs_loaded,
         "programs_refused": dict(stats.programs_refused),
         "program_seconds": dict(stats.program_seconds),
+        "phases": {name: value for name, value in transform.cache.ledger.phases().to_dict().items() if value},
+        "not_given": {reason: count for reason, count in stats.bypasses.items() if reason.startswith(NOT_GIVEN)},
         "compiles": stats.compiles,
         "loss": loss.item(),
         "gradients": sum(each.grad.double().abs().sum().item() for each in model.parameters() if each.grad is not None),
