@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
 from benchmarks.figures.markdown import format_seconds, make_table
+from fusioncache.record.phases import PHASES
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -166,27 +167,22 @@ def _list_hugging_face(point: Point) -> list[str]:
     return [point["model"], parts, *times, f"{second / second_without:.2f}"]
 
 
-_PHASES = {
-    "Dynamo": ("dynamo",),
-    "splitting": ("splitting",),
-    "other compilers": ("other_compilers",),
-    "Thunder": ("tracing", "fusing"),
-    "fusioncache": ("planning", "canonicalizing", "keeping_programs", "loading_programs", "loading", "recording"),
-    "compiling": ("starting", "compiling"),
-    "rest": ("first_execution", "other"),
-}
-"""The columns of an account, and the phases of a run that each adds up."""
-
-
 def tabulate_accounts(result: Result, process: str) -> str:
     """Shows the seconds of each phase of a first step, and how many operations Thunder was not given."""
-    columns = ("<model", "step", *_PHASES, "operations not given to Thunder")
+    owners = dict.fromkeys(map(_owner_of, PHASES))
+    columns = ("<model", "step", *owners, "operations not given to Thunder")
     points = [(point["model"], point["programs"][process]) for point in result["points"] if "error" not in point]
-    return make_table(columns, [_list_account(model, point) for model, point in points])
+    return make_table(columns, [_list_account(model, point, owners) for model, point in points])
 
 
-def _list_account(model: str, point: Point) -> list[str]:
-    times = [sum(point["phases"].get(name, 0.0) for name in names) for names in _PHASES.values()]
+def _owner_of(phase: str) -> str:
+    """Returns the column of a phase: what is not given to Thunder has one of its own."""
+    return "other compilers" if phase == "other_compilers" else PHASES[phase].owner
+
+
+def _list_account(model: str, point: Point, owners: Iterable[str]) -> list[str]:
+    phases = point["phases"].items()
+    times = [sum(seconds for name, seconds in phases if _owner_of(name) == owner) for owner in owners]
     cells = [f"{format_seconds(value)} s" for value in (point["wall_seconds"], *times)]
     return [model, *cells, f"{sum(point['not_given'].values()):,}"]
 

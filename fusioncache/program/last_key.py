@@ -56,7 +56,7 @@ class LastKey:
         own = before if before is not None and before.objects.hold() else None
         borrowed = shared.borrow(compile_data.executors_list) if own is None else None
         parts = borrowed if borrowed is not None and borrowed.objects.hold() else own
-        # Where only one program is loaded, nobody asks again. Where something changes each time, it is asked in vain.
+        # A second key shows that more are to come. Where something changes each time, learning is in vain.
         is_learning, learns_map = self.made > 0 and self.vain < PATIENCE, parts is None and shared.learns()
         self.made, shared.made = self.made + 1, shared.made + 1
         handlers = parts.handlers if parts else {}

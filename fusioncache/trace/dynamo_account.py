@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
+from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import NOT_GIVEN
 from fusioncache.store import Store
 from fusioncache.trace.split_memory import split_memory_of_process
@@ -25,6 +26,27 @@ _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", r
 _SEE, _LINE_BREAK = ", see exception field", "\n"
 _WHY = 120
 """Characters of a splitter's reason that are kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepAccount:
+    """Adds up the phases of a first step.
+
+    Attributes:
+        own: the ledger of one transform.
+        all_of_cache: the ledger of its cache, which counts for all transforms with it.
+    """
+
+    own: Ledger
+    all_of_cache: Ledger
+
+    def note_seconds(self, phase: str, seconds: float) -> None:
+        """Adds seconds to one of ``Phases``."""
+        self.own.history.add_seconds(phase, seconds)
+
+    def sum_seconds(self) -> float:
+        """Returns the seconds of all ``Phases`` up to now, of all transforms with this cache."""
+        return sum(self.all_of_cache.phases().to_dict().values())
 
 
 @dataclass(slots=True)

@@ -31,7 +31,6 @@ from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
-from fusioncache.record.step_account import StepAccount
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
@@ -39,6 +38,7 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
 from fusioncache.trace.calls import Compilers
+from fusioncache.trace.dynamo_account import StepAccount
 from fusioncache.trace.dynamo_frames import keep_dynamo_out
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
@@ -46,7 +46,6 @@ from fusioncache.trace.generations import Generations
 from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.graph_names import graph_names_of_process
 from fusioncache.trace.handover import ForwardState, Handover
-from fusioncache.trace.instruction_sets import keep_instruction_sets
 from fusioncache.trace.layouts import plain_region_of
 from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
@@ -60,6 +59,7 @@ from fusioncache.trace.scheduling import CollectiveOptions, CollectivePasses
 from fusioncache.trace.shared_region import SharedRegion, Sharing, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
+from fusioncache.trace.vector_probing import share_vector_probes
 from fusioncache.tracing.installation import install, install_more
 from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.prologue.quickening import quicken_last
@@ -206,7 +206,7 @@ class FusionCache(Transform):
         if compiler and self._helpers is None:
             self._helpers = find_batch_compiler(self.cache, compiler)
         if fast_tracing and compiler:
-            keep_instruction_sets()
+            share_vector_probes()
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)

@@ -10,7 +10,7 @@ from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.inductor import vector_probe
-from fusioncache.trace.instruction_sets import list_replacements, replace_probe
+from fusioncache.trace.vector_probing import list_replacements, replace_probe
 from fusioncache.tracing.replacement import is_known
 
 
@@ -115,7 +115,7 @@ def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
 
 
 def test_torchinductor_probes_itself_where_this_fails(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.instruction_sets.can_use", lambda *given: 1 / 0)
+    monkeypatch.setattr("fusioncache.trace.vector_probing.can_use", lambda *given: 1 / 0)
     asked: list[str] = []
     probe = replace_probe(lambda self, code: asked.append(code) or True)
     assert probe(VecAVX2(), "code") and asked == ["code"]

@@ -1,9 +1,11 @@
 """A model through thunderfx, as the commands and the report show it: by the user's class, with the whole first step."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import torch
+from behind_dynamo import OwnNet
 from commands import call, get_output
 
 import fusioncache
@@ -11,21 +13,9 @@ import fusioncache
 LENGTHS = (2, 3)
 
 
-class OwnNet(torch.nn.Module):
-    """Thunder lacks ``sinc``, and Dynamo ends a graph where it is told to."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = torch.sinc(self.linear(x)) * 2.0
-        torch._dynamo.graph_break()
-        return torch.tanh(y + self.linear(x))
-
-
 _FIRST = OwnNet.forward.__code__.co_firstlineno
-LINES = {f"{Path(__file__)}:{_FIRST + 1}", f"{Path(__file__)}:{_FIRST + 3}"}
+_FILE = inspect.getfile(OwnNet)
+LINES = {f"{_FILE}:{_FIRST + 1}", f"{_FILE}:{_FIRST + 3}"}
 """Those of which Thunder makes regions."""
 
 

@@ -11,6 +11,20 @@ import torch
 
 import fusioncache
 
+
+class OwnNet(torch.nn.Module):
+    """Thunder lacks ``sinc``, and Dynamo ends a graph where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.sinc(self.linear(x)) * 2.0
+        torch._dynamo.graph_break()
+        return torch.tanh(y + self.linear(x))
+
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -137,15 +137,25 @@ class NvFuser(Backend):
 
     def start(self, device: str, *, joined: bool) -> None:
         """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
-        from fusioncache.backends.nvfuser.start import start
+        import torch
 
-        start()
+        from fusioncache.backends.nvfuser.lean_import import import_translators
+
+        import_translators()
+        if torch.cuda.is_current_stream_capturing():
+            return
+        from nvfuser_direct import DataType, FusionDefinition
+
+        with FusionDefinition() as definition:
+            x = definition.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float, is_cpu=False)
+            definition.add_output(definition.ops.neg(x))
+        definition.execute([torch.ones(2, device="cuda")])
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
-        """See ``Backend``. Thunder defines each region anew, so that nvFuser compiles it again."""
-        from fusioncache.backends.nvfuser.start import is_found_again
+        """See ``Backend``. nvFuser compiles an equal region again, unless Thunder has its cache of definitions."""
+        from fusioncache.backends.nvfuser.definition import nvfuser_executor
 
-        return Alone(seconds, 0.0 if is_found_again() else seconds)
+        return Alone(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for these."""

@@ -243,7 +243,7 @@ _EXECUTABLE_COLUMNS = (
     Column("seconds", number=True),
 )
 _MOST_COLUMNS = 100
-"""Of a list of programs, where nobody says how many there is room for: a model has a dozen inputs."""
+"""The width of a list of programs where that of the terminal is not known: a model has a dozen inputs."""
 _KEPT_COLUMN = Column("stored")
 _KEPT_COLUMNS = (
     Column("id"),

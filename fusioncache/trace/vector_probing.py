@@ -14,9 +14,9 @@ from fusioncache.tracing.replacement import Replacement
 logger = logging.getLogger("fusioncache")
 
 
-def keep_instruction_sets() -> None:
-    """Has TorchInductor probe each instruction set of a machine once, rather than in each process. Never raises."""
-    install_more("instruction sets", list_replacements)
+def share_vector_probes() -> None:
+    """Has TorchInductor probe the vector instructions once on a machine, not in each process. Never raises."""
+    install_more("vector probes", list_replacements)
 
 
 def list_replacements() -> Iterator[Replacement]:
