@@ -65,7 +65,7 @@ def device_of(graph: Graph) -> str:
 
 @cache
 def process_starts() -> CompilerStarts:
-    """Returns those of this process. A forked child has what its parent had started."""
+    """Returns the starts of this process. In a forked child the compilers of the parent count as started."""
     return CompilerStarts()
 
 

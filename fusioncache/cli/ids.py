@@ -1,4 +1,4 @@
-"""From an ID, as the lists print it, to the one thing that it names: in the record of runs, or in a store."""
+"""Finds the template, executable, program or family of an ID, in the record of runs or in a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executables of a store, as the commands see them: what a backend compiled for a graph, read without torch."""
+"""The executables of a store for the commands, read without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusioncache.template.text import count_ops
 
 @dataclass(frozen=True, slots=True)
 class KeptExecutable(KeptEntry):
-    """What a backend compiled for a graph, or a note that the store cannot hold it."""
+    """An executable in the store, or a note that the store cannot hold it."""
 
     @property
     def id(self) -> str:
@@ -45,7 +45,7 @@ class KeptExecutable(KeptEntry):
 
     @property
     def refused(self) -> str | None:
-        """Why the store cannot hold what was compiled, if it cannot."""
+        """The reason why the store cannot hold the executable; None if it does."""
         from fusioncache.store.entry import REFUSED
 
         if all(artifact.name != REFUSED for artifact in self.entry.artifacts):

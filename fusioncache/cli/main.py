@@ -13,7 +13,7 @@ from fusioncache.cli.terminal import count_columns, wrap
 from fusioncache.record.schema import RecordError
 
 _ERROR = "Error: "
-"""What click prints before a message."""
+"""The prefix of click's error messages."""
 
 
 class LazyGroup(click.Group):

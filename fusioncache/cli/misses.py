@@ -42,7 +42,7 @@ class Miss:
 
     @property
     def sentence(self) -> str:
-        """In what the template differs from its nearest."""
+        """The differences between the template and its nearest."""
         return self.reason.sentence(self.nearest.name if self.nearest else "") if self.reason else AGAIN
 
     @property

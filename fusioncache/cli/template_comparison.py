@@ -1,4 +1,4 @@
-"""Two templates, or two executables, beside each other: in what their keys differ."""
+"""The comparison of two templates, or of two executables, by their keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PIPED_WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared: a template of the record, or an executable of the store.
+    """A template of the record, or an executable of the store, that is compared.
 
     Attributes:
         where: ``record`` or ``store``.
@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What it is called, and where it comes from."""
+        """The name, and the place that it comes from."""
         head = (
             f"{shorten_id(self.digest)}  {self.name}{' (an executable in the store)' if self.where == 'store' else ''}"
         )

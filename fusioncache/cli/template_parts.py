@@ -36,7 +36,7 @@ from fusioncache.template.text import number_literals, read_graph
 
 NONE = "(none)"
 INDENT = 2
-"""Of what is below a heading."""
+"""The indent of the lines below a heading."""
 
 _OF_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
 

@@ -28,7 +28,7 @@ _CLASSES = "classes"
 
 _LONGEST = 100
 _ABSENT = "absent"
-"""What stands for a value where there is none. Python has a value None."""
+"""The text of a missing value. Python has a value None."""
 _FUNCTION = re.compile(r"<(?:function|builtin) (\S+?)(?: .*|>)", re.DOTALL)
 _CLASS = re.compile(r"class ([^#\s]+).*", re.DOTALL)
 """The descriptions of functions and of classes, with their names."""
@@ -167,7 +167,7 @@ def write_program_miss(model: str, difference: ProgramDifference, others: int = 
 
 
 def hide_graph_classes(text: str) -> str:
-    """Returns a text in which the classes of Dynamo's graphs, which torch makes, are called what they are."""
+    """Returns a text with a name for people in place of the classes that torch makes for Dynamo's graphs."""
     return _GRAPH.sub("<Dynamo graph>", text)
 
 

@@ -20,7 +20,7 @@ SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
 _OP_NUMBER = re.compile(r"^op \d+")
 _GAP = 3
 _INDENT = 4
-"""Of what goes on in a further line."""
+"""The indent of continued lines."""
 
 _About = tuple[str, int]
 """What a line is about: a node by its number, or an output by its value's."""

@@ -30,7 +30,7 @@ GONE = Outcome("refused", "no longer needed")
 
 
 class ExpectedAsks:
-    """What the calls of loaded programs may ask for, which is handed over when something turns out to be missing."""
+    """The asks of loaded programs, which are handed over once an executable is missing."""
 
     def __init__(self) -> None:
         self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)

@@ -1,4 +1,4 @@
-"""What is compiled for this process by itself, all that a program asks for at its first call that lacks something.
+"""Compiles the executables of a whole program in this process, at its first call that lacks one.
 
 TorchInductor's C++ compiler takes as long for all kernels of a model as for two of them alone. Processes beside this
 one would pay for that each. So without them the first call compiles for all calls: see ``Backend.compiled_together``.
@@ -85,7 +85,7 @@ class BatchCompiler:
         return self._store.entry(ask.key.digest, ask.request.backend) is not None
 
     def _compile(self, asks: Sequence[Ask]) -> Wait:
-        """Compiles for these calls, the first of which waits for it."""
+        """Compiles for these calls. The first one waits."""
         self._asks.clear()
         first, line, start = asks[0], progress_line(), time.perf_counter()
         with self._store.take_turn_together(first.key, self._backend_name):
@@ -113,7 +113,7 @@ class BatchCompiler:
 
 
 def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
-    """Returns what compiles together the regions of a cache; None if its backend has no use for that."""
+    """Returns the compiler of whole programs for a cache; None if its backend compiles regions one by one."""
     store = cache.store if backend_class(backend).compiled_together is not Backend.compiled_together else None
     if store is None or store.directory is None:
         return None

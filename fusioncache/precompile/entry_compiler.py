@@ -94,7 +94,7 @@ class EntryCompiler:
         return self._guard(received.digest[:12], compile_)
 
     def compile_together(self, all_received: Sequence[Received], progress: Progress) -> list[Outcome]:
-        """Compiles what calls are going to ask for together, where that is faster. Nothing is raised."""
+        """Compiles for several future calls together, where that is faster. Raises nothing."""
         with ExitStack() as stack:
             try:
                 self._enter_together(stack, all_received, progress)
@@ -103,7 +103,7 @@ class EntryCompiler:
             return [self.compile_received(received) for received in all_received]
 
     def _enter_together(self, stack: ExitStack, all_received: Sequence[Received], progress: Progress) -> None:
-        """Has the backends of requests compile together what is not there yet."""
+        """Has the backends compile the missing executables of requests together."""
         missing: dict[PersistentBuilder, list[Request]] = {}
         regions: dict[PersistentBuilder, list[tuple[Graph, Sequence[Any]]]] = {}
         for received in all_received:

@@ -1,4 +1,4 @@
-"""A line on the terminal that says what is being compiled, where that takes long."""
+"""A line on the terminal with the progress of a long compile."""
 
 from __future__ import annotations
 

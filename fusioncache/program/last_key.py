@@ -1,4 +1,4 @@
-"""The key of a compiled function that was made last, of which the next one takes over what is as it was."""
+"""The last key of a compiled function. The next key takes over its unchanged parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusioncache.program.watched_names import WatchedNames
 
 @dataclass(slots=True)
 class LastKey:
-    """What is known of the key of a compiled function that was made last.
+    """The known parts of the last key of a compiled function.
 
     Attributes:
         parts: those that may be the same in the next one; None if nothing is known.

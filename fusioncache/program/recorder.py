@@ -199,7 +199,7 @@ class Recorder(hooks.Observer):
         return f"assigns to {inst.argval}, a variable of a function around it"
 
     def _explain_yield(self, frame: Any, value: Any) -> str | None:
-        """Returns what is wrong with a value that a generator yields to code that is not interpreted."""
+        """Returns the reason to refuse a value that a generator yields to code that is not interpreted."""
         if id(frame) not in self._judge.consumed or native.is_plain(value):
             return None
         return f"yields a {name_of(type(value))} to code that is not interpreted"

@@ -24,7 +24,7 @@ _MOST = 8
 
 @dataclass(slots=True, eq=False)
 class SharedMap:
-    """What is known of Thunder's functions.
+    """The known descriptions of Thunder's functions.
 
     Attributes:
         names: of Thunder's functions, and what they were made of; None if they are not watched.
@@ -61,7 +61,7 @@ class SharedMap:
         self._add(parts)
 
     def learns(self) -> bool:
-        """Tells whether a key that found no function map here is to be learned from."""
+        """True if the function map of the next key is to be remembered."""
         return self.made > 0 and self.vain < PATIENCE
 
     def learn(self, found: KnownMap | None, classes: KnownClasses, names: WatchedNames | None) -> None:
@@ -83,7 +83,7 @@ class SharedMap:
         self.names = definitions.watch()
 
     def expects_more(self) -> bool:
-        """Tells whether another key is to come. Where only one program is loaded, nothing is asked for again."""
+        """True if another key is to come. A process that loads one program makes one key."""
         return self.made > 1 or self.compiled > 1
 
     def _add(self, parts: KnownParts) -> None:

@@ -1,4 +1,4 @@
-"""The operations of Dynamo's graphs that Thunder supports, as the store has them: what a later process need not ask.
+"""The operations of Dynamo's graphs that Thunder supports, stored for later processes.
 
 ``thunderfx`` splits each graph of Dynamo's into parts for Thunder and parts for TorchInductor. For each operation it
 runs Thunder's meta function on proxies of its operands, which takes most of the splitter's seconds. The answer is the

@@ -1,4 +1,4 @@
-"""What people are told of the phases in which a run spends its seconds: a name, who does it, and what happens."""
+"""The phases of a run for people: title, owner and description of each."""
 
 from __future__ import annotations
 

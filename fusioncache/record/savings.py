@@ -1,4 +1,4 @@
-"""What a process saved: the definition, in one place, and the parts that it is computed from.
+"""The definition of saved seconds, and the parts that they are computed from.
 
 Saved are the seconds that this process would have spent longer without fusioncache, on compiling regions and on
 deriving programs, less the seconds that fusioncache itself took for that: loading, keys, canonicalizing, storing

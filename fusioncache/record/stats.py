@@ -155,7 +155,7 @@ class Stats:
 
 
 NOT_GIVEN = "not given to Thunder: "
-"""How the reasons in ``Stats.bypasses`` begin that are about operations, of which Thunder makes no region."""
+"""The prefix of reasons in ``Stats.bypasses`` for operations that are not given to Thunder."""
 
 
 def find_not_given(bypasses: Mapping[str, int]) -> Mapping[str, int]:

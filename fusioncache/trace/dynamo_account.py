@@ -1,4 +1,4 @@
-"""Where the seconds of a first step go before Thunder is asked: into Dynamo, Thunder's splitter, and TorchInductor.
+"""Measures the seconds of Dynamo, of Thunder's splitter and of TorchInductor in a first step.
 
 ``thunderfx`` has Dynamo make graphs of a model. Thunder's splitter cuts each one where Thunder lacks an operation, and
 TorchInductor compiles the parts between. None of this is of fusioncache's, and most of a step that loads its programs

@@ -1,4 +1,4 @@
-"""The names of the graphs that Dynamo hands to Thunder: the user's class or function, and which part of it.
+"""The names of Dynamo's graphs: the user's class or function, and the number of the part.
 
 Dynamo makes a graph of what a model computes, and Thunder's splitter cuts it where Thunder lacks an operation. Each
 part that goes to Thunder is a compiled function of its own, and a program. All of them are of the class

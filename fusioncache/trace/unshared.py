@@ -1,4 +1,4 @@
-"""An executor that fuses nothing, and says once where regions of another executor are not shared.
+"""An executor that fuses nothing, and warns once if regions of another executor are not shared.
 
 Where nvFuser makes the regions, nothing of fusioncache's takes part in a trace without the transform. Thunder calls
 each fusion executor that it was given, so this one stands behind nvFuser and looks at the trace that it left.

@@ -21,7 +21,7 @@ from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.inductor.vector_probe import can_use, forget_probes, keep_proof
 
 ENTRY = "kernel"
-"""What TorchInductor calls the module in each library, and the function in it."""
+"""The name of the module in each library of TorchInductor, and of its function."""
 INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
 _FUNCTION = re.compile(r'extern "C"\s+void\s+kernel\(')
 _DIRECTIVE = re.compile(r"^\s*#\s*(?!pragma\b)", re.MULTILINE)
@@ -63,7 +63,7 @@ static PyObject* call(PyObject* args, Py_ssize_t count, void (*kernel)(PyObject*
     return nullptr;
 }
 """
-"""What TorchInductor writes behind each kernel, for many: how Python calls them."""
+"""The Python bindings of kernels, as TorchInductor writes them for each kernel."""
 
 _CALL = """static PyObject* call_{number}(PyObject* self, PyObject* args) {{
     return call(args, {count}, [](PyObject* args) {{ {name}({arguments}); }});
@@ -200,7 +200,7 @@ def keep_vector_proof() -> None:
 
 
 def can_join(source: str) -> bool:
-    """Tells whether a kernel's source is one function behind the known header, so that others can stand beside it."""
+    """True if a kernel's source is the known header and one function, so that it can be joined with others."""
     rest = source.replace(INCLUDE, "", 1)
     return INCLUDE in source and len(_FUNCTION.findall(rest)) == 1 and _DIRECTIVE.search(rest) is None
 

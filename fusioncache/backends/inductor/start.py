@@ -1,4 +1,4 @@
-"""What TorchInductor costs once in a process, and what Thunder alone spends on it for each region."""
+"""The one-time start of TorchInductor, and estimates of the seconds that Thunder alone spends on a region."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ MODULES = (
     *("torch._inductor.compile_fx", "torch._dynamo.convert_frame", "torch.fx.experimental.proxy_tensor"),
     "fusioncache.backends.inductor.persistence",
 )
-"""What is imported to compile."""
+"""The modules that a compile imports."""
 
 DYNAMO_SHARE = 0.003
-"""What Thunder alone spends on a region beyond what a compile takes here, as a share of that for each operation: Dynamo
-is left out here."""
+"""The seconds of Dynamo, which Thunder alone runs on a region, for each operation, as a share of a compile here."""
 AGAIN_SHARE, AGAIN_OPERATION_SHARE = 0.06, 0.003
-"""What Thunder alone spends on a further equal region, as a share of a compile, and more for each operation: Dynamo and
-AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++ compiler does
-not run, which takes most of a compile of few operations. ``python -m benchmarks.saved_seconds`` measures what comes of
-these shares. They are at the lower end of what was seen, so that rather too little counts as saved."""
-
-
+"""The seconds that Thunder alone spends on a further equal region, as a share of a compile, and those per operation:
+Dynamo and AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++
+compiler, which takes most of a compile of few operations, does not run. ``python -m benchmarks.saved_seconds`` measures
+the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
 HEADER_SECONDS, KERNEL_SECONDS, ALONE_SECONDS = 1.05, 0.09, 0.5
-"""What a run of the C++ compiler takes for headers and for each graph, and what TorchInductor takes beyond the latter
+"""The seconds of a run of the C++ compiler for headers and for each graph, and those of TorchInductor beyond the latter
 for a graph alone, with headers that were compiled before. ``estimate_alone`` scales them by a run that was timed."""
 
 
@@ -52,7 +49,7 @@ def start(device: str, *, joined: bool) -> None:
 
 
 def estimate_alone(seconds: float, graphs: int) -> float:
-    """Returns what the C++ compiler takes for one graph alone, from the seconds of its run for several graphs.
+    """Returns an estimate of the C++ compiler's seconds for one graph alone, from those of its run for several graphs.
 
     Alone, headers are compiled before: see ``_MOST_ALONE`` in ``backend.py``.
     """
@@ -95,7 +92,7 @@ def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
 
 
 def _has_graphs() -> bool:
-    """Tells whether TorchInductor's cache on disk has any graph."""
+    """True if TorchInductor's cache on disk has any graph."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()

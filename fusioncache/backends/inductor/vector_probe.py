@@ -132,7 +132,7 @@ def _list_options() -> Iterator[str]:
 
 @cache
 def list_machine() -> tuple[str, ...]:
-    """Returns what tells one machine from another, as far as the instructions of its CPU go."""
+    """Returns the properties of a machine on which the instructions of its CPU depend."""
     lines = _CPU.read_text().partition("\n\n")[0].splitlines()
     known = [" ".join(line.split()) for line in lines if line.partition("\t")[0].strip() in _CPU_LINES]
     return (*known, platform.machine(), platform.node(), platform.release(), repr(platform.libc_ver()), sys.executable)

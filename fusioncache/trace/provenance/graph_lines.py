@@ -1,4 +1,4 @@
-"""The lines of source that a graph of Dynamo's was made of. Thunder knows the lines of the graph's own code only."""
+"""The user's lines of source for a graph of Dynamo. Thunder knows the lines of the graph's own code only."""
 
 from __future__ import annotations
 
