@@ -5,7 +5,7 @@ is the time in which a kernel of NCCL's ran and no other one, by torch's profile
 each peer trains for three steps: fusioncache's losses and gradients must have the bits of Thunder's own order of
 collectives, which is the peer whose name ends in ``-thunder-order``. One whose name ends in ``-cudnn`` has attention
 by cuDNN, as torch's peers have it on an H100. ``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder
-without fusioncache.
+without fusioncache. ``hybrid`` takes an even number of ranks, at least four: half of them share each copy of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -46,6 +47,9 @@ from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
 @click.option("--steps", type=click.IntRange(min=1), default=20, help="Timed steps.")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
 @click.option("--further", type=click.IntRange(min=0), default=0, help="Shorter lengths, of each the first step.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, help="Of each peer, one after another with the same caches."
+)
 @click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option("--bucket-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option(
@@ -72,6 +76,7 @@ def main(
     layers: Sequence[int],
     tokens: Sequence[int],
     variables: Sequence[tuple[str, str]],
+    jobs: int,
     caches: Path | None,
     limit: float,
     backend: str,
@@ -79,23 +84,34 @@ def main(
 ) -> None:
     """Runs the benchmark."""
     require_litgpt(MODEL)
+    if ranks < 4 and any(PEERS[peer].sharing == "hybrid" for peer in peers):
+        raise click.UsageError(f"hybrid sharing takes at least 4 ranks, not {ranks}: leave its peers out of --peers")
     deadline = time.monotonic() + limit
     machine = inspect_machine(backend)
     common = {"backend": machine.backend, "device": machine.device, "dtype": machine.choose_dtype(MODEL), **options}
     common["variables"] = {**choose_variables(os.environ), **dict(variables)}
     points: list[Point] = []
-    for width, family in product(widths, dict.fromkeys(PEERS[peer].family for peer in peers)):
-        specs = [
-            PointSpec(peer=peer, width=width, layers=depth, tokens=count, **common)
-            for depth, count, peer in product(layers, tokens, peers)
-            if PEERS[peer].family == family
-        ]
-        for point in run_job(specs, ranks, deadline, caches):
-            points.append(point)
-            _write(json_file, machine.environment, {**common, "ranks": ranks}, points)
+    # Peers in one process share what it holds in memory, and so a later job would miss it in its folder.
+    groups = [[peer] for peer in peers] if jobs > 1 else _group_families(peers)
+    with TemporaryDirectory(prefix="fusioncache-distributed-", ignore_cleanup_errors=True) as own:
+        kept = Path(own) if caches is None and jobs > 1 else caches
+        for width, group, number in product(widths, groups, range(1, jobs + 1)):
+            specs = [
+                PointSpec(peer=peer, width=width, layers=depth, tokens=count, job=number, **common)
+                for depth, count, peer in product(layers, tokens, group)
+            ]
+            for point in run_job(specs, ranks, deadline, kept):
+                points.append(point)
+                _write(json_file, machine.environment, {**common, "ranks": ranks, "jobs": jobs}, points)
     print_points(points)
     failed = any("error" in point for point in points)
     sys.exit(1 if failed or not all(one["equal"] for one in compare_bits(points)) else 0)
+
+
+def _group_families(peers: Sequence[str]) -> list[list[str]]:
+    """Returns the peers of each family, which one job measures."""
+    families = dict.fromkeys(PEERS[peer].family for peer in peers)
+    return [[peer for peer in peers if PEERS[peer].family == family] for family in families]
 
 
 def choose_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as distributed
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import fusioncache
+import fusioncache.distributed
 from benchmarks.common.counting import Counter
 from benchmarks.common.models import narrow_widths
-from benchmarks.common.thunder_jit import jit, make_transform
+from benchmarks.common.thunder_jit import executors, jit, make_transform
 from benchmarks.distributed.spec import MODEL, PEERS, Peer, PointSpec
 
 _SEED = 2916
@@ -64,7 +67,10 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         return _by_torch(peer, model, tokens)
     transform = _make_transform(spec, peer)
     before = counter.compiles
-    jitted = _share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer, spec.device)
+    if peer.sharing == "hybrid":
+        jitted, transform = _share_copies(model, spec, peer)
+    else:
+        jitted = _share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer, spec.device)
     parameters = list(jitted.parameters())
     if transform is None:
         return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)
@@ -100,8 +106,31 @@ def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:
 def _make_transform(spec: PointSpec, peer: Peer) -> fusioncache.FusionCache | None:
     if peer.family != "fusioncache":
         return None
-    bounds = {"in_flight_bytes": spec.in_flight_bytes, "bucket_bytes": spec.bucket_bytes}
-    return make_transform(spec.backend, schedule=peer.order, **bounds)
+    return make_transform(spec.backend, schedule=peer.order, **_list_bounds(spec))
+
+
+def _list_bounds(spec: PointSpec) -> dict[str, int | None]:
+    return {"in_flight_bytes": spec.in_flight_bytes, "bucket_bytes": spec.bucket_bytes}
+
+
+def _share_copies(model: nn.Module, spec: PointSpec, peer: Peer) -> tuple[Any, fusioncache.FusionCache]:
+    """Returns a compiled model with two copies, each shared by half of the ranks, and its transform."""
+    options = {"backend": spec.backend, "cache": fusioncache.Cache(), **_list_bounds(spec)}
+    jitted = fusioncache.distributed.fsdp(
+        model,
+        _make_mesh(spec.device),
+        device=_find_device(spec.device),
+        executors=executors(spec.backend, peer.attention),
+        schedule=peer.order,
+        **options,
+    )
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    return jitted, transform
+
+
+def _make_mesh(device: str) -> Any:
+    """Returns a mesh of two copies, each of half of the ranks."""
+    return init_device_mesh(device, (2, distributed.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
 
 
 def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:
@@ -109,8 +138,12 @@ def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:
 
     if peer.sharing == "ddp":
         return ddp(jitted)
-    where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    return fsdp(jitted, device=where, sharding_strategy=FSDPType[peer.sharing.upper()])
+    return fsdp(jitted, device=_find_device(device), sharding_strategy=FSDPType[peer.sharing.upper()])
+
+
+def _find_device(device: str) -> torch.device:
+    """Returns the device of this rank."""
+    return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
 
 
 def _by_torch(peer: Peer, model: nn.Module, tokens: torch.Tensor) -> Shared:
@@ -128,16 +161,17 @@ def _by_torch(peer: Peer, model: nn.Module, tokens: torch.Tensor) -> Shared:
         call = nn.parallel.DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
         call = torch.compile(call) if peer.compiles else call
     else:
-        _share_by_fsdp2(model, peer)
+        _share_by_fsdp2(model, peer, tokens.device.type)
     return Shared(call, list(model.parameters()), tokens, lambda: int(utils.counters["stats"]["unique_graphs"]))
 
 
-def _share_by_fsdp2(model: Any, peer: Peer) -> None:
+def _share_by_fsdp2(model: Any, peer: Peer, device: str) -> None:
     from torch.distributed.fsdp import fully_shard
 
-    again = peer.sharing == "zero3"
+    mesh = _make_mesh(device) if peer.sharing == "hybrid" else None
+    options = {"mesh": mesh, "reshard_after_forward": peer.sharing != "zero2"}
     for block in model.transformer.h:
         if peer.compiles:
             block.compile()
-        fully_shard(block, reshard_after_forward=again)
-    fully_shard(model, reshard_after_forward=again)
+        fully_shard(block, **options)
+    fully_shard(model, **options)

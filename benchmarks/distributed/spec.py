@@ -20,7 +20,7 @@ class Peer:
         name: as in ``--peers``.
         family: what shares the model; peers of one family run in the same processes, one after the other.
         sharing: what each device keeps: of ``zero2`` a shard of each parameter between steps, of ``zero3`` also between
-            forward and backward, of ``ddp`` all.
+            forward and backward, of ``ddp`` all. ``hybrid`` is ``zero3`` in each of two halves of the ranks.
         compiles: whether torch.compile takes part.
         order: of fusioncache's peers whose order of collectives it is.
         attention: of fusioncache's peers: as for ``fusioncache.executors``.
@@ -28,7 +28,7 @@ class Peer:
 
     name: str
     family: Literal["torch", "thunder", "fusioncache"]
-    sharing: Literal["zero2", "zero3", "ddp"]
+    sharing: Literal["zero2", "zero3", "ddp", "hybrid"]
     compiles: bool = False
     order: Literal["auto", "thunder"] = "auto"
     attention: Literal["thunder", "cudnn"] = "thunder"
@@ -38,6 +38,7 @@ _ALL = (
     Peer("fsdp2-zero3-compile", "torch", "zero3", compiles=True),
     Peer("fsdp2-zero2-compile", "torch", "zero2", compiles=True),
     Peer("ddp-compile", "torch", "ddp", compiles=True),
+    Peer("fsdp2-hybrid-compile", "torch", "hybrid", compiles=True),
     Peer("fsdp2-zero3", "torch", "zero3"),
     Peer("ddp", "torch", "ddp"),
     Peer("fusioncache-zero3", "fusioncache", "zero3"),
@@ -49,6 +50,7 @@ _ALL = (
     Peer("fusioncache-ddp", "fusioncache", "ddp"),
     Peer("fusioncache-ddp-cudnn", "fusioncache", "ddp", attention="cudnn"),
     Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
+    Peer("fusioncache-hybrid", "fusioncache", "hybrid"),
     Peer("thunder-zero3", "thunder", "zero3"),
     Peer("thunder-zero2", "thunder", "zero2"),
     Peer("thunder-ddp", "thunder", "ddp"),
@@ -74,6 +76,7 @@ class PointSpec:
         bucket_bytes: the same.
         share_caches: whether it finds what was compiled before it.
         further: at how many shorter lengths a step is taken in the end, down to half as many tokens.
+        job: 1, or higher if as many jobs less one ran before and left what they compiled.
         variables: of the environment, that say how ranks reach each other, such as ``NCCL_P2P_DISABLE``.
     """
 
@@ -90,13 +93,20 @@ class PointSpec:
     bucket_bytes: int | None = None
     share_caches: bool = False
     further: int = 0
+    job: int = 1
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.peer}, {self.width}, {describe_setting(asdict(self))}"
 
+    @property
+    def folder(self) -> str:
+        """The name of the folder in which this point, in every job, keeps what it compiles."""
+        return f"{self.peer}-{self.width}-{self.layers}-{self.tokens}"
+
 
 def describe_setting(point: Mapping[str, Any]) -> str:
-    """Tells what points have in common whose steps can be compared, but for widths."""
+    """Returns what points have in common whose steps can be compared, but for widths."""
     variables = [f"{name}={value}" for name, value in sorted(point.get("variables", {}).items())]
-    return ", ".join([count_layers(point["layers"]), f"{point['tokens']} tokens", *variables])
+    jobs = [f"job {point['job']}"] if point.get("job", 1) > 1 else []
+    return ", ".join([count_layers(point["layers"]), f"{point['tokens']} tokens", *jobs, *variables])

@@ -30,9 +30,9 @@ def main() -> None:
     use_backend(specs[0].backend)
     distributed.barrier()
     with (answers / f"{rank}.jsonl").open("a") as file:
-        for number, spec in enumerate(specs):
+        for spec in specs:
             if not spec.share_caches:
-                _use_empty_caches(number)
+                _use_own_caches(spec)
             start = time.perf_counter()
             with _counting(spec) as counter:
                 shared: Any = share_model(spec, rank, counter)
@@ -50,11 +50,11 @@ def _counting(spec: PointSpec) -> AbstractContextManager[Counter]:
     return counting_compiles(spec.backend) if PEERS[spec.peer].family == "thunder" else nullcontext(Counter())
 
 
-def _use_empty_caches(number: int) -> None:
-    """Lets each point find nothing of the ones before it. All ranks of a job share what they find."""
+def _use_own_caches(spec: PointSpec) -> None:
+    """Lets each point find nothing of other ones. All ranks of a job share what they find."""
     for variable in ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         first = os.environ.setdefault(f"{variable}_OF_JOB", os.environ[variable])
-        os.environ[variable] = str(Path(first, f"point-{number}"))
+        os.environ[variable] = str(Path(first, spec.folder))
 
 
 def _forget(on_gpu: bool) -> None:
