@@ -37,10 +37,13 @@ from benchmarks.distributed.job import run_job
 from benchmarks.distributed.report import compare_bits, print_points
 from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
 
+_TWO_RANKS = tuple(name for name, peer in PEERS.items() if peer.sharing != "hybrid")
+"""The peers that a job of two ranks can run."""
+
 
 @command(__doc__)
 @click.option("--ranks", type=click.IntRange(min=2), default=2)
-@click.option("--peers", type=Words(tuple(PEERS)), default=tuple(PEERS), help="As in fusioncache-zero3,fsdp2-zero3.")
+@click.option("--peers", type=Words(tuple(PEERS)), default=_TWO_RANKS, help="As in fusioncache-zero3,fsdp2-zero3.")
 @click.option("--widths", type=Words(WIDTHS), default="narrow")
 @click.option("--layers", type=Numbers(), default="8")
 @click.option("--tokens", type=Numbers(), default="512,2048", help="Of each rank.")

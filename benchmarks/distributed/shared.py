@@ -115,7 +115,7 @@ def _list_bounds(spec: PointSpec) -> dict[str, int | None]:
 
 def _share_copies(model: nn.Module, spec: PointSpec, peer: Peer) -> tuple[Any, fusioncache.FusionCache]:
     """Returns a compiled model with two copies, each shared by half of the ranks, and its transform."""
-    options = {"backend": spec.backend, "cache": fusioncache.Cache(), **_list_bounds(spec)}
+    options: dict[str, Any] = {"backend": spec.backend, "cache": fusioncache.Cache(), **_list_bounds(spec)}
     jitted = fusioncache.distributed.fsdp(
         model,
         _make_mesh(spec.device),

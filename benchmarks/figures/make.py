@@ -18,8 +18,7 @@ CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
-_LENGTHS_OF_BOTH = ("lengths", "lengths-torch-compile")
-_RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional")
+_RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional", "random-lengths-experts")
 _SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
 _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
@@ -36,7 +35,7 @@ _MODES = ("residual-own", "residual-cached", "residual-uncached")
 def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
     return {
-        "starts": _figure(readme.compare_starts, "second-process-real", "llama-2-7b-real", *_LENGTHS_OF_BOTH),
+        "starts": _figure(readme.compare_starts, "starts-real", "lengths-peers"),
         "starts-cpu": _figure(partial(readme.compare_cpu_starts, model="llama-2"), "cpu-start", folder=CPU),
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
@@ -58,6 +57,7 @@ def make_figures() -> dict[str, str]:
         "shared-steps-before": _figure(
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),
+        "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),
         "shared-lengths": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=CPU),
         "shared-lengths-gpus": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=H100),
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
@@ -83,6 +83,7 @@ def make_figures() -> dict[str, str]:
         "hugging-face-first": _figure(partial(warm.tabulate_accounts, process="first"), "hugging-face", folder=CPU),
         "hugging-face-second": _figure(partial(warm.tabulate_accounts, process="second"), "hugging-face", folder=CPU),
         "saved-seconds": _figure(warm.tabulate_saved_seconds, "saved-seconds", folder=CPU),
+        "saved-seconds-gpu": _figure(warm.tabulate_saved_seconds, "saved-seconds"),
         "program-equality": _figure(
             warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
         ),

@@ -18,25 +18,21 @@ _CPU_WAYS = (*_LENGTH_WAYS, "fusioncache-eager")
 _MISSING = "not measured"
 
 
-def compare_starts(processes: Result, peers: Result, *lengths: Result) -> str:
+def compare_starts(processes: Result, lengths: Result) -> str:
     """Shows the first step of two processes, and of new lengths, in seconds.
 
     Args:
         processes: of ``benchmarks/second_process.py``, for one model and depth.
-        peers: of ``benchmarks/peers.py``, for the same model; used for plain Thunder where ``processes`` lacks it.
-        lengths: of ``benchmarks/lengths.py``, for the same narrow model and the same lengths.
+        lengths: of ``benchmarks/lengths.py``, for a narrow model.
     """
-    rows = [*_list_process_rows(processes, peers), *_list_length_rows(lengths)]
+    rows = [*_list_process_rows(processes), *_list_length_rows(lengths)]
     return make_table((f"<first step, {processes['environment']['gpu']}", *_COLUMNS), rows)
 
 
-def _list_process_rows(processes: Result, peers: Result) -> Iterator[list[str]]:
+def _list_process_rows(processes: Result) -> Iterator[list[str]]:
     seconds = {
         (point["way"], point["process"]): point["seconds"] for point in processes["points"] if "seconds" in point
     }
-    for point in peers["points"]:
-        if point["peer"] == "thunder":
-            seconds.setdefault(("thunder", "cold"), point["seconds"]["cold"])
     model = f"Llama-2-7b, {processes['points'][0]['layers']} layers"
     yield [f"{model}: first process", *(_say_total(seconds.get((way, "cold"))) for way in _PROCESS_WAYS)]
     # Plain Thunder stores nothing, so that each of its processes is a first one.
@@ -48,10 +44,10 @@ def _say_total(seconds: Mapping[str, float] | None) -> str:
     return f"{format_seconds(seconds['total'])} s" if seconds else _MISSING
 
 
-def _list_length_rows(results: Sequence[Result]) -> Iterator[list[str]]:
-    points = {point["way"]: point for result in results for point in result["points"] if "steps" in point}
+def _list_length_rows(result: Result) -> Iterator[list[str]]:
+    points = {point["way"]: point for point in result["points"] if "steps" in point}
     new = {way: list(_list_new_lengths(point["steps"])) for way, point in points.items()}
-    layers = results[0]["environment"]["options"]["layers"]
+    layers = result["environment"]["options"]["layers"]
     model = f"narrow Llama, {layers} layers"
     yield [f"{model}: second length", *(_say(new.get(way, ())[1:2]) for way in _LENGTH_WAYS)]
     yield [f"{model}: each later length", *(_say(new.get(way, ())[2:]) for way in _LENGTH_WAYS)]

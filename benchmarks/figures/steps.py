@@ -70,6 +70,29 @@ def tabulate_shared_steps(*results: Result) -> str:
     return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
 
 
+def tabulate_jobs(*results: Result) -> str:
+    """Shows the first step of a job and of one after it, of the slowest rank, by the way that ranks share a model."""
+    found: dict[str, dict[int, Point]] = {}
+    for point in (point for result in results for point in result["points"] if "error" not in point):
+        found.setdefault(point["peer"], {})[point["job"]] = point
+    columns = ("<peer", "first job", "compiles of all ranks", "second job", "compiles", "programs loaded")
+    return make_table(
+        columns, [[peer, *_list_job(jobs.get(1)), *_list_later_job(jobs.get(2))] for peer, jobs in found.items()]
+    )
+
+
+def _list_job(point: Point | None) -> list[str]:
+    if point is None:
+        return ["not measured", ""]
+    seconds = max(rank["first_step"] for rank in point["ranks"])
+    return [f"{format_seconds(seconds)} s", str(sum(rank["compiles"] for rank in point["ranks"]))]
+
+
+def _list_later_job(point: Point | None) -> list[str]:
+    loaded = "" if point is None else ", ".join(str(rank["programs"].get("loaded", "")) for rank in point["ranks"])
+    return [*_list_job(point), loaded.strip(", ")]
+
+
 def tabulate_further_lengths(result: Result) -> str:
     """Shows the first step at each length of a model that ranks share, of the slower rank, in seconds."""
     points = [point for point in result["points"] if "error" not in point]

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,6 +111,30 @@ def test_depths_lengths_and_variables_are_told_apart(jobs, monkeypatch, tmp_path
     expected = [f"{setting}, NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1" for setting in settings]
     assert [one["setting"] for one in result["bits"]] == expected
     assert all(f"narrow Llama, {setting};" in outcome.stdout for setting in expected)
+
+
+def test_each_peer_has_a_later_job_with_the_same_caches(jobs, monkeypatch, tmp_path):
+    folders = []
+    run = job.start_ranks
+    monkeypatch.setattr(job, "start_ranks", lambda *given: folders.append(given[-1]) or run(*given))
+    given = ["--peers", "ddp,fusioncache-zero3", "--tokens", "8", "--jobs", "2", "--json", str(tmp_path / "file.json")]
+    assert CliRunner().invoke(distributed.main, given).exit_code == 0
+    assert jobs == [["ddp"], ["ddp"], ["fusioncache-zero3"], ["fusioncache-zero3"]]
+    assert len(set(folders)) == 1 and None not in folders
+    points = json.loads((tmp_path / "file.json").read_text())["points"]
+    assert [point["job"] for point in points] == [1, 2, 1, 2]
+
+
+def test_points_of_later_jobs_find_their_own_caches():
+    specs = [PointSpec(peer, "narrow", 1, 8, "eager", "cpu", "float32", 1, 0) for peer in ("ddp", "fusioncache-ddp")]
+    assert specs[0].folder != specs[1].folder
+    assert specs[0].folder == replace(specs[0], job=2).folder != replace(specs[0], layers=2).folder
+
+
+def test_hybrid_sharding_takes_four_ranks(jobs):
+    outcome = CliRunner().invoke(distributed.main, ["--peers", "fusioncache-hybrid", "--tokens", "8"])
+    assert outcome.exit_code == 2 and "takes at least 4 ranks, not 2" in outcome.stderr
+    assert not jobs
 
 
 def test_a_variable_without_a_value_is_refused():
