@@ -6,6 +6,7 @@ one would pay for that each. So without them the first call compiles for all cal
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from fusioncache.precompile.tasks import Received
 from fusioncache.process import forks
 from fusioncache.process.progress import progress_line
 from fusioncache.store import Store
+from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 
@@ -94,8 +96,9 @@ class BatchCompiler:
 
             def progress(left: int) -> None:
                 line.say(f"compiling {len(asks)} regions with TorchInductor, {left} left")
+                gc.collect(0)  # cycles that the compiler left, before they are taken for objects that stay
 
-            with line.show(lambda: f"compiling {len(received)} regions"):
+            with line.show(lambda: f"compiling {len(received)} regions"), without_collector():
                 outcomes = self._compiler.compile_together(received, progress)
         starting, self._starting = self._starting, 0.0
         seconds = time.perf_counter() - start - starting

@@ -1,13 +1,16 @@
 """Kernels of several regions from one run of the C++ compiler: the bits are those of each compiled alone."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
 import pytest
+import sympy
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import joined_kernels, persistence, vector_probe
@@ -123,3 +126,55 @@ def test_kinds_of_vectors_are_tried_again_behind_a_failure():
         )
     vector_probe.forget_probes()
     assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]
+
+
+def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    vector_probe.forget_probes()
+    built = []
+    build = vector_probe.build_and_load
+    monkeypatch.setattr(vector_probe, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
+    kernel = joined_kernels.CollectedKernel(
+        ("const float*", "float*"),
+        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
+    )
+    with joined_kernels.collect_kernels():
+        isas = valid_vec_isa_list()
+        library, _ = joined_kernels.compile_joined([kernel])
+    joined_kernels.keep_vector_proofs()
+    for isa, name in joined_kernels._list_checks():
+        assert getattr(isa, name) not in built
+        for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
+            assert function.encode() in library
+    # A later process asks for the same, finds the proofs, and builds nothing of them.
+    built.clear()
+    vector_probe.forget_probes()
+    with monkeypatch.context() as patch:
+        patch.setattr("torch._inductor.cpu_vec_isa.VecISA.check_build", vector_probe.can_use)
+        assert bool(isas[0]) and not built
+    vector_probe.forget_probes()
+
+
+X, Y, D = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyd")
+
+
+@pytest.mark.parametrize(
+    "index", [X, Y, 0 * X, 64 * X, 64 * X + Y, 3 * X + 64 * Y + 7, X - 2 * Y, sympy.S(5), 4 * (X + Y)]
+)
+@pytest.mark.parametrize("length", [None, 16])
+def test_strides_of_affine_indices_are_torchs(index, length):
+    from torch._inductor.codegen.cpp import stride_at_vec_range
+
+    assert joined_kernels.find_affine_stride(sympy.expand(index), X) == stride_at_vec_range(index, X, length)
+
+
+@pytest.mark.parametrize(
+    "index", [FloorDiv(X, 4), ModularIndexing(X, 1, 8) + Y, X * Y, X**2, D * X, X / 2, 4 * (X + Y)]
+)
+def test_strides_of_other_indices_are_left_to_torch(index):
+    asked = []
+    find = joined_kernels._find_strides(lambda *given: asked.append(given) or "torch's")
+    assert find(index, X, 16) == "torch's" and asked == [(index, X, 16)]
+    assert find(2 * X, X) == 2 and len(asked) == 1

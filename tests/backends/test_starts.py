@@ -200,8 +200,9 @@ def test_starting_torchinductor_compiles_one_function(device, joined, expected, 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-def test_a_joined_start_probes_the_cpu_and_builds_no_kernel(monkeypatch, tmp_path):
+def test_a_joined_start_builds_no_kernel_and_leaves_checks_to_the_joined_library(monkeypatch, tmp_path):
     from torch._inductor.cpp_builder import CppBuilder
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
     from fusioncache.backends.inductor.vector_probe import forget_probes
 
@@ -211,7 +212,8 @@ def test_a_joined_start_probes_the_cpu_and_builds_no_kernel(monkeypatch, tmp_pat
     monkeypatch.setattr(CppBuilder, "build", lambda self: (built.append(self._name), build(self))[1])
     forget_probes()
     Inductor().start("cpu", joined=True)
-    assert set(built) == {"probe"}
+    # AMX is asked of the system, too.
+    assert set(built) <= {"probe"} and len(built) <= sum("amx" in str(isa) for isa in valid_vec_isa_list())
 
 
 def test_starts_of_joined_and_of_other_compiles_are_two():

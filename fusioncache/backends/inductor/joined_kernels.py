@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
 _FUNCTION = re.compile(r'extern "C"\s+void\s+kernel\(')
 _DIRECTIVE = re.compile(r"^\s*#\s*(?!pragma\b)", re.MULTILINE)
 _NAME = "kernel_{}"
+_CHECKS = {"_avx512_bf16_code": ("avx512bf16", "avx512vl"), "_avx512_vnni_code": ("avx512vnni", "avx512vl")}
+"""Code by which TorchInductor checks instructions, by attribute of a ``VecISA``, and GCC's names of these."""
 
 _BINDINGS = """
 #define PY_SSIZE_T_CLEAN
@@ -152,6 +154,7 @@ def collect_kernels() -> Iterator[None]:
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codegen import cpp
     from torch._inductor.cpu_vec_isa import VecISA
 
     compile_ = AsyncCompile.cpp_pybinding
@@ -163,6 +166,7 @@ def collect_kernels() -> Iterator[None]:
         compile_lock,  # so that it is for this thread alone
         mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
         mock.patch.object(VecISA, "check_build", _probe),
+        mock.patch.object(cpp, "stride_at_vec_range", _find_strides(cpp.stride_at_vec_range)),
     ):
         yield
 
@@ -190,13 +194,77 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
         return Path(builder.get_target_file_path()).read_bytes(), [_NAME.format(n) for n in range(len(kernels))]
 
 
-def keep_vector_proof() -> None:
-    """Keeps for later processes that a library with the header of all kernels was built and loaded."""
+def keep_vector_proofs() -> None:
+    """Keeps for later processes that a library with the header of all kernels, and checks, was built and loaded."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     isa = pick_vec_isa()
     if isa:
         keep_proof(isa, type(isa)._avx_code)
+    for checked, name in _list_checks():
+        with _flags_of_check(checked, name):
+            keep_proof(checked, getattr(checked, name))
+
+
+def _list_checks() -> Iterator[tuple[Any, str]]:
+    """Yields the checks that TorchInductor was told to succeed: an ISA, and a name in ``_CHECKS``."""
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    for isa in valid_vec_isa_list():
+        if getattr(isa, "_is_avx512_bf16_supported", False):
+            yield isa, "_avx512_bf16_code"
+        if hasattr(isa, "_avx512_vnni_code"):
+            yield isa, "_avx512_vnni_code"
+
+
+@contextmanager
+def _flags_of_check(isa: Any, name: str) -> Iterator[None]:
+    """Gives an ISA the compiler's flags that it has while TorchInductor checks these instructions."""
+    flags = isa._arch_flags
+    isa._arch_flags = f"{flags} -mavx512bf16" if name == "_avx512_bf16_code" else flags
+    try:
+        yield
+    finally:
+        isa._arch_flags = flags
+
+
+def _write_checks() -> list[str]:
+    """Returns the functions of these checks in C++. A library that has them builds and loads as TorchInductor's do."""
+    codes = {name: getattr(isa, name) for isa, name in _list_checks()}
+    targets = {name: f'extern "C" __attribute__((target("{",".join(_CHECKS[name])}")))' for name in codes}
+    return [code.replace('extern "C"', targets[name]) for name, code in codes.items()]
+
+
+def _find_strides(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that finds the stride of an index along a loop variable as TorchInductor does, but quicker.
+
+    Args:
+        original: takes an index, a variable and perhaps the length of vectors. It simplifies by general methods.
+    """
+
+    def stride_at_vec_range(index: Any, var: Any, vec_length: int | None = None) -> Any:
+        stride = find_affine_stride(index, var)
+        return original(index, var, vec_length) if stride is None else stride
+
+    return stride_at_vec_range
+
+
+def find_affine_stride(index: Any, var: Any) -> Any:
+    """Returns the coefficient of a variable in a sum of variables times integers; None if the index is something else.
+
+    Args:
+        index: of ``sympy``.
+        var: a symbol of it.
+    """
+    import sympy
+
+    stride = sympy.S.Zero
+    for term in sympy.Add.make_args(index):
+        factor, rest = term.as_coeff_Mul()
+        if not factor.is_Integer or not (rest.is_Symbol or rest is sympy.S.One):
+            return None
+        stride += factor if rest == var else 0
+    return stride
 
 
 def can_join(source: str) -> bool:
@@ -206,7 +274,7 @@ def can_join(source: str) -> bool:
 
 
 def _join(kernels: Sequence[CollectedKernel]) -> str:
-    texts, calls, methods = [INCLUDE], [], []
+    texts, calls, methods = [INCLUDE, *_write_checks()], [], []
     for number, kernel in enumerate(kernels):
         name = _NAME.format(number)
         function = _FUNCTION.sub(f'extern "C" void {name}(', kernel.source.replace(INCLUDE, "", 1))
@@ -222,5 +290,6 @@ def _join(kernels: Sequence[CollectedKernel]) -> str:
 
 
 def _probe(isa: Any, code: str) -> bool:
-    """Does as ``VecISA.check_build``, but for the header of all kernels: the joined library has that header."""
-    return code == type(isa)._avx_code or can_use(isa, code)
+    """Does as ``VecISA.check_build``, but for what the joined library has: the header of all kernels, and checks."""
+    joined = {"_avx_code", *_CHECKS}
+    return any(code == getattr(isa, name, None) for name in joined) or can_use(isa, code)

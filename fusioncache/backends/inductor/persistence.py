@@ -27,7 +27,7 @@ from fusioncache.backends.inductor.joined_kernels import (
     Kernel,
     collect_kernels,
     compile_joined,
-    keep_vector_proof,
+    keep_vector_proofs,
 )
 from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
@@ -123,7 +123,7 @@ def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
         library, names = compile_joined(kernels)
         module = load_module(library, scratch)
         compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
-        keep_vector_proof()
+        keep_vector_proofs()
     except Exception as error:
         logger.info("kernels are not compiled together", exc_info=error)
         return
