@@ -22,9 +22,9 @@ from fusioncache.precompile.entry_compiler import EntryCompiler
 from fusioncache.precompile.requests import StoredRequest
 from fusioncache.precompile.tasks import Received
 from fusioncache.process import forks
+from fusioncache.process.collector import without_collector
 from fusioncache.process.progress import progress_line
 from fusioncache.store import Store
-from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
+from fusioncache.process.collector import without_collector
 from fusioncache.program.class_lines import ClassTexts, write_classes
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
@@ -31,7 +32,6 @@ from fusioncache.program.versions import read_versions
 from fusioncache.store.slots import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.lengths.arguments import Place, find_integers, find_tensors
-from fusioncache.tracing.passes.collector import without_collector
 
 if TYPE_CHECKING:
     import torch

@@ -9,6 +9,7 @@ from typing import Any
 
 from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
+from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.foreign import ForeignRuns
@@ -25,7 +26,6 @@ from fusioncache.trace.programs import Call, ProgramKeeper
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.passes.collector import without_collector
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown, list_templates
 from fusioncache.program.reads import Read
@@ -28,7 +29,6 @@ from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.passes import go_through_passes
 from fusioncache.tracing.lengths.replay import Different
 from fusioncache.tracing.lengths.sizes import SYMBOLIC
-from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 

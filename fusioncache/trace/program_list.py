@@ -20,6 +20,7 @@ from typing import Any
 from weakref import ref
 
 from fusioncache.process import forks
+from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.last_key import LastKey
 from fusioncache.program.traces import LoadedTrace
@@ -30,7 +31,6 @@ from fusioncache.trace.graph_capture import capture_entry, is_idle
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, find_sizes
-from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
 FEW = 4

@@ -20,6 +20,7 @@ from fusioncache.cache.helpers import Ask, Helpers
 from fusioncache.cache.sizes import Generation
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key
+from fusioncache.process.collector import without_collector
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
@@ -43,7 +44,6 @@ from fusioncache.trace.program_jobs import find_job_references, resolve_of_job
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import Environments, TemplateCalls, TemplateLoader, find_references, read_once
-from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 

@@ -10,13 +10,13 @@ from functools import cache, wraps
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.process.collector import without_collector
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.shared_map import shared_map_of_process
 from fusioncache.program.split_answers import describe_operation, keep_answers, make_answers_key, read_answers
 from fusioncache.store import Store
-from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 

@@ -16,13 +16,13 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
+from fusioncache.process.collector import collect_behind
 from fusioncache.process.lru import LruMap
 from fusioncache.program.filling import Identity
 from fusioncache.program.references import TemplateReference, TemplateUse
 from fusioncache.template.plan import Arities
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import fuse
-from fusioncache.tracing.passes.collector import collect_behind
 
 type Environments = Callable[[BackendExecutables], Mapping[str, str]]
 """Returns what the templates of a backend depend on beside their graphs, by the name of the ingredient."""

@@ -144,7 +144,7 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
         isas = valid_vec_isa_list()
         library, _ = joined_kernels.compile_joined([kernel])
     joined_kernels.keep_vector_proofs()
-    for isa, name in joined_kernels._list_checks():
+    for isa, name in joined_kernels.list_checks():
         assert getattr(isa, name) not in built
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
             assert function.encode() in library
@@ -173,6 +173,6 @@ def test_strides_of_affine_indices_are_torchs(index, length):
 @pytest.mark.parametrize("index", [FloorDiv(X, 4), ModularIndexing(X, 1, 8) + Y, X * Y, X**2, D * X, X / 2])
 def test_strides_of_other_indices_are_left_to_torch(index):
     asked = []
-    find = joined_kernels._find_strides(lambda *given: asked.append(given) or "torch's")
+    find = joined_kernels.shorten_strides(lambda *given: asked.append(given) or "torch's")
     assert find(index, X, 16) == "torch's" and asked == [(index, X, 16)]
     assert find(2 * X, X) == 2 and len(asked) == 1

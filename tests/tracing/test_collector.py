@@ -12,8 +12,8 @@ import torch
 from thunder.core.transform_common import Transform
 
 from fusioncache import tracing
-from fusioncache.tracing.passes import collector
-from fusioncache.tracing.passes.collector import FullCollections, Pause
+from fusioncache.process import collector
+from fusioncache.process.collector import FullCollections, Pause
 
 X = torch.ones(3)
 

@@ -166,7 +166,7 @@ def collect_kernels() -> Iterator[None]:
         compile_lock,  # so that it is for this thread alone
         mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
         mock.patch.object(VecISA, "check_build", _probe),
-        mock.patch.object(cpp, "stride_at_vec_range", _find_strides(cpp.stride_at_vec_range)),
+        mock.patch.object(cpp, "stride_at_vec_range", shorten_strides(cpp.stride_at_vec_range)),
     ):
         yield
 
@@ -201,12 +201,12 @@ def keep_vector_proofs() -> None:
     isa = pick_vec_isa()
     if isa:
         keep_proof(isa, type(isa)._avx_code)
-    for checked, name in _list_checks():
+    for checked, name in list_checks():
         with _flags_of_check(checked, name):
             keep_proof(checked, getattr(checked, name))
 
 
-def _list_checks() -> Iterator[tuple[Any, str]]:
+def list_checks() -> Iterator[tuple[Any, str]]:
     """Yields the checks that TorchInductor was told to succeed: an ISA, and a name in ``_CHECKS``."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
@@ -230,12 +230,12 @@ def _flags_of_check(isa: Any, name: str) -> Iterator[None]:
 
 def _write_checks() -> list[str]:
     """Returns the functions of these checks in C++. A library that has them builds and loads as TorchInductor's do."""
-    codes = {name: getattr(isa, name) for isa, name in _list_checks()}
+    codes = {name: getattr(isa, name) for isa, name in list_checks()}
     targets = {name: f'extern "C" __attribute__((target("{",".join(_CHECKS[name])}")))' for name in codes}
     return [code.replace('extern "C"', targets[name]) for name, code in codes.items()]
 
 
-def _find_strides(original: Callable[..., Any]) -> Callable[..., Any]:
+def shorten_strides(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that finds the stride of an index along a loop variable as TorchInductor does, but quicker.
 
     Args:

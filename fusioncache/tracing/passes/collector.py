@@ -1,35 +1,15 @@
-"""No garbage collection while Thunder traces and transforms: it would look through millions of objects that stay.
-
-For the whole process no number of new objects starts it from when a trace is begun while none else is to the end of the
-last one, however that ends. Reference counts free memory all the while; only cycles wait. Whether it is enabled is left
-alone, for a program may ask for that or change it while it is traced; only of thresholds it may see another one.
-
-Python starts a full collection, which looks at all objects, as soon as those that came to stay are a quarter of them.
-Traces and compilations leave that many behind, and the step that it comes in takes many times as long as others. So one
-is started behind some of these, where it is little of the time.
-"""
+"""No garbage collection while Thunder traces and transforms: it would look through millions of objects that stay."""
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from fusioncache.process import forks
+from fusioncache.process.collector import collect_behind, without_collector
 from fusioncache.tracing.replacement import Replacement
-
-_NEVER = 2_147_483_629
-"""So many new objects do not exist at once. A program that sets a threshold itself does not choose this one."""
-
-LEAST_WORK = 0.05
-"""Work that took fewer seconds leaves little behind, and is not counted."""
-
-WORK_PER_COLLECTION = 20
-"""A full collection is due as soon as work took this many times as long as one does."""
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -66,98 +46,6 @@ def _is_compiling(statistics: Any) -> bool:
 @contextmanager
 def _paused(context: Any) -> Iterator[None]:
     begun = time.perf_counter()
-    with _pause, context:
+    with without_collector(), context:
         yield
     collect_behind(time.perf_counter() - begun)
-
-
-class Pause:
-    """The collector does not start by itself while any thread is in this context, once or more often."""
-
-    def __init__(self) -> None:
-        self._lock = forks.lock()
-        self._inside: dict[int, int] = {}
-        self._threshold = 0
-        self._has_begun = False
-        forks.register(self)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._begin()
-            thread = threading.get_ident()
-            self._inside[thread] = self._inside.get(thread, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            thread = threading.get_ident()
-            depth = self._inside.pop(thread, 0) - 1
-            if depth > 0:
-                self._inside[thread] = depth
-            self._end()
-
-    def _begin(self) -> None:
-        threshold = gc.get_threshold()[0]
-        self._has_begun = threshold != 0  # or it does not start by itself anyway
-        if self._has_begun:
-            self._threshold = self._threshold if threshold == _NEVER else threshold
-            gc.set_threshold(_NEVER)
-
-    def _end(self) -> None:
-        if self._inside or not self._has_begun:
-            return
-        self._has_begun = False
-        if gc.get_threshold()[0] == _NEVER:  # or somebody has set another one since
-            gc.set_threshold(self._threshold)
-
-    def after_fork(self) -> None:
-        """Forgets the threads that the child has not."""
-        thread = threading.get_ident()
-        self._inside = {each: depth for each, depth in self._inside.items() if each == thread}
-        self._end()
-
-
-class FullCollections:
-    """Full collections behind work that took far longer than one takes.
-
-    Args:
-        usual: the seconds that one is thought to take, until one was measured.
-        clock: returns the seconds of a clock that only goes forward.
-    """
-
-    def __init__(self, usual: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lock = forks.lock()
-        self._clock = clock
-        self._seconds = usual
-        self._worked = 0.0
-
-    def follow(self, seconds: float) -> None:
-        """Counts work that has just ended, and starts a full collection if one is due.
-
-        Args:
-            seconds: that the work took, a trace or a compilation.
-        """
-        if seconds < LEAST_WORK or not gc.isenabled() or gc.get_threshold()[0] in (0, _NEVER):
-            return
-        with self._lock:
-            self._worked += seconds
-            if self._worked < WORK_PER_COLLECTION * self._seconds:
-                return
-            self._worked = 0.0
-        begun = self._clock()
-        gc.collect()
-        self._seconds = self._clock() - begun
-
-
-_pause = Pause()
-_full_collections = FullCollections()
-
-
-def without_collector() -> AbstractContextManager[None]:
-    """Returns a context in which the collector does not start: for whoever makes very many objects at once."""
-    return _pause
-
-
-def collect_behind(seconds: float) -> None:
-    """Starts a full collection if that takes little beside the work so far, of which the last took these seconds."""
-    _full_collections.follow(seconds)

@@ -11,7 +11,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from fusioncache.tracing.passes.collector import without_collector
+from fusioncache.process.collector import without_collector
 from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite
 
 logger = logging.getLogger("fusioncache")
