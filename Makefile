@@ -1,7 +1,7 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
 # make overhead host time of a call            make figures  the documents' tables and plots
-# make clean    removes .venv and build
+# make clean    removes .venv and build        make budget   seconds of steps, beside an earlier commit
 #
 # COVERAGE=1 lets make test end with the lines that no test reached.
 #
@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bench overhead figures clean
+.PHONY: help setup test check bench overhead budget figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,10 @@ bench: $(STAMP)
 overhead: $(STAMP)
 	@mkdir -p build
 	$(BIN)/python benchmarks/call_overhead.py --json build/overhead.json
+
+budget: $(STAMP)
+	@mkdir -p build
+	$(BIN)/python -m benchmarks.budget --json build/budget.json
 
 figures: $(STAMP)
 	$(BIN)/python -m benchmarks.figures.make

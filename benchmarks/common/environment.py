@@ -91,14 +91,16 @@ def commit() -> str | None:
 
     ``FUSIONCACHE_COMMIT`` names it where there is no git.
     """
-    named = os.environ.get("FUSIONCACHE_COMMIT")
-    if named:
-        return named
-    top = _output("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != ROOT:
+    return os.environ.get("FUSIONCACHE_COMMIT") or find_commit(ROOT)
+
+
+def find_commit(root: Path) -> str | None:
+    """Returns the commit of a checkout, with ``-dirty`` if files differ from it; None if the folder is none."""
+    top = _output("git", "-C", str(root), "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != root.resolve():
         return None
-    head = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
-    changes = _output("git", "-C", str(ROOT), "status", "--porcelain")
+    head = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    changes = _output("git", "-C", str(root), "status", "--porcelain")
     return f"{head}-dirty" if head and changes else head
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.common.spec import ModelSpec
+from benchmarks.common.spec import NARROW, ModelSpec
 
 _SEED = 2916
 
@@ -66,7 +66,7 @@ def narrow_widths(name: str, device: str) -> dict[str, int]:
     from litgpt import Config
 
     full = Config.from_name(name)
-    embedding, heads, intermediate, vocabulary = (512, 8, 1376, 1024) if device == "cuda" else (128, 4, 384, 512)
+    embedding, heads, intermediate, vocabulary = NARROW[device]
     return {
         "n_embd": embedding,
         "n_head": heads,

@@ -132,9 +132,9 @@ def backend_option(*names: str, help: str | None = None) -> Callable[..., Any]:
     return click.option("--backend", type=choice, default="auto", help=help)
 
 
-def repeat_option(help: str = "Processes for each point; the median counts.") -> Callable[..., Any]:
+def repeat_option(help: str = "Processes for each point; the median counts.", default: int = 1) -> Callable[..., Any]:
     """Adds ``--repeat``."""
-    return click.option("--repeat", type=click.IntRange(min=1), default=1, help=help)
+    return click.option("--repeat", type=click.IntRange(min=1), default=default, help=help)
 
 
 json_option = click.option(

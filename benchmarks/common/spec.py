@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 MODELS = ("residual", "llama")
+
+NARROW: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
+    {"cuda": (512, 8, 1376, 1024), "cpu": (128, 4, 384, 512)}
+)
+"""Small widths for a device: of the embedding, heads, of the layers between, and of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,189 @@
+"""Seconds of first and later steps of the current checkout, as ratios to those of a base, in one run.
+
+Run it before and after a change of structure. A narrow Llama takes training steps without an optimizer. Of each side a
+process with empty caches takes steps of three lengths and later ones, then a second process takes steps with the
+caches that this left, on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and change their
+order from pair to pair. The first step of a process includes the import of fusioncache, but not those of torch, Thunder
+and the model. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a process and of all that it
+waited for.
+
+The ratio of a pair is current over base. A figure is slower if the median ratio of its pairs is above 1 + tolerance and
+the range of their ratios is above 1. The range is from the first to the third quartile; of three pairs it is from the
+least to the largest. A figure is unclear, and needs more pairs, if its median ratio is above 1 + tolerance and its
+range includes 1, or if there are fewer than three pairs. The exit status is 1 if a figure is slower or a process fails.
+
+Where there is no git history, --base names a folder with the package of the base, made elsewhere by
+``git archive ef4487f fusioncache | tar x -C FOLDER``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from benchmarks.budget.run import Pair, Said, Series
+from benchmarks.budget.sides import BASE, CURRENT, Side, copy_base, copy_current
+from benchmarks.budget.spec import BASE_COMMIT, BATCH, FIGURES, LENGTHS, SECOND, ProcessSpec
+from benchmarks.budget.verdict import NOT_AVAILABLE, SLOWER, Comparison, compare
+from benchmarks.common.environment import Machine, inspect_machine
+from benchmarks.common.options import backend_option, command, json_option, repeat_option, require_litgpt
+from benchmarks.common.processes import ProcessFailed
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import Outcome, Point, make_result, write_result
+from benchmarks.common.spec import NARROW
+
+_ALIKE = 0.01
+"""By how much losses of all processes may differ, relative to the least, before that is noted."""
+
+
+@command(__doc__)
+@backend_option()
+@click.option("--layers", type=click.IntRange(min=1), default=4, help="Of the model.")
+@click.option("--steps", type=click.IntRange(min=1), default=200, help="Later steps that count.")
+@click.option("--tolerance", type=click.FloatRange(min=0.0), default=0.03, help="By how much ratios may be above 1.")
+@repeat_option("Pairs of the two sides; the medians count.", default=5)
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that all processes together may take.")
+@click.option("--commit", default=BASE_COMMIT, help="The base, taken from git.")
+@click.option(
+    "--base", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The base, where it is not from git."
+)
+@json_option
+def main(
+    backend: str,
+    layers: int,
+    steps: int,
+    tolerance: float,
+    repeat: int,
+    limit: float | None,
+    commit: str,
+    base: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt("Llama")
+    deadline = None if limit is None else time.monotonic() + limit
+    with TemporaryDirectory(prefix="fusioncache-budget-sides-") as directory:
+        other = copy_base(Path(directory), base, commit)
+        machine = inspect_machine(backend)
+        sides = copy_current(Path(directory), machine.environment["commit"]), other
+        spec = _make_spec(machine, layers, steps)
+        options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
+
+        def keep(outcome: Outcome, pairs: list[Pair]) -> None:
+            found = {"sides": _describe_sides(sides), "points": outcome.points, "notes": outcome.notes, "pairs": pairs}
+            write_result(json_file, make_result(machine.environment, options, **found))
+
+        outcome = _measure(Series(sides, spec, deadline), repeat, tolerance, keep)
+    _print(outcome, sides)
+    sys.exit(1 if outcome.failed or any(point["verdict"] == SLOWER for point in outcome.points) else 0)
+
+
+def _measure(series: Series, repeat: int, tolerance: float, keep: Callable[[Outcome, list[Pair]], None]) -> Outcome:
+    """Runs all pairs; returns a point for each figure. ``keep`` gets these and the pairs after each pair."""
+    outcome, pairs = Outcome(notes=_note_alike(series.sides)), list[Pair]()
+    try:
+        series.rehearse()
+        for pair in series.run(repeat):
+            pairs.append(pair)
+            outcome.points = [_describe_point(figure, pairs, tolerance) for figure in FIGURES]
+            keep(outcome, pairs)
+    except ProcessFailed as failure:
+        outcome.points.append({"error": failure.message, "log": failure.log})
+    outcome.notes += [*_note_losses(pairs), *_note_programs(pairs), f"{len(pairs)} of {repeat} pairs were measured"]
+    keep(outcome, pairs)
+    return outcome
+
+
+def _describe_sides(sides: Sequence[Side]) -> dict[str, Any]:
+    return {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}
+
+
+def _make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
+    """Returns what all processes have in common."""
+    return ProcessSpec(
+        folder="",
+        process="",
+        layers=layers,
+        widths=NARROW[machine.device],
+        lengths=LENGTHS,
+        batch=BATCH,
+        steps=steps,
+        backend=machine.backend,
+        device=machine.device,
+        dtype=machine.choose_dtype("llama"),
+    )
+
+
+def _list_options(spec: ProcessSpec) -> dict[str, Any]:
+    options = {name: value for name, value in asdict(spec).items() if name not in ("folder", "process")}
+    return options | {"clock": "wall" if spec.device == "cuda" else "cpu"}
+
+
+def _describe_point(figure: str, pairs: Sequence[Pair], tolerance: float) -> Point:
+    measured = [tuple(_find_seconds(pair[side], figure) for side in (CURRENT, BASE)) for pair in pairs]
+    seconds = [(ours, theirs) for ours, theirs in measured if ours is not None and theirs is not None]
+    if not seconds:
+        return {"figure": figure, "verdict": NOT_AVAILABLE}
+    found: Comparison = compare(seconds, tolerance)
+    return {
+        "figure": figure,
+        "seconds": {CURRENT: found.current, BASE: found.base},
+        "ratio": found.ratio,
+        "range": [found.low, found.high],
+        "verdict": found.verdict,
+        "ratios": list(found.ratios),
+    }
+
+
+def _find_seconds(said: Said, figure: str) -> float | None:
+    return next((each["seconds"][figure] for each in said.values() if figure in each["seconds"]), None)
+
+
+def _note_alike(sides: Sequence[Side]) -> list[str]:
+    ours, theirs = sides
+    return ["both sides have the same code: what differs is noise"] if ours.digest == theirs.digest else []
+
+
+def _note_losses(pairs: Sequence[Pair]) -> list[str]:
+    """Returns a note if the processes did not compute the same."""
+    losses = [each["loss"] for pair in pairs for said in pair.values() for each in said.values()]
+    if not losses or max(losses) - min(losses) <= _ALIKE * min(losses):
+        return []
+    return [f"losses differ: they are between {min(losses):.4f} and {max(losses):.4f}"]
+
+
+def _note_programs(pairs: Sequence[Pair]) -> list[str]:
+    """Returns a note for a side whose second processes found no program, as without a store."""
+    found = {side: sum(pair[side][SECOND]["counts"]["programs_loaded"] for pair in pairs) for side in (CURRENT, BASE)}
+    return [f"{side}: no second process loaded a program" for side, loaded in found.items() if pairs and not loaded]
+
+
+def _print(outcome: Outcome, sides: Sequence[Side]) -> None:
+    columns = ("<figure", "current, s", "base, s", "ratio", "range", "<verdict")
+    rows = [_write_row(point) for point in outcome.points if "error" not in point]
+    names = " beside ".join(f"{side.name} {(side.commit or 'unknown commit')[:18]}" for side in sides)
+    console().print(make_table(names, "medians; a ratio is current / base", columns, rows))
+    for text in outcome.notes:
+        click.echo(text)
+    for point in outcome.points:
+        if "error" in point:
+            click.echo(f"{point['error']}\n{point['log']}")
+
+
+def _write_row(point: Point) -> list[str]:
+    if point["verdict"] == NOT_AVAILABLE:
+        return [FIGURES[point["figure"]], "", "", "", "", NOT_AVAILABLE]
+    seconds = (f"{point['seconds'][side]:.4f}" for side in (CURRENT, BASE))
+    low, high = point["range"]
+    return [FIGURES[point["figure"]], *seconds, f"{point['ratio']:.3f}", f"{low:.3f} to {high:.3f}", point["verdict"]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Runs the processes of ``benchmarks/budget``, of both sides in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.budget.sides import Side
+from benchmarks.budget.spec import COLD, SECOND, ProcessSpec
+from benchmarks.common import processes
+from benchmarks.common.results import say
+
+_WORKER = Path(__file__).with_name("worker.py")
+
+Said = Mapping[str, Mapping[str, Any]]
+"""What the processes of one side said: which process, and its answer."""
+
+Pair = Mapping[str, Said]
+"""What both sides said, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Pairs of runs.
+
+    Attributes:
+        sides: the two, each with a folder of its own.
+        spec: of all processes, but for ``folder`` and ``process``.
+        deadline: when the last process is ended, by ``time.monotonic``; None for never.
+    """
+
+    sides: Sequence[Side]
+    spec: ProcessSpec
+    deadline: float | None
+
+    def rehearse(self) -> None:
+        """Runs a process whose seconds do not count: it has the machine read the libraries that all others need."""
+        with _make_caches() as caches:
+            self._call(self.sides[0], COLD, Path(caches), "rehearsal")
+
+    def run(self, repeat: int) -> Iterator[Pair]:
+        """Yields what both sides said, pair by pair. Of two pairs one has the sides in the opposite order.
+
+        It ends early if there is less time left than the longest pair took.
+
+        Raises:
+            benchmarks.common.processes.ProcessFailed: if a process raised or died, or was ended.
+        """
+        longest = 0.0
+        for number in range(repeat):
+            left = self._time_left()
+            if number and left is not None and left < longest:
+                return
+            start = time.monotonic()
+            yield self._run_pair(number)
+            longest = max(longest, time.monotonic() - start)
+
+    def _run_pair(self, number: int) -> Pair:
+        order = self.sides if number % 2 == 0 else self.sides[::-1]
+        found: dict[str, dict[str, Any]] = {side.name: {} for side in self.sides}
+        with _make_caches() as caches:
+            for process in (COLD, SECOND):
+                for side in order:
+                    folder = Path(caches, side.name)
+                    folder.mkdir(exist_ok=True)
+                    found[side.name][process] = self._call(side, process, folder, f"pair {number + 1}")
+        return found
+
+    def _call(self, side: Side, process: str, caches: Path, about: str) -> Mapping[str, Any]:
+        what = f"{about}, {side.name}, {process} process"
+        left = self._time_left()
+        if left is not None and left <= 0:
+            raise processes.ProcessFailed(f"{what}: there was no time left", "")
+        spec = asdict(replace(self.spec, folder=str(side.folder), process=process))
+        try:
+            said: Mapping[str, Any] = processes.call(_WORKER, spec, caches=caches, root=side.folder, limit=left)
+        except processes.ProcessFailed as failure:
+            raise processes.ProcessFailed(f"{what}: {failure.message}", failure.log) from None
+        say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
+        return said
+
+    def _time_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+def _make_caches() -> TemporaryDirectory[str]:
+    # What helped a process may still write when it has ended.
+    return TemporaryDirectory(prefix="fusioncache-budget-", ignore_cleanup_errors=True)

@@ -1,0 +1,60 @@
+"""What ``benchmarks/budget`` measures, as its parent process and its workers exchange it. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+COLD, SECOND = "cold", "second"
+"""A process with empty caches, and a later one with the caches that this left."""
+
+FIGURES: Mapping[str, str] = MappingProxyType(
+    {
+        "cold": "first step of a cold process",
+        "second": "first step of a second process",
+        "second_length": "first step at a second length",
+        "third_length": "first step at a third length",
+        "later": "later step",
+        "graphs": "later step with CUDA graphs",
+    }
+)
+"""What is compared. Each is in seconds."""
+
+LENGTHS = (64, 96, 65)
+"""Tokens in a row, in the order in which a cold process has them. All other steps are of the first length."""
+
+BATCH = 2
+"""Rows of tokens."""
+
+BASE_COMMIT = "ef4487f"
+"""The commit that the base is, where none is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What one process measures.
+
+    Attributes:
+        folder: where it has fusioncache from.
+        process: ``COLD`` or ``SECOND``.
+        layers: of a narrow Llama.
+        widths: of the Llama: of the embedding, heads, of the layers between, and of the vocabulary.
+        lengths: tokens in a row.
+        batch: rows of tokens.
+        steps: later steps that count.
+        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+    """
+
+    folder: str
+    process: str
+    layers: int
+    widths: tuple[int, int, int, int]
+    lengths: tuple[int, int, int]
+    batch: int
+    steps: int
+    backend: str
+    device: str
+    dtype: str

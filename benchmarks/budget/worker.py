@@ -1,0 +1,183 @@
+"""One process of ``benchmarks/budget``: seconds of training steps with the fusioncache of a folder.
+
+It is run by its path and imports nothing of the benchmarks. Of fusioncache it uses public names alone, those of commit
+ef4487f, so that every later state can run it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import thunder
+import torch
+from litgpt import GPT, Config
+from torch import nn
+
+_SEED, _MODEL = 2916, "Llama-2-7b-hf"
+_WARM_UP = 20
+"""How many steps come before the later ones that count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A model, and what its steps are of.
+
+    Attributes:
+        argument: what the process was asked for, as of ``ProcessSpec``.
+        model: a narrow Llama.
+        batches: tokens, and those to predict, by length.
+    """
+
+    argument: Mapping[str, Any]
+    model: nn.Module
+    batches: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+
+    def read_clock(self) -> float:
+        """Returns seconds of the wall once the GPU is done; on a CPU those of this process and its children."""
+        if self.argument["device"] == "cuda":
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + children.ru_utime + children.ru_stime
+
+    def step(self, compiled: Callable[..., Any], length: int) -> float:
+        """Takes a step without an optimizer; returns its loss."""
+        tokens, targets = self.batches[length]
+        loss = nn.functional.cross_entropy(compiled(tokens).flatten(0, 1).float(), targets.flatten())
+        loss.backward()
+        return float(loss.detach())
+
+    def time_first(self, compiled: Callable[..., Any], length: int) -> float:
+        """Returns the seconds of the first step of a length."""
+        self.model.zero_grad(set_to_none=True)
+        start = self.read_clock()
+        self.step(compiled, length)
+        return self.read_clock() - start
+
+    def time_later(self, compiled: Callable[..., Any]) -> float:
+        """Returns the median of later steps, which add to gradients that are there already."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        length, samples = self.argument["lengths"][0], []
+        for _ in range(_WARM_UP):
+            self.step(compiled, length)
+        gc.collect()
+        for _ in range(self.argument["steps"]):
+            start = self.read_clock()
+            self.step(compiled, length)
+            samples.append(self.read_clock() - start)
+        return median(samples)
+
+
+def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns seconds by figure, those of the import, which the first figure includes, the loss, and counts."""
+    torch.set_num_threads(1)
+    training = prepare(argument)
+    start = training.read_clock()
+    fusioncache = import_from(Path(argument["folder"]))
+    imported = training.read_clock() - start
+    compiled, transform = _compile(fusioncache, training)
+    loss = training.step(compiled, argument["lengths"][0])
+    seconds = {argument["process"]: training.read_clock() - start}
+    if argument["process"] == "cold":
+        for name, length in zip(("second_length", "third_length"), argument["lengths"][1:], strict=True):
+            seconds[name] = training.time_first(compiled, length)
+        seconds["later"] = training.time_later(compiled)
+    counts = _count(transform)
+    if argument["process"] == "second" and argument["device"] == "cuda":
+        seconds["graphs"] = time_graphs(fusioncache, training)
+    return {"seconds": seconds, "import": imported, "loss": loss, "counts": counts}
+
+
+def import_from(folder: Path) -> Any:
+    """Returns fusioncache, with the public names that are used here imported.
+
+    Raises:
+        RuntimeError: if it is not the one in this folder.
+    """
+    fusioncache: Any = import_module("fusioncache")
+    found = Path(fusioncache.__file__).resolve().parents[1]
+    if found != folder.resolve():
+        raise RuntimeError(f"fusioncache is imported from {found}, and not from {folder}")
+    for name in ("FusionCache", "executors"):
+        getattr(fusioncache, name)
+    return fusioncache
+
+
+def prepare(argument: Mapping[str, Any]) -> Training:
+    """Returns the model and its batches, from a fixed seed."""
+    torch.manual_seed(_SEED)
+    embedding, heads, intermediate, vocabulary = argument["widths"]
+    config = Config.from_name(
+        _MODEL,
+        n_layer=argument["layers"],
+        block_size=max(argument["lengths"]),
+        n_embd=embedding,
+        n_head=heads,
+        head_size=embedding // heads,
+        n_query_groups=heads,
+        intermediate_size=intermediate,
+        padded_vocab_size=vocabulary,
+    )
+    device = argument["device"]
+    model = GPT(config).to(device=device, dtype=getattr(torch, argument["dtype"]))
+    shapes = {length: (2, argument["batch"], length) for length in argument["lengths"]}
+    drawn = {length: torch.randint(0, vocabulary, shape).to(device) for length, shape in shapes.items()}
+    return Training(argument, model, {length: (pair[0], pair[1]) for length, pair in drawn.items()})
+
+
+def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Callable[..., Any], Any]:
+    """Returns the compiled model and its transform. On a CPU no process compiles that is not waited for."""
+    argument = training.argument
+    options |= {"jobs": 0} if argument["device"] == "cpu" else {}
+    transform = fusioncache.FusionCache(backend=argument["backend"], **options)
+    executors = fusioncache.executors()
+    if argument["backend"] != "nvfuser" and all(one.name != "fusioncache" for one in executors):
+        others = (one for one in executors if one.name != "nvfuser")
+        executors = [*others, thunder.get_executor("fusioncache")]
+    return thunder.jit(training.model, executors=executors, transforms=[transform]), transform
+
+
+def time_graphs(fusioncache: Any, training: Training) -> float:
+    """Returns the median of later steps that are replayed.
+
+    Raises:
+        RuntimeError: if nothing was captured.
+    """
+    compiled, transform = _compile(fusioncache, training, graphs=True)
+    seconds = training.time_later(compiled)
+    stats = transform.stats()
+    if stats.captures < 2 or stats.graph_replays < training.argument["steps"]:
+        raise RuntimeError(f"forward and backward are not replayed from CUDA graphs: {dict(stats.not_captured)}")
+    return seconds
+
+
+def _count(transform: Any) -> dict[str, int]:
+    stats = transform.stats()
+    names = ("regions", "templates", "compiles", "loads", "programs_loaded", "programs_made")
+    return {name: getattr(stats, name) for name in names}
+
+
+def answer(argument: str, file: Path) -> None:
+    """Answers one argument as ``serve`` of ``benchmarks/common/processes.py`` does, which cannot be imported here."""
+    try:
+        value = measure(json.loads(argument))
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        file.write_text(json.dumps({"raised": f"{type(error).__name__}: {first_line}"}))
+        raise
+    file.write_text(json.dumps({"value": value}))
+
+
+if __name__ == "__main__":
+    answer(sys.argv[1], Path(sys.argv[2]))
