@@ -1,7 +1,8 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
 # make overhead host time of a call            make figures  the documents' tables and plots
-# make clean    removes .venv and build        make budget   seconds of steps, beside an earlier commit
+# make golden   the traces of 16 models        make budget   seconds of steps, beside an earlier commit
+# make clean    removes .venv and build
 #
 # COVERAGE=1 lets make test end with the lines that no test reached.
 #
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bench overhead budget figures clean
+.PHONY: help setup test check golden bench overhead budget figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +21,7 @@ TORCH := 2.10.0
 PYTHON ?=
 
 help:
-	@sed -n '1,7s/^# \{0,1\}//p' Makefile
+	@sed -n '1,8s/^# \{0,1\}//p' Makefile
 
 setup: $(STAMP)
 
@@ -40,6 +41,11 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What is made of each model of the zoo, held against what is committed. MODELS="gemma phi" are some of them, REWRITE=1
+# writes anew what is committed.
+golden: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m golden $(if $(REWRITE),--rewrite) $(MODELS)
 
 bench: $(STAMP)
 	@mkdir -p build

@@ -1,0 +1,89 @@
+"""Compares what is made of models of the zoo with what is committed; without a name, of all.
+
+Exit code 1 if anything differs, or if a model fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from benchmarks import zoo
+from benchmarks.common import processes
+from golden.differences import find_differences
+from golden.sections import Section, list_models, load, name_file, save
+from golden.spec import DATA, TESTS, Spec
+
+_SEED = "0"
+"""Of Python's hashes: the inputs of some regions follow the order of a set of Thunder's."""
+
+
+@click.command(help=__doc__)
+@click.argument("models", nargs=-1, type=click.Choice(zoo.names()))
+@click.option("--rewrite", is_flag=True, help="Write the files anew, in place of comparing.")
+@click.option("--folder", type=click.Path(path_type=Path), default=DATA, help="Where the files are.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, help="Processes at a time.")
+def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
+    """Runs the comparison, and exits with 1 if anything differs."""
+    chosen = models or zoo.names()
+    differing = []
+    with ThreadPoolExecutor(jobs) as pool:
+        # Those of the end of the list take longest.
+        futures = {pool.submit(print_model, Spec(model)): model for model in reversed(chosen)}
+        for future in as_completed(futures):
+            model = futures[future]
+            try:
+                is_same = finish(model, future.result(), folder, rewrite=rewrite)
+            except processes.ProcessFailed as failure:
+                click.echo(f"{model}: {failure.format_message()}")
+                is_same = False
+            differing += [] if is_same else [model]
+    if not models:
+        differing += remove_others(folder, chosen, rewrite=rewrite)
+    if differing:
+        click.echo(f"\nnot as committed: {', '.join(differing)}. If that is intended: make golden REWRITE=1")
+    sys.exit(1 if differing else 0)
+
+
+def print_model(spec: Spec) -> list[Section]:
+    """Returns the sections of one model, which a fresh process prints."""
+    paths = [str(processes.ROOT), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONHASHSEED": _SEED,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    sections = processes.call("golden.worker", asdict(spec), environment=environment)
+    return [Section(**section) for section in sections]
+
+
+def finish(model: str, sections: Sequence[Section], folder: Path, *, rewrite: bool) -> bool:
+    """Writes the file of a model, or prints how it differs; returns whether it is as committed."""
+    path = name_file(folder, model)
+    lines = find_differences(model, load(path), sections)
+    if rewrite:
+        if lines or not path.exists():
+            save(path, sections)
+        click.echo(f"{model}: {'written' if lines else 'as before'}, {path.stat().st_size} bytes")
+        return True
+    click.echo("\n".join(lines) if lines else f"{model}: {len(sections)} parts are the same")
+    return not lines
+
+
+def remove_others(folder: Path, models: Iterable[str], *, rewrite: bool) -> list[str]:
+    """Removes files of models that there are no more, or returns these models."""
+    others = sorted(list_models(folder) - set(models))
+    for model in others if rewrite else ():
+        name_file(folder, model).unlink()
+    return [] if rewrite else others
+
+
+if __name__ == "__main__":
+    main()

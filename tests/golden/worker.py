@@ -1,0 +1,243 @@
+"""One model in a process of its own: called at each length in each mode, and what was made of it printed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import zoo
+from benchmarks.common.processes import serve
+from golden.sections import Section, read_sections, write_sections
+from golden.spec import BATCH, FEW, FORWARD, LAYERS, LENGTHS, ROWS, Spec, is_printed
+
+_DIRECTORY = "FUSIONCACHE_DIR"
+
+
+def print_model(options: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns the sections of a model, each mode's from a process that has done nothing else but imports."""
+    # Before anything is imported that reads them.
+    for name in list(os.environ):
+        if name.startswith(("FUSIONCACHE_", "THUNDER_")) and name != _DIRECTORY:
+            del os.environ[name]
+    spec = Spec(**options)
+    package = zoo.find_entry(spec.model).package
+    for module in ("fusioncache", "thunder.dynamo", package, "benchmarks.common.thunder_jit"):
+        import_module(module)
+    sections = [Section("versions", _print_versions(package))]
+    for mode in spec.modes:
+        sections += _print_in_fork(spec.model, mode)
+    return [asdict(section) for section in sections]
+
+
+def _print_versions(package: str) -> str:
+    """Returns the versions of what decides over traces, without the builds."""
+    names = ("lightning-thunder", "torch", package)
+    return "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)
+
+
+def _print_in_fork(model: str, mode: str) -> list[Section]:
+    """Returns the sections of a mode. A process of its own saves no import, and what it keeps reaches no other mode.
+
+    Raises:
+        RuntimeError: if that process fails. What it raised is on stderr.
+    """
+    directory = Path(os.environ[_DIRECTORY], mode)
+    directory.mkdir(parents=True)
+    answer = directory / "sections"
+    child = os.fork()
+    if not child:
+        try:
+            os.environ[_DIRECTORY] = str(directory)
+            answer.write_text(write_sections(_Printer.make(model, mode).print()))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+    os.waitpid(child, 0)
+    if not answer.exists():
+        raise RuntimeError(f"{model}, {mode}: nothing was printed")
+    return read_sections(answer.read_text())
+
+
+@dataclass(frozen=True, slots=True)
+class _Printer:
+    """A compiled model, and what was printed of it.
+
+    Attributes:
+        mode: one of ``MODES``.
+        workload: the model and its inputs, of all lengths at most.
+        transform: that it is compiled with.
+        compiled: it.
+        known: the entries of Thunder's functions that were printed, by their identities.
+    """
+
+    mode: str
+    workload: zoo.Workload
+    transform: Any
+    compiled: Callable[..., Any]
+    known: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, model: str, mode: str) -> _Printer:
+        """Compiles a model over the store of this process, which is empty."""
+        import torch
+
+        import fusioncache
+        from benchmarks.common.thunder_jit import executors
+
+        torch.set_num_threads(1)
+        # Dynamo leaves a model to torch after eight graphs.
+        torch._dynamo.config.recompile_limit = 8 * len(LENGTHS)
+        workload = zoo.make(model, LAYERS, sequence=max(LENGTHS), batch=max(BATCH, max(ROWS)))
+        cache = fusioncache.Cache(record=False, store=True)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+        return cls(mode, workload, transform, workload.compile(executors("eager"), [transform]))
+
+    def print(self) -> Iterator[Section]:
+        """Calls the model at each length, and yields what was made of it."""
+        has_lengths = not self.workload.inputs[0].is_floating_point()
+        settings = [(BATCH, length) for length in LENGTHS] if has_lengths else [(rows, max(LENGTHS)) for rows in ROWS]
+        count = len(settings)
+        for position, (rows, length) in enumerate(settings):
+            where = f"{self.mode}, {f'length {length}' if has_lengths else f'{rows} rows'}"
+            self._call(rows, length)
+            yield from self._print_programs(where, in_full=is_printed(position))
+            if position + 1 in (FEW, count):
+                yield Section(f"{self.mode}, after {position + 1}: stats", self._print_stats())
+        after = f"{self.mode}, after {count}"
+        yield Section(f"{after}: templates", self._print_templates())
+        yield Section(f"{after}: stored keys", self._print_store())
+
+    def _call(self, rows: int, length: int) -> None:
+        import torch
+
+        from benchmarks.common.tensors import cotangent
+        from benchmarks.length_equality.worker import cut
+
+        inputs = [cut(each, rows, length, max(LENGTHS)) for each in self.workload.inputs]
+        if self.mode == FORWARD:
+            with torch.no_grad():
+                self.compiled(*inputs)
+            return
+        self.workload.model.zero_grad(set_to_none=True)
+        output = self.compiled(*inputs)
+        output.backward(cotangent(output))
+
+    def _print_programs(self, where: str, *, in_full: bool) -> Iterator[Section]:
+        """Yields a section for each trace of the programs that are new: in full, or one with digests of all."""
+        found = list(self._find_new())
+        lines = []
+        for name, text in found:
+            if in_full:
+                yield Section(f"{where}: {name}", text)
+            else:
+                digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+                lines.append(f"{name}: {digest}, {text.count(chr(10)) + 1} lines")
+        if lines or not found:
+            yield Section(f"{where}: digests of traces" if found else where, "\n".join(lines) or "no new program")
+
+    def _find_new(self) -> Iterator[tuple[str, str]]:
+        """Yields the traces of the programs that were made since this was asked, each with its name."""
+        digests = self._map_digests()
+        functions = self._list_functions()
+        for number, function in enumerate(functions, 1):
+            entries = [each for each in _list_entries(function) if id(each) not in self.known]
+            self.known.update((id(each), each) for each in entries)
+            for which, entry in enumerate(entries, 1):
+                graph = f"graph {number}, " if self.workload.way == "thunderfx" else ""
+                program = f"program {which}, " if len(entries) > 1 else ""
+                for kind, traces in _list_traces(entry):
+                    yield f"{graph}{program}{kind}", _normalize(str(traces[-1]), digests)
+
+    def _list_functions(self) -> list[Any]:
+        if self.workload.way == "jit":
+            return [self.compiled]
+        compiled: Any = self.compiled
+        return [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
+
+    def _map_digests(self) -> dict[str, str]:
+        """Returns for the first digits of each template's digest those of its graph."""
+        return {each.digest[:8]: _digest_graph(each)[:8] for each in self.transform.cache.templates()}
+
+    def _print_stats(self) -> str:
+        """Returns all counts of ``stats()`` but seconds, with their reasons."""
+        digests, lines = self._map_digests(), []
+        stats = self.transform.stats()
+        for name in (each.name for each in fields(stats) if not each.name.endswith("seconds")):
+            value = getattr(stats, name)
+            lines.append(f"{name}: {value if isinstance(value, int) else sum(value.values())}")
+            if not isinstance(value, int):
+                lines += sorted(f"  {_normalize(reason, digests)}: {count}" for reason, count in value.items())
+        return "\n".join(lines)
+
+    def _print_templates(self) -> str:
+        """Returns the templates in the order in which they came, each with digests of its graph's ingredients."""
+        from fusioncache.ir.ingredients import GRAPH
+
+        digests, lines = self._map_digests(), []
+        for each in self.transform.cache.templates():
+            lines.append(f"{_normalize(each.name, digests)}: {_digest_graph(each)[:16]}")
+            lines.append(f"  {each.ops} ops, {each.regions} regions, {each.hits} hits, arities {each.arities}")
+            texts = [f"{name} {_digest(text)[:8]}" for name, text in each.ingredients if name in GRAPH]
+            others = [name for name, _ in each.ingredients if name not in GRAPH]
+            lines += [f"  {', '.join(texts)}", f"  {', '.join(others)}"]
+        return "\n".join(lines)
+
+    def _print_store(self) -> str:
+        """Returns what there is in the store: of each kind of entry the artifacts, and the ingredients of its key."""
+        store, digests = self.transform.cache.store, self._map_digests()
+        found: Counter[str] = Counter()
+        for summary in store.entries():
+            entry = store.entry(summary.digest, summary.backend)
+            lines = [f"{entry.backend} of {_normalize(entry.name, digests)}"]
+            lines += [f"  artifact {each.name}" for each in entry.artifacts]
+            lines += [f"  ingredient {name}" for name, _ in entry.ingredients]
+            found["\n".join(lines)] += 1
+        return "\n".join(f"{count} times {text}" for text, count in sorted(found.items()))
+
+
+def _list_entries(function: Any) -> list[Any]:
+    """Returns what Thunder derived of a function."""
+    import thunder
+
+    entries = thunder.compile_stats(function).interpreter_cache
+    return [entries[position] for position in range(len(entries))]  # iterating may ask the store
+
+
+def _list_traces(entry: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the traces of a program that there are, each kind with its name."""
+    for kind in ("prologue", "computation", "backward", "epilogue"):
+        traces = getattr(entry, f"{kind}_traces")
+        if traces:
+            yield kind, traces
+
+
+def _normalize(text: str, digests: Mapping[str, str]) -> str:
+    from golden.normal import normalize
+
+    return normalize(text, digests)
+
+
+def _digest_graph(template: Any) -> str:
+    """Returns a digest of the part of a template's key that depends on no machine."""
+    from fusioncache.ir.ingredients import graph_digest
+
+    return graph_digest((name, _digest(text)) for name, text in template.ingredients)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    serve(print_model)
