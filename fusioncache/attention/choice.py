@@ -42,7 +42,7 @@ def can_attend_with_cudnn(
         scale: of scores; None: the inverse root of the size.
         with_gradients: whether a backward pass may follow.
     """
-    from thunder.core import devices, dtypes
+    from fusioncache.thunder_adapter.api import devices, dtypes
 
     given = [each for each in (query, key, value, mask) if each is not None]
     if any(each.device.devicetype is not devices.DeviceType.CUDA or each.ndim != _DIMENSIONS for each in given):
@@ -77,8 +77,8 @@ def _ask_torch(
 def _describe(proxy: Any) -> Any:
     """Returns one row of a tensor like the proxy's. Expanded to all rows, it takes no more memory than the one."""
     import torch
-    from thunder.core import devices
-    from thunder.core.dtypes import to_torch_dtype
+
+    from fusioncache.thunder_adapter.api import devices, to_torch_dtype
 
     device = devices.to_torch_device(proxy.device)
     return torch.empty(proxy.shape[-1], dtype=to_torch_dtype(proxy.dtype), device=device)

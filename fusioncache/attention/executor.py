@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import thunder.torch as ltorch
 import torch
-from thunder.core.compile_data import get_compile_data
-from thunder.core.prims import OpTags
-from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grads
-from thunder.extend import OperatorExecutor, get_executor, register_executor
 
 from fusioncache.attention import NAME, choice, operators
+from fusioncache.thunder_adapter.api import (
+    OperatorExecutor,
+    OpTags,
+    Symbol,
+    get_compile_data,
+    get_executor,
+    ltorch,
+    register_executor,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def _prepare(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> lis
 
 def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
     """Returns the result of ``attend``, as Thunder knows it before anything is computed."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     rows, queries, heads, _ = query.shape
     return TensorProxy(like=query, shape=(rows, heads, queries, value.shape[-1]))
@@ -126,8 +126,7 @@ def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = 
 
 def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, scale: Any = None) -> Any:
     """Returns the results of ``attend_forward``, as Thunder knows them."""
-    from thunder.core import dtypes
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
 
     result = infer_result(query, key, value, None)
     shape = (*result.shape[:-1], 1)
@@ -136,7 +135,7 @@ def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, sca
 
 def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
     """Returns the results of ``attend_backward``, as Thunder knows them."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     rows, queries, heads, size = query.shape
     of_query = TensorProxy(like=query, shape=(rows, heads, queries, size))
@@ -145,6 +144,6 @@ def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: An
 
 def infer_bias(mask: Any, like: Any) -> Any:
     """Returns the result of ``make_bias``, as Thunder knows it."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=mask, shape=mask.shape, dtype=like.dtype)

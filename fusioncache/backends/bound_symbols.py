@@ -38,7 +38,7 @@ def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyTy
     Raises:
         KeyError: if this Thunder has no operation of that name.
     """
-    from thunder.core.trace import TraceCtx, tracectx
+    from fusioncache.thunder_adapter.api import TraceCtx, tracectx
 
     with tracectx(TraceCtx(None)), _symbolic_sizes() if graph.sizes else nullcontext():
         proxies: dict[int, Any] = {}
@@ -55,9 +55,7 @@ def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyTy
 @contextmanager
 def _symbolic_sizes() -> Iterator[None]:
     """Keeps Thunder's tensor proxies from replacing symbolic sizes by their values, as they do elsewhere."""
-    from thunder.common import CompileData, CompileStats
-    from thunder.core.compile_data import compile_data_and_stats
-    from thunder.core.options import CACHE_OPTIONS
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, CompileData, CompileStats, compile_data_and_stats
 
     symbolic = CACHE_OPTIONS.SYMBOLIC_VALUES
     options = CompileData(fn=bind, executors_list=(), cache_option=symbolic, disable_preprocessing=True)
@@ -114,8 +112,9 @@ def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:
 
 
 def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
-    from thunder.core.devices import Device
-    from thunder.core.proxies import CONSTRAINT, ComplexProxy, FloatProxy, IntegerProxy, TensorProxy
+    from thunder.core.proxies import CONSTRAINT
+
+    from fusioncache.thunder_adapter.api import ComplexProxy, Device, FloatProxy, IntegerProxy, TensorProxy
 
     if isinstance(type_, TensorType):
         shape = tuple(proxies[size.index] if isinstance(size, Ref) else size for size in type_.shape)
@@ -169,14 +168,12 @@ def _torch_trace(
     bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
 ) -> Any:
     """Returns a trace, named as sources are, that Thunder's executors for torch and Python have claimed."""
-    from thunder.core import prims
     from thunder.core.codeutils import SigInfo
-    from thunder.core.trace import TraceCtx, tracectx
     from thunder.executors.passes import transform_for_execution
     from thunder.executors.pythonex import ex as python_executor
-    from thunder.executors.torchex import ex as torch_executor
 
     from fusioncache.backends.refused_operations import executor as other_executor
+    from fusioncache.thunder_adapter.api import TraceCtx, prims, torch_executor, tracectx
 
     trace = TraceCtx(None)
     trace.args, trace.kwargs = list(inputs), {}

@@ -44,8 +44,9 @@ def encode(value: Any) -> Const:
         return Const("float", value.hex())
     # Only where they are needed, as an import takes longer than all of the above.
     import torch
-    from thunder.core.devices import Device
     from thunder.core.dtypes import dtype
+
+    from fusioncache.thunder_adapter.api import Device
 
     if type(value) is complex:
         return Const("complex", f"{value.real.hex()} {value.imag.hex()}")
@@ -83,7 +84,8 @@ def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
         gpu: the number of the one that inputs lie on.
     """
     import torch
-    from thunder.core.devices import Device
+
+    from fusioncache.thunder_adapter.api import Device
 
     if isinstance(arg, tuple):
         return tuple(decode(item, value_of, gpu) for item in arg)
@@ -115,13 +117,13 @@ def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
 
 def torch_dtype(full_name: str) -> Any:
     """Returns torch's dtype for Thunder's with this full name."""
-    from thunder.core.dtypes import to_torch_dtype
+    from fusioncache.thunder_adapter.api import to_torch_dtype
 
     return to_torch_dtype(thunder_dtype(full_name))
 
 
 def thunder_dtype(full_name: str) -> Any:
     """Returns Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
-    from thunder.core import dtypes
+    from fusioncache.thunder_adapter.api import dtypes
 
     return next(dtype for dtype in dtypes.all_dtypes if dtype.full_name == full_name)

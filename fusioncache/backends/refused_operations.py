@@ -10,10 +10,7 @@ from collections.abc import Callable
 from numbers import Number
 from typing import Any
 
-import thunder.torch as ltorch
-from thunder.core import dtypes, prims
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.extend import OperatorExecutor
+from fusioncache.thunder_adapter.api import NumberProxy, OperatorExecutor, TensorProxy, dtypes, ltorch, prims
 
 executor = OperatorExecutor("fusioncache_refused")
 

@@ -38,9 +38,7 @@ def _tables(with_nvfuser: bool) -> tuple[dict[Any, str], dict[str, Any]]:
 
 
 def _all_symbols(with_nvfuser: bool) -> Iterator[tuple[str, Any]]:
-    import thunder.torch as ltorch
-    from thunder.core import prims
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol, ltorch, prims
 
     for prefix, namespace in (("prims", vars(prims)), ("torch", vars(ltorch))):
         yield from ((f"{prefix}.{name}", value) for name, value in namespace.items() if isinstance(value, Symbol))
@@ -86,7 +84,7 @@ def written_values(bound_symbol: Any) -> Iterator[str]:
 
 
 def _writing(bound_symbol: Any) -> Iterator[Any]:
-    from thunder.core.prims import OpTags
+    from fusioncache.thunder_adapter.api import OpTags
 
     symbol = bound_symbol.sym
     # Executors give operations implementations of their own under the same id.

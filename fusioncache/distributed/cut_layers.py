@@ -57,7 +57,7 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
 
 def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
     """Adds up over ranks what each makes of the features that it has; adds the bias once."""
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     taken, weight, bias = symbol.args
     (given,) = symbol.flat_proxy_outs
@@ -84,7 +84,7 @@ def _add_up(values: CutValues, partial: Any, layer: str) -> tuple[Any, Cut | Non
 
 def cut_embedding(values: CutValues, symbol: Any) -> bool:
     """Looks up what is in this rank's part of a table, takes zeros for the rest, and adds up over ranks."""
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     tokens, table, padding, norm, *_ = symbol.args
     cut = values.cut_of(table)

@@ -56,8 +56,7 @@ class CutValues:
             now: what stands for each value that it takes, by name.
             cut: how its result is cut.
         """
-        from thunder.core.pytree import tree_map
-        from thunder.core.trace import get_tracectx
+        from fusioncache.thunder_adapter.api import get_tracectx, tree_map
 
         (given,) = symbol.flat_proxy_outs
         args, kwargs = tree_map(lambda value: now.get(getattr(value, "name", ""), value), (symbol.args, symbol.kwargs))
@@ -85,7 +84,7 @@ class CutValues:
 
     def starts(self, inputs: Iterable[Any]) -> None:
         """Notes which inputs of the trace have gradients, and takes parts in the place of those that are cut."""
-        from thunder.core.trace import TraceCtx, tracectx
+        from fusioncache.thunder_adapter.api import TraceCtx, tracectx
 
         for value in inputs:
             if getattr(value, "requires_grad", False):

@@ -32,13 +32,13 @@ def scattering_operator() -> Any:
 
 
 def _register(name: str, infer: Any, function: Any) -> Any:
-    from thunder.executors.torchex import ex
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     return ex.opmap.get(name) or ex.register_operator(name, meta=infer, fn=function)
 
 
 def _infer_gathered(a: Any, weights: Sequence[Any], group: Any, dim: int, transposed: bool) -> tuple[Any, ...]:
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     rows = [*a.shape[:dim], a.shape[dim] * group.size(), *a.shape[dim + 1 : -1]]
     features = [a.shape[-1], *(weight.shape[0 if transposed else 1] for weight in weights)]
@@ -46,7 +46,7 @@ def _infer_gathered(a: Any, weights: Sequence[Any], group: Any, dim: int, transp
 
 
 def _infer_scattered(factors: Sequence[Any], weights: Sequence[Any], group: Any, dim: int, transposed: bool) -> Any:
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     first, size = factors[0], weights[0].shape[0 if transposed else 1]
     rows = (*first.shape[:dim], first.shape[dim] // group.size(), *first.shape[dim + 1 : -1])
@@ -64,7 +64,7 @@ def multiply_gathered() -> Any:
         return tuple(gathering_operator()(rows, list(weights), group, dim, True)[1:])
 
     def differentiate(rows: Any, weights: Sequence[Any], group: Any, dim: int) -> tuple[Any, ...]:
-        from thunder.core.prims import get_grad, put_grad
+        from fusioncache.thunder_adapter.api import get_grad, put_grad
 
         whole, *products = gathering_operator()(rows, list(weights), group, dim, True)
         gradients = [get_grad(product) for product in products]
@@ -87,7 +87,7 @@ def scatter_product() -> Any:
         return scattering_operator()([features], [weight], group, dim, True)
 
     def differentiate(features: Any, weight: Any, group: Any, dim: int) -> Any:
-        from thunder.core.prims import get_grad, put_grad
+        from fusioncache.thunder_adapter.api import get_grad, put_grad
 
         part = multiply(features, weight, group, dim)
         whole, gradient = gathering_operator()(get_grad(part), [weight], group, dim, False)
@@ -99,9 +99,7 @@ def scatter_product() -> Any:
 
 
 def _make_symbol(name: str, multiply: Any, differentiate: Any) -> Any:
-    from thunder.core.langctxs import Languages, langctx
-    from thunder.core.symbol import Symbol
-    from thunder.core.transforms import register_grad
+    from fusioncache.thunder_adapter.api import Languages, Symbol, langctx, register_grad
 
     symbol = Symbol(name, meta=langctx(Languages.TORCH)(multiply), id=f"fusioncache.{name}")
     register_grad(symbol, differentiate)
@@ -110,7 +108,7 @@ def _make_symbol(name: str, multiply: Any, differentiate: Any) -> Any:
 
 def _weight_gradient(gradient: Any, taken: Any) -> Any:
     """Returns the gradient of a linear layer's weight, as Thunder computes it."""
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     rows = ltorch.reshape(gradient, (-1, gradient.shape[-1]))
     return ltorch.matmul(ltorch.permute(rows, (1, 0)), ltorch.reshape(taken, (-1, taken.shape[-1])))

@@ -38,7 +38,7 @@ def join_products(trace: Any, report_left: Callable[[str], None]) -> Any:
         trace: what ranks do, in which layers are cut.
         report_left: is told why an exchange of a column or a row layer stays by itself.
     """
-    from thunder.core.trace import TraceProvenance, from_trace, tracectx
+    from fusioncache.thunder_adapter.api import TraceProvenance, from_trace, tracectx
 
     uses = _Uses(trace)
     found = [joined for symbol in trace.bound_symbols if (joined := uses.find(symbol, report_left))]
@@ -152,7 +152,7 @@ class _Walk:
             self._put(layer.output, product)
 
     def _add_bias(self, layer: Any) -> None:
-        import thunder.torch as ltorch
+        from fusioncache.thunder_adapter.api import ltorch
 
         bias = layer.args[2]
         if bias is not None:
@@ -164,12 +164,12 @@ class _Walk:
         self._put(joined.exchange.output, scatter_product()(features, weight, group, dim))
 
     def _find(self, value: Any) -> Any:
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         return self._now.get(variableify(value), value)
 
     def _put(self, value: Any, now: Any) -> None:
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         # Such as that it was made where no gradient is wanted.
         now.tags.update(value.tags)

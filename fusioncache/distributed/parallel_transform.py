@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from thunder.core import prims
-from thunder.core.transform_common import Transform
-
 from fusioncache.distributed.cut_values import CutValues
 from fusioncache.distributed.cuts import Cut, CutError
 from fusioncache.distributed.joined_symbols import register_joined_symbols
@@ -15,6 +12,7 @@ from fusioncache.distributed.joining import join_products
 from fusioncache.distributed.parallel_layers import CutParameter, Role
 from fusioncache.distributed.partition import partition_trace
 from fusioncache.distributed.rank_symbols import register_rank_symbols
+from fusioncache.thunder_adapter.api import Transform, prims
 
 
 class TensorParallelTransform(Transform):
@@ -181,7 +179,7 @@ def _unpacked(trace: Any) -> list[Any]:
 
 def _check_alone() -> None:
     """Raises if Thunder shares the model in another way as well: the ranks of its groups have different parameters."""
-    from thunder.core.compile_data import get_compile_data
+    from fusioncache.thunder_adapter.api import get_compile_data
 
     data = get_compile_data()
     others = [type(one).__name__ for one in (data.transforms if data else ()) if _shares(one)]

@@ -28,7 +28,7 @@ def partition_trace(trace: Any, values: CutValues) -> Any:
     Raises:
         CutError: if it does something with a tensor that is cut of which it is not known how, with the layer.
     """
-    from thunder.core.trace import TraceProvenance, from_trace, tracectx
+    from fusioncache.thunder_adapter.api import TraceProvenance, from_trace, tracectx
 
     new = from_trace(trace)
     values.starts(trace.args)
@@ -53,7 +53,7 @@ class _Walk:
 
     def visit(self, symbol: Any) -> None:
         """Writes what is done in the place of a bound symbol, which may be a part of another one."""
-        from thunder.core.prims import PrimIDs
+        from fusioncache.thunder_adapter.api import PrimIDs
 
         if symbol.sym.id == PrimIDs.RETURN:
             self._return(symbol)
@@ -118,7 +118,7 @@ class _Walk:
 
     def _keep(self, symbol: Any, instead: Mapping[str, Any]) -> None:
         """Writes a bound symbol as it is, with what stands for the values that it takes."""
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         now = {value.name: instead.get(value.name, self._values.now(value)) for value in symbol.flat_proxy_args}
         changed = {variableify(value): now[value.name] for value in symbol.flat_proxy_args}
@@ -131,7 +131,7 @@ class _Walk:
         Raises:
             CutError: if a layer's features are cut.
         """
-        from thunder.core.pytree import tree_map
+        from fusioncache.thunder_adapter.api import tree_map
 
         (returned,) = symbol.args
         outputs = tree_map(self._whole, returned["output"])

@@ -30,10 +30,7 @@ Step = Callable[[Any, Any, int], Any]
 @cache
 def rank_symbol(name: str) -> Any:
     """Returns the symbol of this name, which takes a tensor, a process group and a dimension. Thunder knows it then."""
-    from thunder.core.langctxs import Languages, langctx
-    from thunder.core.prims import get_grad, put_grad
-    from thunder.core.symbol import Symbol
-    from thunder.core.transforms import register_grad
+    from fusioncache.thunder_adapter.api import Languages, Symbol, get_grad, langctx, put_grad, register_grad
 
     forward, backward = _STEPS[name]
 
@@ -50,9 +47,8 @@ def rank_symbol(name: str) -> Any:
 @cache
 def rank_operator() -> Any:
     """Returns the operation that gives the place of this rank in a process group, a tensor of one 64-bit integer."""
-    from thunder.core import devices, dtypes
-    from thunder.core.proxies import TensorProxy
-    from thunder.executors.torchex import ex
+    from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     def infer(group: Any, device: str) -> Any:
         return TensorProxy(shape=(1,), device=devices.to_device(device), dtype=dtypes.int64)
@@ -93,8 +89,9 @@ def _add_up(tensor: Any, group: Any, dim: int) -> Any:
 
 def _gather(tensor: Any, group: Any, dim: int) -> Any:
     """Gathers in front, as all libraries can, and has the parts lie one behind the other along the dimension."""
-    import thunder.torch as ltorch
     from thunder.distributed.prims import all_gather
+
+    from fusioncache.thunder_adapter.api import ltorch
 
     gathered = all_gather(_lay_out(tensor), group, True).wait()
     if dim == 0:
@@ -106,8 +103,9 @@ def _gather(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _scatter_sum(tensor: Any, group: Any, dim: int) -> Any:
-    import thunder.torch as ltorch
     from thunder.distributed.prims import reduce_scatter
+
+    from fusioncache.thunder_adapter.api import ltorch
 
     parts = _lay_out(ltorch.movedim(_split(tensor, group.size(), dim), dim, 0))
     flat = ltorch.reshape(parts, (parts.shape[0] * parts.shape[1], *parts.shape[2:]))
@@ -115,7 +113,7 @@ def _scatter_sum(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _own_part(tensor: Any, group: Any, dim: int) -> Any:
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     parts = _split(tensor, group.size(), dim)
     return ltorch.squeeze(ltorch.index_select(parts, dim, rank_operator()(group, tensor.device.device_str())), dim)
@@ -123,20 +121,20 @@ def _own_part(tensor: Any, group: Any, dim: int) -> Any:
 
 def _split(tensor: Any, ranks: int, dim: int) -> Any:
     """Returns a tensor with a dimension more, in front of the given one: that of the ranks."""
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     shape = tuple(tensor.shape)
     return ltorch.reshape(tensor, (*shape[:dim], ranks, shape[dim] // ranks, *shape[dim + 1 :]))
 
 
 def _lay_out(tensor: Any) -> Any:
-    import thunder.torch as ltorch
+    from fusioncache.thunder_adapter.api import ltorch
 
     return ltorch.contiguous(tensor)
 
 
 def _sum() -> Any:
-    from thunder.distributed.prims import DistributedReduceOps
+    from fusioncache.thunder_adapter.api import DistributedReduceOps
 
     return DistributedReduceOps.SUM
 

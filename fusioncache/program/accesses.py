@@ -51,6 +51,6 @@ def _bind_unpacking(source: ast.expr, output: Any, value_of: Callable[[ast.expr]
 
 
 def _bind(primitive: str, *args: Any, output: Any = None) -> Any:
-    from thunder.core import prims
+    from fusioncache.thunder_adapter.api import prims
 
     return getattr(prims, primitive).bind(*args, output=output)

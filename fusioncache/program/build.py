@@ -46,7 +46,8 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
         ValueError: if the program does not fit here: something that it names is not there, or another.
     """
     import thunder
-    from thunder.core.trace import TraceTag
+
+    from fusioncache.thunder_adapter.api import TraceTag
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     built = [builder.build(trace) for trace in map(_reveal, program.traces())]

@@ -82,7 +82,7 @@ def _is_declined(fn: Any, value: Any) -> bool:
 
     It says that it cannot, without asking that.
     """
-    from thunder.core.proxies import NumberProxy, TensorProxy
+    from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
 
     if getattr(fn, "__objclass__", None) not in (int, float, bool, complex):
         return False
@@ -160,7 +160,7 @@ def is_key(trace: Trace, wrapped: Any) -> bool:
 
 
 def _has_plain_hash(value: Any) -> bool:
-    from thunder.core.proxies import NumberProxy
+    from fusioncache.thunder_adapter.api import NumberProxy
 
     return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 

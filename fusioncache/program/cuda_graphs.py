@@ -61,8 +61,9 @@ def capture(function: Callable[..., Any], static_inputs: tuple[bool, ...] | None
     Raises:
         ValueError: if it has none, or several.
     """
-    from thunder.core.compile_data import get_compile_data
     from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    from fusioncache.thunder_adapter.api import get_compile_data
 
     transforms = getattr(get_compile_data(), "transforms", ())
     runners = [each.cuda_graph_runner for each in transforms if isinstance(each, CUDAGraphTransform)]

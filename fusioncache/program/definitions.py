@@ -62,7 +62,9 @@ class Definitions:
     """
 
     def __init__(self, describer: Describer, earlier: WatchedNames | None = None):
-        from thunder.core.symbol import Symbol, default_python_printer
+        from thunder.core.symbol import default_python_printer
+
+        from fusioncache.thunder_adapter.api import Symbol
 
         self.describer = describer
         is_known = earlier is not None and earlier.snapshot.holds()
@@ -226,8 +228,7 @@ class Definitions:
 
     def _find_maker(self, kind: type) -> Callable[[Any], str]:
         """Returns what names a value of a class that is in no list."""
-        from thunder.core.symbol import Symbol
-        from thunder.extend import Executor
+        from fusioncache.thunder_adapter.api import Executor, Symbol
 
         if id(kind) in LITERALS:
             return LITERALS[id(kind)]

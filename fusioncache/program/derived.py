@@ -156,7 +156,7 @@ class _TraceWriter:
         return CudaGraphReference(self.write(_find_function(part, name)), static_inputs)
 
     def _refer_to_symbol(self, name: str, value: Any) -> SymbolReference | None:
-        from thunder.extend import get_all_executors
+        from fusioncache.thunder_adapter.api import get_all_executors
 
         for executor in get_all_executors():
             if isinstance(executor.name, str) and find_implementation(executor, name) is value:

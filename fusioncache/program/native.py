@@ -56,8 +56,9 @@ def _constant_types() -> frozenset[int]:
 def _thunders_types() -> tuple[type, ...]:
     """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
     from thunder.core.baseutils import ProxyInterface
-    from thunder.core.devices import Device
     from thunder.core.dtypes import dtype
+
+    from fusioncache.thunder_adapter.api import Device
 
     return (ProxyInterface, dtype, Device)
 

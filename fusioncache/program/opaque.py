@@ -202,8 +202,9 @@ def _refuse_call(fn: Any) -> str:
 def _is_operation(fn: Any) -> bool:
     """Tells whether what is called is Thunder's, and does what Thunder's own code says."""
     from thunder.core import jit_ext
-    from thunder.core.symbol import Symbol
     from thunder.torch import _torch_to_thunder_function_map as torch_functions
+
+    from fusioncache.thunder_adapter.api import Symbol
 
     if isinstance(fn, Symbol):
         return _is_thunders(fn.meta)
@@ -224,7 +225,7 @@ def _is_operation(fn: Any) -> bool:
 
 def _unwrap(function: Any) -> Any:
     """Returns what the interpreter's wrapper of a function calls."""
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol
 
     cells = getattr(function, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]

@@ -6,14 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from thunder.core import dtypes
-from thunder.core.devices import Device
-from thunder.core.proxies import ComplexProxy, FloatProxy, IntegerProxy, Proxy, TensorProxy
-
 from fusioncache.backends.literals import thunder_dtype
 from fusioncache.ir import Graph, TensorType, ValueType
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.program.references import TemplateReference, TemplateUse
+from fusioncache.thunder_adapter.api import ComplexProxy, Device, FloatProxy, IntegerProxy, Proxy, TensorProxy, dtypes
 
 _TYPED = re.compile(r'# (\w+): "(.*)"$', re.MULTILINE)
 _TENSOR = re.compile(r"(\S+) (\w+)\[([\d, ]*)\]")

@@ -87,7 +87,7 @@ class Resolver:
         Raises:
             ValueError: if there is no such executor, or it has no such operation, or another one.
         """
-        from thunder.extend import get_executor
+        from fusioncache.thunder_adapter.api import get_executor
 
         executor = get_executor(reference.executor)
         function = executor and find_implementation(executor, reference.symbol)

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy
 import torch
-from thunder.core.symbol import Symbol
-from thunder.extend import Executor
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
@@ -25,6 +23,7 @@ from fusioncache.program.literals import is_of_module, write_class_name, write_n
 from fusioncache.program.process_groups import describe_group
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
+from fusioncache.thunder_adapter.api import Executor, Symbol
 
 LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
     "torch.fx.graph_module.GraphModule": (

@@ -89,7 +89,8 @@ def _read_devices() -> Iterator[NamedValue]:
 def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
     from thunder.core import trace
     from thunder.core.langctxs import get_langctx
-    from thunder.distributed import get_skip_data_parallel_grad_sync
+
+    from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
 
     if trace._execution_file.get() is not None:
         raise NotKept("Thunder reads its traces from a file that it wrote for editing")

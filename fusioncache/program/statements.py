@@ -29,7 +29,7 @@ class StatementReader:
     """
 
     def __init__(self, trace: TraceText, context: Mapping[str, Any], types: Mapping[str, str] = MappingProxyType({})):
-        from thunder.core.trace import TraceCtx, tracectx
+        from fusioncache.thunder_adapter.api import TraceCtx, tracectx
 
         self._trace = trace
         self._context = context
@@ -57,7 +57,7 @@ class StatementReader:
 
     def _read_part(self, reference: Any) -> list[Any]:
         """Returns the operations of a part that is captured. It names values as the trace does, and types them."""
-        from thunder.core import prims
+        from fusioncache.thunder_adapter.api import prims
 
         part = StatementReader(reference.trace, {}, self._types)
         self._types.update((name, proxy.type_string()) for name, proxy in part.proxies.items())
@@ -75,7 +75,7 @@ class StatementReader:
         return signature
 
     def _proxy(self, name: str, type_: str | None = None) -> Any:
-        from thunder.core.proxies import CollectionProxy
+        from fusioncache.thunder_adapter.api import CollectionProxy
 
         if name not in self.proxies:
             if name in self._collections or self._types.get(name) == "Collection":
@@ -93,7 +93,7 @@ class StatementReader:
 
     def _bind_statement(self, node: ast.stmt) -> Any:
         """Returns the bound symbol of an operation; None for any other statement."""
-        from thunder.core import prims
+        from fusioncache.thunder_adapter.api import prims
 
         match node:
             case ast.Delete(targets):
@@ -112,8 +112,7 @@ class StatementReader:
 
     def _find_symbol(self, call: ast.Call) -> Any:
         """Returns the symbol of what is called; None if it is none that a trace's operations have."""
-        from thunder.core.symbol import Symbol
-        from thunder.extend import get_executor
+        from fusioncache.thunder_adapter.api import Symbol, get_executor
 
         name = ast.unparse(call.func)
         reference = self._trace.context.get(name)
@@ -132,7 +131,7 @@ class StatementReader:
         return self._symbols.get(name) or (known and Symbol(function, meta=None, id=function, _module=known))
 
     def _bind(self, symbol: Any, call: ast.Call, target: ast.expr | None) -> Any:
-        from thunder.core.symbol import BoundSymbol
+        from fusioncache.thunder_adapter.api import BoundSymbol
 
         args = tuple(map(self._value, call.args))
         kwargs = {keyword.arg: self._value(keyword.value) for keyword in call.keywords if keyword.arg}
@@ -149,9 +148,7 @@ class StatementReader:
 
     def _infer(self, symbol: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[str | None]:
         """Yields the types of results that no comment tells: a template's, or what the operation says itself."""
-        from thunder.core.proxies import Proxy
-        from thunder.core.pytree import tree_flatten
-        from thunder.core.trace import TraceCtx, tracectx
+        from fusioncache.thunder_adapter.api import Proxy, TraceCtx, tracectx, tree_flatten
 
         reference = self._trace.context.get(symbol.name)
         if isinstance(reference, TemplateReference):
@@ -201,7 +198,7 @@ class StatementReader:
 
     def _bind_as_written(self, node: ast.stmt) -> Any:
         """Returns a bound symbol for a statement that is no operation: prologues and epilogues consist of such."""
-        from thunder.core.symbol import BoundSymbol, Symbol
+        from fusioncache.thunder_adapter.api import BoundSymbol, Symbol
 
         text = "\n".join(self._lines[node.lineno - 1 : node.end_lineno]).strip()
         value = getattr(node, "value", None)
@@ -233,13 +230,13 @@ def _find_annotated(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _contents(proxy: Any) -> Any:
-    from thunder.core.proxies import CollectionProxy
+    from fusioncache.thunder_adapter.api import CollectionProxy
 
     return list(map(_contents, proxy.coll)) if isinstance(proxy, CollectionProxy) else proxy
 
 
 def _bind_argument(proxy: Any) -> Any:
-    from thunder.core import prims
+    from fusioncache.thunder_adapter.api import prims
 
     return prims.unpack_trivial.bind(proxy, output=proxy, name=proxy.name)
 
@@ -247,7 +244,8 @@ def _bind_argument(proxy: Any) -> Any:
 def _printed_symbols() -> dict[str, Any]:
     """Returns the operations of Thunder's executors that are functions of modules, by the names that traces print."""
     from thunder.core.codeutils import module_shortname
-    from thunder.extend import get_all_executors
+
+    from fusioncache.thunder_adapter.api import get_all_executors
 
     return {
         f"{module_shortname(symbol.module.__name__)}.{symbol.name}": symbol

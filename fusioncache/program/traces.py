@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from thunder.core.trace import TraceCtx
-
 from fusioncache.program.references import TraceText
 from fusioncache.program.statements import StatementReader
+from fusioncache.thunder_adapter.api import TraceCtx
 
 _LATE = ("args", "scopes", "names", "_bound_symbols", "_siginfo")
 

@@ -66,7 +66,7 @@ def find_averages(symbols: Sequence[Any]) -> Mapping[int, tuple[Any, Any]]:
 
 def _adds_up(symbol: Any) -> bool:
     """Tells whether a bound symbol is a sum over ranks in whose place an average may stand."""
-    from thunder.distributed.prims import DistributedReduceOps
+    from fusioncache.thunder_adapter.api import DistributedReduceOps
 
     if kind_of(symbol) is not Kind.REDUCE or str(symbol.sym.id) not in _FUNCTIONS:
         return False
@@ -105,7 +105,7 @@ def divided_by(symbol: Any, number: int) -> Any | None:
 
 def _keeps(leaf: Any, source: Any, number: int) -> bool:
     """Tells whether an operation divides, or only converts to a dtype that holds all that the source's does."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     if not hasattr(leaf.output, "dtype") or _dtype_of(source) not in _DTYPES:
         return False
@@ -115,7 +115,7 @@ def _keeps(leaf: Any, source: Any, number: int) -> bool:
 
 
 def _divides(leaf: Any, number: int) -> bool:
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     return bool(
         leaf.sym.id is PrimIDs.DIV
@@ -126,7 +126,7 @@ def _divides(leaf: Any, number: int) -> bool:
 
 
 def _dtype_of(proxy: Any) -> str:
-    from thunder.core.dtypes import to_torch_dtype
+    from fusioncache.thunder_adapter.api import to_torch_dtype
 
     return str(to_torch_dtype(proxy.dtype)).removeprefix("torch.")
 
@@ -143,16 +143,17 @@ def _all_effects_known(symbols: Iterable[Any]) -> bool:
 
 def _average(symbol: Any, gradient: Any) -> Any:
     """Returns the bound symbol that averages a gradient over ranks, in the place of one that adds up its halves."""
-    from thunder.distributed.prims import DistributedReduceOps
+    from fusioncache.thunder_adapter.api import DistributedReduceOps
 
     return rebind(symbol, _FUNCTIONS[str(symbol.sym.id)], (gradient, DistributedReduceOps.AVG, *symbol.args[2:]))
 
 
 def operation_of_torch(operation: Any) -> Any:
     """Returns torch's name for what Thunder has ranks do."""
-    from thunder.distributed.prims import DistributedReduceOps
     from thunder.torch import to_torch_distributed_reduce_op
     from torch.distributed import ReduceOp
+
+    from fusioncache.thunder_adapter.api import DistributedReduceOps
 
     return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
 

@@ -42,7 +42,7 @@ UNKNOWN = Compilers()
 
 def adds_twice(trace: Any) -> bool:
     """Tells whether any add is in two regions. Most traces need no closer look."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     seen: set[str] = set()
     for fusion in trace.bound_symbols:
@@ -66,7 +66,7 @@ def _unwrap(symbol: Any) -> Any:
 
 def read_calls(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
     """Reads the fused calls that are understood, and what is around them."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     calls = []
     defined: set[str] = set()

@@ -16,17 +16,14 @@ from numbers import Complex, Integral, Number, Real
 from typing import Any
 
 import torch
-from thunder.core import dtypes
-from thunder.core.devices import Device, cpu
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.trace import TraceCtx, tracectx
-from thunder.executors.torchex import no_autocast
+from thunder.core.devices import cpu
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.literals import to_plain
 from fusioncache.backends.symbols import flatten
 from fusioncache.process.warning import silence
+from fusioncache.thunder_adapter.api import Device, NumberProxy, TensorProxy, TraceCtx, dtypes, no_autocast, tracectx
 
 logger = logging.getLogger("fusioncache")
 

@@ -252,7 +252,7 @@ def _has_tags(symbol: Any, *names: str) -> bool:
 
 
 def _bytes_of(proxy: Any) -> int:
-    from thunder.core.proxies import FutureTensorProxy, TensorProxy
+    from fusioncache.thunder_adapter.api import FutureTensorProxy, TensorProxy
 
     if not isinstance(proxy, TensorProxy | FutureTensorProxy):
         return 0

@@ -9,17 +9,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from thunder.core import dtypes, utils
-from thunder.core.compile_data import get_compile_data
-from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
-from thunder.core.pytree import tree_map
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
-from thunder.core.trace import TraceProvenance, from_trace
+from thunder.core import utils
 from thunder.core.transform_common import dce
 from thunder.executors.data_dependent_partition import Node, consecutive_fusion, fuse_bound_symbols
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
-from thunder.extend import FusionExecutor, ImplInfo
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.bound_symbols import torch_function
@@ -33,6 +27,20 @@ from fusioncache.ir import Bypass, Instance
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver
+from fusioncache.thunder_adapter.api import (
+    BoundSymbol,
+    BoundSymbolTag,
+    FusionExecutor,
+    ImplInfo,
+    NumberProxy,
+    TensorProxy,
+    TraceProvenance,
+    dtypes,
+    from_trace,
+    get_compile_data,
+    tree_map,
+    unvariableify,
+)
 from fusioncache.trace.claims import agrees_with_torch
 from fusioncache.trace.layouts import plain_region_of, tag_layouts
 from fusioncache.trace.region import region_of

@@ -12,8 +12,7 @@ from fusioncache.ir import Bypass
 from fusioncache.tracing.thunder_version import explain_untried
 
 if TYPE_CHECKING:
-    from thunder.extend import Executor
-
+    from fusioncache.thunder_adapter.api import Executor
     from fusioncache.trace.provenance.compilation import Compilation
 
 NAME = "fusioncache"
@@ -29,7 +28,7 @@ def register() -> Executor:
 
     In a Thunder that was not tried, an executor that claims nothing has the name.
     """
-    from thunder.extend import OperatorExecutor, register_executor
+    from fusioncache.thunder_adapter.api import OperatorExecutor, register_executor
 
     if explain_untried():
         return register_executor(OperatorExecutor(NAME))
@@ -54,7 +53,7 @@ def executors(*, attention: Attention = "thunder") -> list[Executor]:
     Raises:
         ValueError: if ``attention`` is something else.
     """
-    from thunder.extend import get_always_executors, get_default_executors, get_executor
+    from fusioncache.thunder_adapter.api import get_always_executors, get_default_executors, get_executor
 
     if attention not in ("thunder", "cudnn"):
         raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')

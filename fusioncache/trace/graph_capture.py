@@ -100,7 +100,7 @@ def is_idle(entry: Any) -> bool:
 
 
 def _explain_refusal(compile_data: Any, transforms: Collection[Any]) -> str | None:
-    from thunder.core.options import CACHE_OPTIONS
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 
     classes = {f"{base.__module__}.{base.__qualname__}" for each in transforms for base in type(each).__mro__}
     if TRANSFORM in classes:

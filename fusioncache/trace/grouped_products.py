@@ -35,9 +35,9 @@ _ALIGNMENT = 16
 
 def replacements() -> Iterator[Replacement]:
     """Yields what is missing in this Thunder: nothing that it has in another way."""
-    import thunder.torch as ltorch
-    from thunder.core import jit_ext, prims, transforms
-    from thunder.executors import torchex
+    from thunder.core import jit_ext, transforms
+
+    from fusioncache.thunder_adapter.api import ltorch, prims, torchex
 
     for symbol in (prims._grouped_mm, ltorch._grouped_mm):
         implementation = torchex.ex.implmap[symbol.id]
@@ -61,7 +61,7 @@ def register_operators() -> list[Any]:
 
     A process has one of each.
     """
-    from thunder.executors.torchex import ex
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     operators = {
         "grouped_mm": (infer_product, multiply_groups),
@@ -95,7 +95,8 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
 
     def _grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
         from thunder.core.dtypes import to_dtype
-        from thunder.core.proxies import TensorProxy
+
+        from fusioncache.thunder_adapter.api import TensorProxy
 
         dtype = None if out_dtype is None else to_dtype(out_dtype)
         is_plain = type(self) is type(mat2) is TensorProxy and bias is None and dtype in (None, self.dtype)
@@ -108,7 +109,7 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
 
 def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -> bool:
     """Tells whether torch can run a grouped product, as far as types say it: the same on a GPU and on a CPU."""
-    from thunder.core import dtypes
+    from fusioncache.thunder_adapter.api import dtypes
 
     taken = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
     plain = bias is None and dtype in (None, a.dtype)
@@ -122,7 +123,8 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
         RuntimeError: if torch could not compute it.
     """
     from thunder.core import utils
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     given = " and ".join(each.type_string() for each in (a, b, offsets) if each is not None)
     utils.check(
@@ -160,8 +162,7 @@ def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
         of_left: the operation that computes the gradient of the left operand.
         of_right: the one for the right operand.
     """
-    from thunder.core.langctxs import Languages, langctx
-    from thunder.core.prims import get_grad, put_grad
+    from fusioncache.thunder_adapter.api import Languages, get_grad, langctx, put_grad
 
     def differentiate(a: Any, b: Any, offsets: Any) -> Any:
         result = product(a, b, offsets)
@@ -176,14 +177,14 @@ def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
 
 def infer_left_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
     """Returns the gradient of the left operand as Thunder knows it before it is computed."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=a)
 
 
 def infer_right_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
     """Returns the gradient of the right operand as Thunder knows it before it is computed."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=b)
 

@@ -87,7 +87,7 @@ def tag_layouts(bound_symbol: Any, primitives: Sequence[Any]) -> list[Any]:
 
 def _find_called(bound_symbol: Any) -> Iterator[Any]:
     """Yields the operations that plain Thunder calls, as it finds them: from the outside in."""
-    from thunder.executors.torchex import ex as torch_executor
+    from fusioncache.thunder_adapter.api import torch_executor
 
     if bound_symbol.sym.is_prim or torch_executor.can_execute(bound_symbol):
         yield bound_symbol
@@ -98,7 +98,7 @@ def _find_called(bound_symbol: Any) -> Iterator[Any]:
 
 def _find_layout(called: Any, maker: Any) -> Layout | None:
     """Returns how torch lays out what an operation returns, if what computes it may lay it out otherwise."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     operation, result = called.sym.id, called.output
     if not isinstance(result, TensorProxy):

@@ -55,7 +55,7 @@ class LeanSteps:
 
         A backward trace stays as it is.
         """
-        from thunder.core.trace import TraceTag
+        from fusioncache.thunder_adapter.api import TraceTag
 
         if self.option != "auto" or TraceTag.BACKWARD in trace.tags:
             return trace, None

@@ -63,7 +63,7 @@ def _list_leaves(symbols: Iterable[Any]) -> Iterator[Any]:
 
 def _note(value: Any, outermost: int | None, found: dict[str, int]) -> None:
     """Notes what is known of a value. Where a dimension of one element lies nobody can tell."""
-    from thunder.core.proxies import Proxy, TensorProxy
+    from fusioncache.thunder_adapter.api import Proxy, TensorProxy
 
     if not isinstance(value, TensorProxy) or any(isinstance(size, Proxy) for size in value.shape):
         return
@@ -87,7 +87,7 @@ def _find(leaf: Any, found: Mapping[str, int]) -> int | None:
 
 
 def _agree(leaf: Any, found: Mapping[str, int]) -> int | None:
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     known = {found.get(proxy.name) for proxy in leaf.flat_proxy_args if isinstance(proxy, TensorProxy)}
     if known == {0, ONE_ROW}:

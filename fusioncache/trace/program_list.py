@@ -204,7 +204,7 @@ class Search:
         Raises:
             NoProgram: always.
         """
-        from thunder.core.compile_data import get_compile_data
+        from fusioncache.thunder_adapter.api import get_compile_data
 
         try:
             # The program that is decoded stays, and to find that out may take as long as all else.
@@ -307,7 +307,8 @@ class Search:
 def replacements() -> tuple[Replacement, ...]:
     """Returns what stands in for functions of Thunder's: each compiled function gets such a list, and is recorded."""
     import thunder
-    from thunder.common import CompileStats
+
+    from fusioncache.thunder_adapter.api import CompileStats
 
     return (
         Replacement(CompileStats, "__init__", "fe081950246d5516", give_list),

@@ -301,7 +301,7 @@ def find_keeper(compile_data: Any) -> ProgramKeeper | None:
     Nobody does without a store, for a function with two transforms of ours, each of which would count, or for one that
     caches otherwise than by the values of its inputs.
     """
-    from thunder.core.options import CACHE_OPTIONS
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 
     if compile_data is None or compile_data.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
         return None

@@ -115,7 +115,7 @@ def _list_made_by_regions(symbols: Sequence[Any]) -> Iterator[tuple[int, Any]]:
 
 def _has_two_orders(query: Any) -> bool:
     """Tells whether it is another order in memory to have positions first, and attention takes a query as it lies."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     if any(isinstance(size, Proxy) for size in query.shape):
         return False
@@ -148,9 +148,7 @@ def _find_only(symbols: Sequence[Any]) -> Any:
 
 def _write_positions_first(trace: Any, fusion: Any, queries: Sequence[Any], counter: int) -> Any:
     """Returns a region that writes these of its results in the other order."""
-    from thunder.core import prims
-    from thunder.core.proxies import TensorProxy, variableify
-    from thunder.core.trace import tracectx
+    from fusioncache.thunder_adapter.api import TensorProxy, prims, tracectx, variableify
 
     with tracectx(trace):
         inner = {variableify(query): TensorProxy(like=query) for query in queries}

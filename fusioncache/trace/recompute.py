@@ -126,7 +126,7 @@ class _Reader:
                 yield Line(symbol_name(inner.sym) or "unknown", operands, results, call)
 
     def _note(self, proxy: Any) -> None:
-        from thunder.core.proxies import TensorProxy
+        from fusioncache.thunder_adapter.api import TensorProxy
 
         self.proxies[proxy.name] = proxy
         if type(proxy) is TensorProxy and all(isinstance(size, int) for size in proxy._shape):
@@ -134,8 +134,7 @@ class _Reader:
 
     def _find_saved(self) -> Saved | None:
         """Returns what is saved; None where nothing is, as without a backward pass."""
-        from thunder.core.proxies import Proxy
-        from thunder.core.pytree import tree_flatten
+        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
 
         tensors = find_saved(self.trace)
         if not tensors:
@@ -177,7 +176,7 @@ class _Rebuilder:
         self.name = free_numbers(recompute.models.values(), trace)
 
     def insert_calls(self, symbols: Sequence[Any]) -> Iterator[Any]:
-        from thunder.core.prims import PrimIDs
+        from fusioncache.thunder_adapter.api import PrimIDs
 
         for symbol in symbols:
             if symbol.sym.id is not PrimIDs.DEL:
@@ -188,8 +187,7 @@ class _Rebuilder:
 
     def _rebuild(self, wanted: str) -> Iterator[Any]:
         """Yields the calls that compute a sum, from the last sum that is there."""
-        from thunder.core.proxies import TensorProxy, variableify
-        from thunder.core.trace import tracectx
+        from fusioncache.thunder_adapter.api import TensorProxy, tracectx, variableify
 
         renamed: dict[Any, Any] = {}
         for recipe in self._missing(wanted):
@@ -215,7 +213,7 @@ class _Rebuilder:
         return list(order.values())
 
     def _call(self, recipe: Recipe, renamed: Mapping[Any, Any]) -> Any:
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         def new(name: str) -> Any:
             proxy = self.recompute.proxies[name]

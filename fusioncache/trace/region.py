@@ -130,8 +130,7 @@ def _proxies() -> Any:
 
 def _only_device(proxies: Sequence[Any]) -> Any:
     """Returns the GPU that all tensors on GPUs among the inputs lie on; None if there is no such one."""
-    from thunder.core.devices import DeviceType
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import DeviceType, TensorProxy
 
     found = {proxy.device for proxy in proxies if isinstance(proxy, TensorProxy)}
     gpus = [device for device in found if device.devicetype is DeviceType.CUDA]
@@ -162,7 +161,7 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
 
 
 def _checked_name(bound_symbol: Any) -> str:
-    from thunder.core.prims import OpTags
+    from fusioncache.thunder_adapter.api import OpTags
 
     name = symbol_name(bound_symbol.sym)
     if name is None:

@@ -45,8 +45,7 @@ def replacements() -> Iterator[Replacement]:
 
 def _guard_ours(original: Any) -> Any:
     def rematerialize_ours(trace: Any) -> Any:
-        from thunder.core.compile_data import get_compile_data
-
+        from fusioncache.thunder_adapter.api import get_compile_data
         from fusioncache.trace.transform import FusionCache
 
         transforms = getattr(get_compile_data(), "transforms", None) or ()
@@ -122,7 +121,7 @@ class _Reads:
 
 def _read_joint_trace(trace: Any) -> _Reads | None:
     """Returns what backward may read; None if the trace has no backward part."""
-    from thunder.core.proxies import Proxy, TensorProxy
+    from fusioncache.thunder_adapter.api import Proxy, TensorProxy
 
     returned = trace.bound_symbols[-1]
     values = returned.args[0] if returned.args else None
@@ -145,7 +144,7 @@ def _read_joint_trace(trace: Any) -> _Reads | None:
 
 
 def _returns(symbol: Any) -> bool:
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     return symbol.sym.id is PrimIDs.RETURN
 
@@ -205,8 +204,7 @@ def _read_first_trace() -> Any:
 
 def _pair_results(results: Sequence[Any]) -> dict[str, str]:
     """Returns by the name of each result in the first trace its name here; nothing where they do not correspond."""
-    from thunder.core.proxies import Proxy
-    from thunder.core.pytree import tree_flatten
+    from fusioncache.thunder_adapter.api import Proxy, tree_flatten
 
     trace = _read_first_trace()
     first = tree_flatten(trace.bound_symbols[-1].args)[0] if trace else []
@@ -260,7 +258,8 @@ def _may_return_view(leaf: Any) -> bool:
 def find_parameters() -> set[str]:
     """Returns the names of the parameters of the function that is compiled: nothing if that cannot be told."""
     from thunder.core.compile_data import _compile_data
-    from thunder.core.prims import PrimIDs
+
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     data, stats = _compile_data.get()
     prologues = getattr(stats, "last_prologue_traces", None) or ()

@@ -35,9 +35,10 @@ class Resharding:
 
 def wants_resharding() -> bool:
     """Tells whether the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
-    from thunder.core.compile_data import get_compile_data
     from thunder.distributed import FSDPType
     from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
+
+    from fusioncache.thunder_adapter.api import get_compile_data
 
     compile_data = get_compile_data()
     transforms = () if compile_data is None else compile_data.transforms
@@ -56,7 +57,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     Raises:
         Bypass: if the forward pass writes in place: what is gathered again might not be what was gathered.
     """
-    from thunder.core.trace import TraceTag
+    from fusioncache.thunder_adapter.api import TraceTag
 
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return trace, None

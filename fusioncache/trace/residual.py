@@ -170,7 +170,7 @@ def _check(new: Any, old: Any) -> Any:
     Raises:
         RuntimeError: if not.
     """
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     anywhere = {
         proxy.name for trace in (old, new) for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs

@@ -66,7 +66,7 @@ def make_symbol(name: str, function: Callable[..., Any], results: Any, **options
 
 
 def _make_symbol(name: str, function: Callable[..., Any], meta: Callable[..., Any], **options: Any) -> Any:
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol
 
     def bound(bound_symbol: Any) -> None:
         bound_symbol._call_ctx = {name: function}
@@ -106,8 +106,9 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
         what: tells, in the first line of the new trace, what was done.
         start: the time when that began, by ``time.perf_counter``.
     """
-    from thunder.core.trace import TraceProvenance, from_trace
     from thunder.executors.passes import del_last_used
+
+    from fusioncache.thunder_adapter.api import TraceProvenance, from_trace
 
     new = from_trace(trace)
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
@@ -120,7 +121,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
 
 def deletes(symbol: Any) -> bool:
     """Tells whether a bound symbol only lets go of values: ``derive`` makes such anew."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
 
@@ -151,7 +152,7 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
         outputs: the proxies that the new call returns.
         operations: the bound symbols that lead from the inputs to the outputs.
     """
-    from thunder.core.proxies import variableify
+    from fusioncache.thunder_adapter.api import variableify
 
     group = _Group(tuple(map(variableify, inputs)), tuple(map(variableify, outputs)), tuple(operations))
     return executor.fuse(group, counter)

@@ -86,7 +86,7 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
 
 
 def _is_of_numbers(result: Any) -> bool:
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     return not any(isinstance(size, Proxy) for size in result.shape)
 
@@ -119,9 +119,7 @@ def _insert_views(trace: Any, symbols: Iterator[Any], results: SavedResults) -> 
 
 def _view(trace: Any, joined: Any, result: Any) -> Iterator[Any]:
     """Yields the bound symbols that make a result of attention, with its heads before positions, of what is joined."""
-    from thunder.core.proxies import TensorProxy
-    from thunder.core.trace import tracectx
-    from thunder.executors import torchex
+    from fusioncache.thunder_adapter.api import TensorProxy, torchex, tracectx
 
     shape = tuple(result.shape[dimension] for dimension in SWAPPED)
     with tracectx(trace):

@@ -12,7 +12,7 @@ _OF_TENSORS = "C0"
 
 def find_saved(trace: Any) -> tuple[Any, ...]:
     """Returns what a forward trace saves for its backward trace: nothing where there is none, as without gradients."""
-    from thunder.core.trace import TraceTag
+    from fusioncache.thunder_adapter.api import TraceTag
 
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return ()
@@ -64,6 +64,6 @@ def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
 
 def unpacks_saved(symbol: Any) -> bool:
     """Tells whether a bound symbol of a backward trace unpacks the saved tensors."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     return bool(symbol.sym.id is PrimIDs.UNPACK_SEQUENCE and symbol.args[0].name == _OF_TENSORS)

@@ -192,7 +192,7 @@ def _can_coalesce(symbols: Iterable[Any]) -> bool:
 
 def _names_argument(symbol: Any) -> bool:
     """Tells whether a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)
 
@@ -202,8 +202,7 @@ def _warn_of_lost_gradients() -> None:
 
     Thunder's backward function then returns None for all gradients. Once a pass stashed them first; now none does.
     """
-    from thunder.core.compile_data import get_compile_data
-    from thunder.distributed import get_skip_data_parallel_grad_sync
+    from fusioncache.thunder_adapter.api import get_compile_data, get_skip_data_parallel_grad_sync
 
     if get_skip_data_parallel_grad_sync() and getattr(get_compile_data(), "use_fsdp", False):
         warn_once(_LOST)

@@ -72,7 +72,7 @@ class SplitMemory:
             keep_answers(store, key, answers.known)
 
     def _open(self, store: Store) -> tuple[Answers, Key]:
-        from thunder.common import CompileData
+        from fusioncache.thunder_adapter.api import CompileData
 
         definitions = Definitions(Describer(), shared_map_of_process().names)
         with without_collector():

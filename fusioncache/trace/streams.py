@@ -64,7 +64,7 @@ def plan_streams(
     trace: Any, options: ResidualOptions, compilers: Compilers, report_failure: Callable[[str, Exception], None]
 ) -> PlannedStreams:
     """Plans the residual streams of a trace. What fails stays as it is, and ``report_failure`` is told why."""
-    from thunder.core.trace import TraceTag
+    from fusioncache.thunder_adapter.api import TraceTag
 
     planned = PlannedStreams(trace)
     try:

@@ -246,8 +246,7 @@ def _make_region(executor: Any, compile_options: Mapping[str, Any], region: Grap
         region: as Thunder wrote it.
         gpu: the number of the one that inputs lie on.
     """
-    from thunder.common import CompileData, CompileStats
-    from thunder.core.compile_data import compile_data_and_stats
+    from fusioncache.thunder_adapter.api import CompileData, CompileStats, compile_data_and_stats
 
     bound = bind(region, gpu)
     options = CompileData(

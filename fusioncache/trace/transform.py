@@ -15,9 +15,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache as remember
 from typing import Any
 
-from thunder.core.compile_data import get_compile_data
-from thunder.core.transform_common import Transform
-
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
@@ -36,6 +33,7 @@ from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.thunder_adapter.api import Transform, get_compile_data
 from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.dynamo_account import StepAccount
@@ -264,7 +262,7 @@ class FusionCache(Transform):
         if self._untried:
             return self._leave_alone(trace, self._untried)
         quicken_last()
-        from thunder.core.trace import TraceTag
+        from fusioncache.thunder_adapter.api import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
         generation = forward.generation if forward else self._generations.begin(get_compile_data())

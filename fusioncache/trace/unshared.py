@@ -9,10 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from thunder.core.symbol import BoundSymbol
-from thunder.extend import FusionExecutor
-
 from fusioncache.process.warning import warn_once
+from fusioncache.thunder_adapter.api import BoundSymbol, FusionExecutor
 from fusioncache.trace.executor import ALONE, has_transform
 
 

@@ -14,6 +14,7 @@ import fusioncache
 
 _IMPORTS = {
     "process": "",
+    "thunder_adapter": "",
     "ir": "",
     "template": "ir",
     "drawing": "ir template",
@@ -22,25 +23,25 @@ _IMPORTS = {
     "schedule": "humanize",
     "store": "ir",
     "record": "ir humanize",
-    "backends": "ir record",
-    "attention": "",
+    "backends": "ir record thunder_adapter",
+    "attention": "thunder_adapter",
     "graphs": "",
     "cache": "ir template store record backends",
     "precompile": "ir template store backends cache",
-    "tracing": "attention",
-    "program": "ir template store record backends cache precompile tracing",
-    "verification": "ir template record backends cache",
+    "tracing": "attention thunder_adapter",
+    "program": "ir template store record backends cache precompile tracing thunder_adapter",
+    "verification": "ir template record backends cache thunder_adapter",
     "trace": (
         "ir template explain residual schedule store record backends cache precompile tracing program "
-        "graphs attention verification humanize"
+        "graphs attention verification humanize thunder_adapter"
     ),
-    "distributed": "ir backends trace",
+    "distributed": "ir backends trace thunder_adapter",
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-_KNOW_THUNDER = "distributed trace program tracing backends verification attention"
+_KNOW_THUNDER = "thunder_adapter distributed trace program tracing backends verification attention"
 KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH_ALONE = {"graphs"}
 KNOW_TORCH = {
@@ -54,6 +55,7 @@ KNOW_TORCH = {
         "process/tensor_guards.py",
     ),
 }
+THUNDER_IMPORTERS = Path(__file__).with_name("thunder_importers.txt")
 
 
 @cache
@@ -85,6 +87,13 @@ def test_only_these_folders_know_thunder_and_torch():
         assert not roots & {"thunder", "nvfuser_direct", "numpy"}, path
         knows = path.relative_to(PACKAGE).parts[0] in KNOW_TORCH_ALONE
         assert "torch" not in roots or knows or str(path.relative_to(PACKAGE)) in KNOW_TORCH, path
+
+
+def test_fewer_and_fewer_files_import_thunder():
+    """The adapter is to be the only one. Take a file off the list once it no longer imports Thunder, and add none."""
+    importers = {path for path in FILES if any(name.split(".")[0] == "thunder" for name in imports(path))}
+    outside = [path.relative_to(PACKAGE) for path in importers if path.parent != PACKAGE / "thunder_adapter"]
+    assert sorted(map(str, outside)) == THUNDER_IMPORTERS.read_text().split()
 
 
 def test_all_warnings_go_one_way():

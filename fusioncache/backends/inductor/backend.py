@@ -245,7 +245,8 @@ def inductor_function(
         in_place: whether it writes into its arguments, so that it must be given these very ones.
     """
     import torch
-    from thunder.executors.torchex import no_autocast
+
+    from fusioncache.thunder_adapter.api import no_autocast
 
     # The context managers stay outside: inside, torch.compile would guard on the code that all regions share.
     compiled = torch.no_grad()(no_autocast(torch.compile(function, mode=mode, fullgraph=True)))

@@ -130,7 +130,8 @@ def _make_carriers(places: Sequence[tuple[int, int] | None], values: Sequence[Va
 
 def _compile(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     import torch
-    from thunder.executors.torchex import no_autocast
+
+    from fusioncache.thunder_adapter.api import no_autocast
 
     compiled: Callable[..., Any] = torch.no_grad()(
         no_autocast(torch.compile(function, backend=backend, fullgraph=True))

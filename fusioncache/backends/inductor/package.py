@@ -128,12 +128,13 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
     """
     import torch
-    from thunder.executors.torchex import no_autocast
     from torch._dynamo.convert_frame import compile_lock
     from torch._functorch import config as functorch_config
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fusioncache.thunder_adapter.api import no_autocast
 
     found = []
 

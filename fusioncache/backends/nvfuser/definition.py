@@ -146,7 +146,7 @@ def _as_primitive(symbol: Any) -> Any:
 
 
 def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
-    from thunder.core.proxies import NumberProxy
+    from fusioncache.thunder_adapter.api import NumberProxy
 
     if isinstance(proxy, NumberProxy):
         values[proxy] = definition.define_scalar(executor.lcdtype_to_nvdtype(proxy.python_type))

@@ -54,7 +54,7 @@ def with_quick_clearing(function: FunctionType) -> FunctionType:
 
 @cache
 def _find_codes() -> tuple[CodeType, CodeType]:
-    from thunder.executors.torchex import no_autocast
+    from fusioncache.thunder_adapter.api import no_autocast
 
     def nothing() -> None:
         pass

@@ -62,6 +62,6 @@ def _is_synchronization_off(model: Any) -> bool:
     names = vars(model)
     if not (names.get("use_ddp") or names.get("use_fsdp")):
         return False
-    from thunder.distributed import get_skip_data_parallel_grad_sync
+    from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
 
     return bool(get_skip_data_parallel_grad_sync())

@@ -77,7 +77,8 @@ def _make_finder(
     from thunder import _cache_info_ctx
     from thunder.core.compile_data import _compile_data
     from thunder.core.langctxs import _langctx, resolve_language
-    from thunder.core.trace import get_tracectx
+
+    from fusioncache.thunder_adapter.api import get_tracectx
 
     programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)

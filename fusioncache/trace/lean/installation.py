@@ -33,8 +33,7 @@ def shorten_calls(module: Any, order: Order) -> bool:
 
 
 def _can_shorten(module: Any) -> bool:
-    from thunder.core.module import ThunderModule
-    from thunder.core.options import CACHE_OPTIONS
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule
 
     compiled, model = module._lc_cd, module._model
     if type(module) is not ThunderModule or not is_thunder_known():
@@ -56,8 +55,9 @@ def is_thunder_known() -> bool:
     """Tells whether everything of Thunder's that is done otherwise here is as it was when that was written."""
     import thunder
     from thunder.core import langctxs, trace
-    from thunder.core.module import ThunderModule
     from thunder.executors import torch_autograd, torchex
+
+    from fusioncache.thunder_adapter.api import ThunderModule
 
     sources = (
         (thunder.jit, "f20ebd5d93b67cf1"),

@@ -42,7 +42,7 @@ class Leaving:
     @classmethod
     def of(cls, symbols: Sequence[Any]) -> Leaving:
         """Reads what leaves a program of these bound symbols."""
-        from thunder.core.prims import PrimIDs
+        from fusioncache.thunder_adapter.api import PrimIDs
 
         returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
         held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
@@ -84,9 +84,7 @@ def _gives_another(symbol: Any) -> bool:
 
 def list_computed_with(symbol: Any) -> list[Any]:
     """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
-    from thunder.core.prims import PrimIDs
-    from thunder.core.proxies import Proxy
-    from thunder.core.pytree import tree_flatten
+    from fusioncache.thunder_adapter.api import PrimIDs, Proxy, tree_flatten
 
     saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
     if not saves:

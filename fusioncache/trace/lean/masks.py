@@ -53,7 +53,8 @@ def register_operators() -> tuple[Any, Any]:
     They are what Thunder's executor for torch runs.
     """
     from thunder.executors import sdpaex
-    from thunder.executors.torchex import ex
+
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     functions = {_PREPARE: (infer_mask, prepare_mask), _ATTEND: (sdpaex.sdpea_gradfwd.meta, attend_with_mask)}
     prepare, attend = (
@@ -65,8 +66,7 @@ def register_operators() -> tuple[Any, Any]:
 
 def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
     """Has each mask prepared once in the bound symbols of a trace, and counts how often it is not any more."""
-    from thunder.core.proxies import variableify
-    from thunder.core.trace import tracectx
+    from fusioncache.thunder_adapter.api import tracectx, variableify
 
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
@@ -96,8 +96,7 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
 
 def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yields the positions of what prepares a mask that may be shared, each with all that this depends on."""
-    from thunder.core import dtypes
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
 
     users = [
         (place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol) or _is_preparation(symbol)
@@ -135,7 +134,7 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
 
     So there is neither a view of it nor anything that writes into it.
     """
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     selected, given = set[str](), set[str]()
     for symbol in symbols:
@@ -157,7 +156,7 @@ def is_attention_known() -> bool:
 
 def infer_mask(mask: Any, query: Any) -> Any:
     """Returns a prepared mask, as Thunder knows it before anything is computed."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     rows, _, queries, keys = mask.shape
     return TensorProxy(like=mask, shape=(rows, query.shape[1], queries, keys), dtype=query.dtype)

@@ -33,9 +33,8 @@ _IN_PLACE, _COPIED = "c4e7c153e316e8d7", "859c231d4403c02c"
 
 def replacements() -> Iterator[Replacement]:
     """Yields what has Thunder's executor for torch claim such a write, where a transform asks for it."""
-    import thunder.torch as ltorch
-    from thunder.executors.torchex import ex
-    from thunder.extend import ImplInfo
+    from fusioncache.thunder_adapter.api import ImplInfo, ltorch
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     # Now, and not when a trace first has it: a program that was stored by another process names it.
     operation = register_operator()
@@ -46,8 +45,8 @@ def replacements() -> Iterator[Replacement]:
 
 def register_operator() -> Any:
     """Returns the operation that Thunder's executor for torch runs. A process has one."""
-    from thunder.core.prims import OpTags
-    from thunder.executors.torchex import ex
+    from fusioncache.thunder_adapter.api import OpTags
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
     return ex.opmap.get(NAME) or ex.register_operator(NAME, meta=infer, fn=write_rows_, tags=tags)
@@ -69,8 +68,7 @@ def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
 
 def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
     """Tells whether rows may be written in place in the program that Thunder compiles at this moment."""
-    from thunder.core.compile_data import get_compile_data
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy, get_compile_data
 
     compiled = get_compile_data()
     if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not keeps_order(compiled):
@@ -94,9 +92,8 @@ def keeps_order(compiled: Any) -> bool:
 
 def _is_done_otherwise(executors: Any) -> bool:
     """Tells whether another executor than torch's would have made the copy with the rows in it."""
-    import thunder.torch as ltorch
-    from thunder.core import prims
-    from thunder.executors.torchex import ex
+    from fusioncache.thunder_adapter.api import ltorch, prims
+    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     parts = ltorch.index_copy.id, prims.index_copy.id
     return any(part in each.implmap for each in executors if each is not ex for part in parts)
@@ -104,7 +101,7 @@ def _is_done_otherwise(executors: Any) -> bool:
 
 def infer(a: Any, /, dim: int, index: Any, source: Any) -> Any:
     """Returns the buffer behind the write, as Thunder knows it before anything is computed."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=a)
 

@@ -25,7 +25,7 @@ def simplify(trace: Any) -> Leaner:
 
     The same tensors come out, bit for bit and in the same layout.
     """
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     # What lets go of values is made anew.
     symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
@@ -61,6 +61,7 @@ def _find_mm(executor: Any) -> Any:
     """Returns a symbol for ``torch.mm``, for which the executor has none."""
     import torch
     from thunder.core.prims import matmul
-    from thunder.core.symbol import Symbol
+
+    from fusioncache.thunder_adapter.api import Symbol
 
     return Symbol("mm", meta=matmul.meta, id="mm", executor=executor, _module=torch)

@@ -78,7 +78,7 @@ def skip_views(symbols: Sequence[Any]) -> Leaner:
 
 def is_own(symbol: Any, names: frozenset[str]) -> bool:
     """Tells the same as ``is_torchs``, of an operation that gives one tensor."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
 
@@ -112,7 +112,7 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
 
 def _describe(value: Any) -> Any:
     """Returns what is equal only for the same values: of numbers also the types are compared."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     if isinstance(value, Proxy):
         return Proxy, value.name
@@ -138,7 +138,7 @@ def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: 
     The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
     the copy it saves a view then.
     """
-    from thunder.executors import torchex
+    from fusioncache.thunder_adapter.api import torchex
 
     spared = _find_used_by_attention(symbols)
     for symbol in symbols:
@@ -184,7 +184,7 @@ def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
 
 def _permute_once(symbol: Any, makers: Mapping[str, Any]) -> Any:
     """Returns a permutation of a permutation as one of what that is of; None if it is none."""
-    from thunder.executors import torchex
+    from fusioncache.thunder_adapter.api import torchex
 
     inner = makers.get(symbol.args[0].name) if is_own(symbol, _PERMUTATIONS) else None
     if inner is None or inner.sym.name not in _PERMUTATIONS:
@@ -280,13 +280,13 @@ class Swaps:
 
     def add(self, old: Any, new: Any) -> None:
         """Has one value stand for another from now on."""
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         self._proxies[variableify(old)] = new
 
     def apply(self, symbol: Any) -> Any:
         """Returns a bound symbol with the values that stand for its arguments now."""
-        from thunder.core.proxies import variableify
+        from fusioncache.thunder_adapter.api import variableify
 
         if not any(variableify(proxy) in self._proxies for proxy in symbol.flat_proxy_args):
             return symbol

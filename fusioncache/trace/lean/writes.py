@@ -25,7 +25,7 @@ _RENAMING, _COPY, _WRITE = frozenset({"update_aliases"}), frozenset({"copy_"}), 
 
 def simplify_writes(symbols: Sequence[Any]) -> Leaner:
     """Takes names, copies and views out of the bound symbols of a program that writes, and counts them."""
-    from thunder.core.compile_data import get_compile_data
+    from fusioncache.thunder_adapter.api import get_compile_data
 
     compiled = get_compile_data()
     if _saves(symbols[-1]) or not (compiled is None or keeps_order(compiled)):
@@ -51,8 +51,7 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
 
 def _saves(result: Any) -> bool:
     """Tells whether what a program returns is for a backward pass, or for one before it."""
-    from thunder.core.prims import PrimIDs
-    from thunder.core.pytree import tree_flatten
+    from fusioncache.thunder_adapter.api import PrimIDs, tree_flatten
 
     if result.sym.id is not PrimIDs.RETURN or not isinstance(result.args[0], dict):
         return True

@@ -75,7 +75,7 @@ def _data_and_stats() -> tuple[Any, Any]:
 
 def _makes_regions(executor: Any) -> bool:
     """Tells whether an executor fuses in general. Thunder has one that fuses only the operations of a loss."""
-    from thunder.extend import FusionExecutor
+    from fusioncache.thunder_adapter.api import FusionExecutor
 
     return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
 
@@ -91,7 +91,7 @@ def _model_name(function: Any) -> str | None:
 
 
 def _parameters(prologues: Sequence[Any]) -> dict[str, Module]:
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     owners: dict[str, Module] = {}
     for symbol in (symbol for prologue in prologues for symbol in prologue.bound_symbols):

@@ -59,7 +59,7 @@ def _position(near: Near) -> int:
 
 def computes(symbol: Any) -> bool:
     """Tells whether a bound symbol computes values, and does not just unpack, delete or return them."""
-    from thunder.core.prims import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     id_ = symbol.sym.id
     return id_ not in (PrimIDs.DEL, PrimIDs.RETURN) and not str(id_).startswith(("PrimIDs.UNPACK", "clear_mutable"))

@@ -45,7 +45,7 @@ def begin_notes(trace: Any, history: History, forward: ForwardTrace | None) -> T
         history: takes what is seen.
         forward: the forward trace of a backward trace, if it is known.
     """
-    from thunder.core.trace import TraceTag
+    from fusioncache.thunder_adapter.api import TraceTag
 
     if TraceTag.BACKWARD in trace.tags:
         known = forward or _unknown_forward_trace(history)

@@ -56,7 +56,9 @@ def replacements() -> tuple[Replacement, ...]:
 def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., Any]:
     """Finds an attribute in a class or an instance, where Thunder interprets how Python tells descriptors apart."""
     from thunder.core.interpreter import _interpret_call, do_raise, unwrap, wrap_const
-    from thunder.core.proxies import AnyProxy, TensorProxy
+    from thunder.core.proxies import AnyProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     @wraps(original)
     def _object_getattribute_lookaside(obj: Any, name: Any) -> Any:

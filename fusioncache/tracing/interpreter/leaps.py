@@ -113,7 +113,8 @@ def _measure_leap(code: CodeType) -> int:
 def _make_judge() -> Callable[[Any], bool]:
     """Makes a function that tells whether a frame that chooses an operation comes to that for one device."""
     from thunder.core import interpreter
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     flatten = _own("thunder.core.pytree", "tree_flatten")
     visited = _list_visited()

@@ -217,7 +217,7 @@ def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _asks_for_no_frame(function: Any) -> bool:
     """Tells whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol
 
     return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)
 

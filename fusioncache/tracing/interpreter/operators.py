@@ -41,7 +41,8 @@ def replacements() -> tuple[Replacement, ...]:
 def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]:
     """Computes with numbers at once, and calls the method of a tensor that Python would call."""
     from thunder.core import interpreter
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
 

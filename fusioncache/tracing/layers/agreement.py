@@ -76,8 +76,7 @@ class Agreement:
         self._compare_values(one.output, other.output, new=True)
 
     def _compare_values(self, one: Any, other: Any, *, new: bool) -> None:
-        from thunder.core.proxies import Proxy
-        from thunder.core.pytree import tree_flatten
+        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
 
         (ones, one_spec), (others, other_spec) = tree_flatten(one), tree_flatten(other)
         if one_spec != other_spec:

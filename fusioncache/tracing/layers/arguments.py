@@ -14,7 +14,7 @@ from fusioncache.tracing.watch.instructions import has_type
 
 def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
     """Returns what two calls must have in common: what is known of each argument, and which ones are the same."""
-    from thunder.core.proxies import variableify
+    from fusioncache.thunder_adapter.api import variableify
 
     described: list[tuple[Any, ...]] = []
     first: dict[str, int] = {}
@@ -47,7 +47,7 @@ def _flatten(args: Iterable[Any]) -> Iterator[Any]:
 
 def mixes_up(template: Recording, wanted: Recording) -> bool:
     """Tells whether what is an argument here was something else of the trace there."""
-    from thunder.core.pytree import tree_flatten
+    from fusioncache.thunder_adapter.api import tree_flatten
 
     args = list(pair_all(template.args, wanted.args))
     changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
@@ -68,7 +68,7 @@ def find_changed(template: Recording, wanted: Recording) -> frozenset[int]:
 
 def check_result(wrapper: Any) -> None:
     """Refuses results that are neither tensors, nor None, nor tuples of them."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     if type(wrapper.value) is tuple:
         for item in wrapper.item_wrappers:

@@ -90,7 +90,7 @@ def _current(session: Session | None) -> Iterator[None]:
 
 def _save_state(executor: Any) -> Callable[[], None]:
     """Returns what gives back to Thunder what tracing changes that is not made anew for each trace."""
-    from thunder.core.compile_data import get_compile_data
+    from fusioncache.thunder_adapter.api import get_compile_data
 
     compiled = get_compile_data()
     saved = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(executor).items()}
@@ -122,7 +122,7 @@ def watch_wrappers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_reads(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each proxy that a value is given."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:

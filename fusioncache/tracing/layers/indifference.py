@@ -41,8 +41,9 @@ class Indifference:
     def __init__(self) -> None:
         import torch
         from thunder.core import interpreter, jit_ext
-        from thunder.core.symbol import Symbol
         from thunder.torch import _torch_to_thunder_function_map as torch_functions
+
+        from fusioncache.thunder_adapter.api import Symbol
 
         known: list[Any] = [
             setattr, object.__setattr__, object.__delattr__, delattr,
@@ -120,7 +121,8 @@ def is_internal(module: str | None) -> bool:
 def is_plain(value: Any) -> bool:
     """Tells whether a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
     import torch
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     if has_type(value, (tuple, list, torch.Size)):
         return all(is_plain(each) for each in value)
@@ -132,7 +134,8 @@ def is_plain(value: Any) -> bool:
 
 def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
     import torch
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     kinds = (torch.dtype, torch.device, TensorProxy) if proxies else (torch.dtype, torch.device)
     return all(has_type(arg.value, _ATOMS) or isinstance(arg.value, kinds) for arg in args)

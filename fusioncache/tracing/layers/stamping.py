@@ -77,7 +77,8 @@ class Stamp:
 
     def _read(self, read: Any, value: Any, before: State) -> None:
         from thunder.core.interpreter import WrappedValue
-        from thunder.core.proxies import Proxy
+
+        from fusioncache.thunder_adapter.api import Proxy
 
         if self._trace.name_ctr - before.names != read.names:
             raise Conflict("another number of names")
@@ -89,7 +90,7 @@ class Stamp:
         self._proxies[read.proxy.name] = proxy
 
     def _call(self, symbol: Any) -> None:
-        from thunder.core.pytree import tree_map
+        from fusioncache.thunder_adapter.api import tree_map
 
         self._trace.set_current_source_location(symbol.source_filename, symbol.source_positions)
         args, kwargs = tree_map(self._replace, (symbol.args, symbol.kwargs))
@@ -98,13 +99,12 @@ class Stamp:
             raise Conflict("another symbol")
 
     def _replace(self, value: Any) -> Any:
-        from thunder.core.proxies import Proxy
+        from fusioncache.thunder_adapter.api import Proxy
 
         return self._proxies.get(value.name, value) if isinstance(value, Proxy) else value
 
     def _match(self, old: Any, new: Any) -> None:
-        from thunder.core.proxies import Proxy
-        from thunder.core.pytree import tree_flatten
+        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
 
         (olds, old_spec), (news, new_spec) = tree_flatten(old), tree_flatten(new)
         if old_spec != new_spec:
@@ -134,7 +134,7 @@ class Stamp:
 
 def is_proxy(value: Any) -> bool:
     """Tells whether a value stands for one that is not known before the program runs."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     return isinstance(value, Proxy)
 
@@ -154,7 +154,7 @@ def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any
         value: a proxy or a constant.
         has_gradient: what to say of whether a tensor has a gradient; None to look.
     """
-    from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+    from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy
 
     if isinstance(value, TensorProxy):
         has_gradient = value.grad is not None if has_gradient is None else has_gradient

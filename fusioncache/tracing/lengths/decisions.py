@@ -74,7 +74,7 @@ def find_home(decider: str) -> ModuleType:
 
 def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
     """Returns what a function decides where numbers have these values."""
-    from thunder.core.trace import TraceCtx, tracectx
+    from fusioncache.thunder_adapter.api import TraceCtx, tracectx
 
     with tracectx(TraceCtx()):
         return function(*(_fill(each, numbers) for each in args))
@@ -86,8 +86,7 @@ def describe_asked(arg: Any) -> Asked:
     Raises:
         TypeError: if it is of a kind that is not known.
     """
-    from thunder.core.dtypes import to_torch_dtype
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy, to_torch_dtype
 
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
@@ -107,8 +106,8 @@ def _fill(asked: Asked, numbers: Mapping[int, int]) -> Any:
 
 def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
     import torch
-    from thunder.core import devices, dtypes
-    from thunder.core.proxies import TensorProxy
+
+    from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
 
     return TensorProxy(
         shape=tuple(evaluate(size, numbers) for size in asked.shape),

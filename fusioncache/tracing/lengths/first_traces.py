@@ -48,8 +48,7 @@ class FirstTraces:
 
     def isolate(self) -> FirstTraces:
         """Returns the same with inputs of their own: Thunder's transforms that share a model write into these."""
-        from thunder.core.proxies import variableify
-        from thunder.core.trace import TraceCtx, tracectx
+        from fusioncache.thunder_adapter.api import TraceCtx, tracectx, variableify
 
         inputs = {proxy.name: proxy for proxy in (*self.prologue.output[0], *self.computation.args)}
         with tracectx(TraceCtx()):
@@ -69,8 +68,7 @@ class FirstTraces:
 
     def _list_arguments(self) -> Iterator[tuple[Place, Any]]:
         """Yields the place and the proxy of each argument that has sizes, as the prologue unpacks them."""
-        from thunder.core.prims import PrimIDs
-        from thunder.core.proxies import IntegerProxy, TensorProxy
+        from fusioncache.thunder_adapter.api import IntegerProxy, PrimIDs, TensorProxy
 
         ways: dict[str, tuple[int | str, ...]] = {"args": (), "kwargs": ()}
         for bound in self.prologue.bound_symbols:
@@ -92,8 +90,7 @@ class FirstTraces:
             computation: the other one.
             sizes: of the arguments, of which those are read that are integers, or that the computation does without.
         """
-        from thunder.core.proxies import IntegerProxy, TensorProxy, variableify
-        from thunder.core.trace import TraceCtx, tracectx
+        from fusioncache.thunder_adapter.api import IntegerProxy, TensorProxy, TraceCtx, tracectx, variableify
 
         arguments = [(place, proxy) for place, proxy in self._list_arguments() if place in sizes]
         inputs = {variableify(each): each for each in computation.args}
@@ -133,7 +130,7 @@ def _describe(trace: Any) -> tuple[Any, ...]:
 
 
 def _copy(trace: Any) -> Any:
-    from thunder.core.trace import from_trace
+    from fusioncache.thunder_adapter.api import from_trace
 
     new = from_trace(trace)
     new.bound_symbols = list(trace.bound_symbols)
@@ -149,8 +146,7 @@ def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
 
 def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[Any, Any]) -> None:
     """Has a prologue check the shapes and the values that its proxies have."""
-    from thunder.core.prims import PrimIDs
-    from thunder.core.proxies import variableify
+    from fusioncache.thunder_adapter.api import PrimIDs, variableify
 
     for position, bound in enumerate(prologue.bound_symbols):
         if bound.sym.id is PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and variableify(bound.args[0]) in tensors:

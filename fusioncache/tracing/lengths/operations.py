@@ -17,8 +17,9 @@ class Operations:
     def __init__(self) -> None:
         """Takes them from Thunder."""
         from thunder.core import jit_ext
-        from thunder.core.symbol import Symbol
         from thunder.torch import _torch_to_thunder_function_map as of_torch
+
+        from fusioncache.thunder_adapter.api import Symbol
 
         self._symbol = Symbol
         self._tensor = jit_ext.TensorProxy

@@ -39,8 +39,7 @@ def go_through_passes(
         Different: if the operations cannot be called again.
         Exception: if a pass cannot do with symbols.
     """
-    from thunder.core.compile_data import compile_data_and_stats
-    from thunder.core.langctxs import langctx
+    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx
 
     numbered = dict(_number(sizes))
     witness = PassWitness()
@@ -167,10 +166,11 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
     """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
     from thunder.common import transform_for_execution
     from thunder.core import transform_common
-    from thunder.core.proxies import TensorProxy
     from thunder.distributed.utils import maybe_sort_waits
     from thunder.executors.passes import _transform_for_operator_executor_execution
     from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forward_and_backward
+
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     executors = compiled.executors_list
     trace = transform_common.dce(trace)

@@ -41,9 +41,7 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
 
 def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the trace of the computation alone, at sizes that may be symbols. See ``replay`` for all else."""
-    from thunder.core.compile_data import compile_data_and_stats
-    from thunder.core.langctxs import langctx
-    from thunder.core.trace import tracectx
+    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
 
     if journal.refusals or journal.traces is None:
         raise Different(next(iter(journal.refusals), "its replay is not complete"))
@@ -76,8 +74,9 @@ def _read_sizes(
 
 def find_stats(compiled: Any) -> Any:
     """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
-    from thunder.common import CompileStats
     from thunder.core.compile_data import _compile_data
+
+    from fusioncache.thunder_adapter.api import CompileStats
 
     current, stats = _compile_data.get()
     return stats if current is compiled and stats is not None else CompileStats()
@@ -87,7 +86,7 @@ class _Performance:
     """One replay, while it is going on."""
 
     def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:
-        from thunder.core.trace import TraceCtx
+        from fusioncache.thunder_adapter.api import TraceCtx
 
         self.trace = TraceCtx()
         self._shapes = shapes
@@ -131,7 +130,9 @@ class _Performance:
         self._names = reading.names[1]
 
     def _name(self, naming: Naming) -> None:
-        from thunder.core.proxies import is_proxy_name_available, variableify
+        from thunder.core.proxies import is_proxy_name_available
+
+        from fusioncache.thunder_adapter.api import variableify
 
         proxy = self._tensors.get(naming.tensor)
         if proxy is None:
@@ -168,7 +169,7 @@ class _Performance:
     def _match(self, known: Any, new: Any) -> None:
         """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
         if isinstance(known, TensorName):
-            from thunder.core.proxies import Proxy
+            from fusioncache.thunder_adapter.api import Proxy
 
             if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
                 raise Different("an operation returned another tensor")
@@ -195,9 +196,9 @@ class _Performance:
             first: the trace at the first sizes.
             renamed: the names that proxies had there while they were made, by those that they have.
         """
-        from thunder.core import prims
         from thunder.core.jit_ext import _apply_trace_proxy_rename, update_tags
-        from thunder.core.trace import tracectx
+
+        from fusioncache.thunder_adapter.api import prims, tracectx
 
         def find(proxy: Any) -> Any:
             return self._tensors[renamed.get(proxy.name, proxy.name)]
@@ -221,7 +222,7 @@ class _Performance:
 
 def _find_function(call: OperationCall) -> Callable[..., Any]:
     """Returns what does an operation: a tensor has the number of its elements as an attribute if that is a symbol."""
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     is_counting = call.function is TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
     return getattr if is_counting else call.function

@@ -223,8 +223,10 @@ def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
 
 @lru_cache(maxsize=1)
 def _hashes_of_bound_symbols() -> frozenset[CodeType]:
-    from thunder.core.symbol import BoundSymbol, BoundSymbolRHS
+    from thunder.core.symbol import BoundSymbolRHS
     from thunder.core.utils import FrozenDict
+
+    from fusioncache.thunder_adapter.api import BoundSymbol
 
     functions: tuple[Any, ...] = (vars(BoundSymbol)["_hash"].func, BoundSymbolRHS.__hash__, FrozenDict.__hash__)
     return frozenset(each.__code__ for each in functions)
@@ -233,7 +235,7 @@ def _hashes_of_bound_symbols() -> frozenset[CodeType]:
 @lru_cache(maxsize=1)
 def _proxy() -> type:
     """Returns the class of what stands for tensors and numbers in traces, which compute with sizes themselves."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     return Proxy
 
@@ -241,7 +243,7 @@ def _proxy() -> type:
 @lru_cache(maxsize=1)
 def _variable() -> type:
     """Returns the class of what Thunder compares by name, with others of its kind."""
-    from thunder.core.proxies import Variable
+    from fusioncache.thunder_adapter.api import Variable
 
     return Variable
 

@@ -39,8 +39,9 @@ _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__d
 def know_symbols() -> Iterator[None]:
     """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
     from thunder import clang
-    from thunder.core import dtypes, pytree
-    from thunder.core.proxies import TensorProxy
+    from thunder.core import pytree
+
+    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
 
     replacements = (
         Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),

@@ -205,7 +205,8 @@ class Watch(Observer):
     def _begin_call(self) -> tuple[int, bool]:
         """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
         from thunder.core.jit_ext import get_jit_ctx
-        from thunder.core.trace import get_tracectx
+
+        from fusioncache.thunder_adapter.api import get_tracectx
 
         trace = get_jit_ctx().computation_trace
         self._trace = self._trace or trace
@@ -240,7 +241,7 @@ class Watch(Observer):
 
     def _record(self, leaf: Any) -> Any:
         """Returns what is written down of a leaf of arguments or results."""
-        from thunder.core.proxies import Proxy
+        from fusioncache.thunder_adapter.api import Proxy
 
         if type(leaf) in WATCHED:
             if leaf.witness is not self:
@@ -373,7 +374,7 @@ def _is_tagging() -> bool:
 
 
 def _is_private(args: tuple[Any, ...]) -> bool:
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     if len(args) < 2 or not isinstance(args[0].value, TensorProxy):
         return False

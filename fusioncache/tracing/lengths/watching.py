@@ -92,7 +92,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each value from outside that is given a proxy. Thunder is shown plain integers, and sizes stay in place."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:
@@ -115,7 +115,8 @@ def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each variable that a proxy is stored in."""
     from thunder.core.interpreter import get_interpreterruntimectx
     from thunder.core.jit_ext import get_jit_ctx
-    from thunder.core.proxies import Proxy
+
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
@@ -150,7 +151,8 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     """Computes with sizes, where Thunder would interpret how Python does."""
     from thunder.core.interpreter import INTERPRETER_SIGNALS, do_raise
-    from thunder.core.proxies import Proxy
+
+    from fusioncache.thunder_adapter.api import Proxy
 
     own = unwrap(original)
 
@@ -213,7 +215,7 @@ def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A comparison with a tensor is an operation that nobody interprets.
     """
-    from thunder.core.proxies import TensorProxy
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     @wraps(original)
     def compare_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:

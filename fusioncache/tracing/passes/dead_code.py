@@ -26,7 +26,8 @@ def replacements() -> tuple[Replacement, ...]:
 def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
     """Asks once whether an operation has the tag, which can only get lost while operations are removed from it."""
     from thunder.core import symbol
-    from thunder.core.prims import OpTags
+
+    from fusioncache.thunder_adapter.api import OpTags
 
     tags = {OpTags.DONT_DCE}
 
@@ -75,8 +76,9 @@ def shorten_remove_duplicates(original: Callable[..., Any]) -> Callable[..., Any
 
 def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
     """Looks for what is needed by name, where Thunder makes a variable of each proxy, and compares those."""
-    from thunder.core import prims, pytree, symbol, trace, transform_common, utils
-    from thunder.core.proxies import Proxy, Variable
+    from thunder.core import pytree, symbol, trace, transform_common, utils
+
+    from fusioncache.thunder_adapter.api import Proxy, Variable, prims
 
     tags = {prims.OpTags.DONT_DCE}
 

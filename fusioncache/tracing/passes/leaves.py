@@ -8,7 +8,9 @@ from functools import cache
 @cache
 def leaf_types() -> frozenset[type]:
     """Returns types of which each instance is a leaf of Thunder's trees, and no data class."""
-    from thunder.core import codeutils, dtypes, proxies
+    from thunder.core import codeutils, proxies
+
+    from fusioncache.thunder_adapter.api import dtypes
 
     more = (dtypes.unsignedinteger, dtypes.complexfloating, proxies.Variable, codeutils.ContextObject)
     return root_types().union(more) - {tuple, list, dict}
@@ -18,7 +20,8 @@ def leaf_types() -> frozenset[type]:
 def root_types() -> frozenset[type]:
     """Returns types that Thunder flattens, whatever an instance contains: of leaves and of plain containers."""
     import torch
-    from thunder.core import devices, dtypes
+
+    from fusioncache.thunder_adapter.api import devices, dtypes
 
     plain = (int, float, complex, bool, str, type(None), tuple, list, dict)
     of_thunder = (dtypes.floating, dtypes.signedinteger, dtypes.bool_, devices.Device)

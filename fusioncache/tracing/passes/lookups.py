@@ -24,8 +24,9 @@ def replacements() -> tuple[Replacement, ...]:
 
 def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
     """Compares names, where Thunder makes variables of the proxies and compares those."""
-    from thunder.core.prims import PrimIDs
     from thunder.core.utils import ProxyDict
+
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     skip = (PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN)
 
@@ -47,8 +48,9 @@ def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_consumers(original: Callable[..., Any]) -> Callable[..., Any]:
     """Adds to lists by name at once."""
-    from thunder.core.prims import PrimIDs
     from thunder.core.utils import ProxyDict
+
+    from fusioncache.thunder_adapter.api import PrimIDs
 
     skip = (PrimIDs.COMMENT, PrimIDs.UNPACK_TRIVIAL)
 
@@ -72,7 +74,7 @@ def _bound_symbols(trace_or_bsyms: Any) -> Any:
 
 def shorten_get(original: Callable[..., Any]) -> Callable[..., Any]:
     """Looks a proxy up by its name, where Thunder raises an exception and catches it if there is none."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def get(self: Any, key: Any, default: Any) -> Any:
@@ -83,7 +85,7 @@ def shorten_get(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     """Looks a proxy up by its name."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def __getitem__(self: Any, key: Any) -> Any:
@@ -94,7 +96,7 @@ def shorten_getitem(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_contains(original: Callable[..., Any]) -> Callable[..., Any]:
     """Looks a proxy up by its name."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def __contains__(self: Any, key: Any) -> bool:

@@ -57,8 +57,9 @@ def shorten_safe_map_flat(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_order_proxies(original: Callable[..., Any]) -> Callable[..., Any]:
     """Goes through an operation's arguments and result as they are where they are leaves."""
-    from thunder.core.proxies import Proxy
     from thunder.core.pytree import tree_iter
+
+    from fusioncache.thunder_adapter.api import Proxy
 
     leaf = leaf_types()
 

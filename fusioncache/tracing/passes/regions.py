@@ -22,9 +22,10 @@ def replacements() -> tuple[Replacement, ...]:
 
 def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
     """Finds inputs and outputs by name, with a question for each operation that costs the same for any region."""
-    from thunder.core.proxies import Proxy, Variable
     from thunder.core.utils import OrderedSet
     from thunder.executors import utils
+
+    from fusioncache.thunder_adapter.api import Proxy, Variable
 
     @wraps(original)
     def __init__(self: Any, producers: Any, consumers: Any, bound_symbols: Any) -> None:

@@ -17,14 +17,14 @@ _ANYTHING = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns what this group of shortcuts replaces."""
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol
 
     return (Replacement(Symbol, "normalize", "09a35871600642ef", shorten_normalize),)
 
 
 def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
     """Puts arguments into the order of the parameters, with the defaults of those that were not given."""
-    from thunder.core.symbol import Symbol
+    from fusioncache.thunder_adapter.api import Symbol
 
     @wraps(original)
     def normalize(self: Any, *args: Any, **kwargs: Any) -> Any:

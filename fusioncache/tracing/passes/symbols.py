@@ -19,7 +19,7 @@ _ABSENT = object()
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns what this group of shortcuts replaces."""
-    from thunder.core.symbol import BoundSymbol
+    from fusioncache.thunder_adapter.api import BoundSymbol
 
     return (
         Replacement(BoundSymbol, "from_bsym", "effeb61cc866f708", shorten_copy),
@@ -33,7 +33,7 @@ def replacements() -> tuple[Replacement, ...]:
 
 def shorten_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """Sets a copy's attributes one by one, where Thunder passes them through a dict and a constructor."""
-    from thunder.core.symbol import BoundSymbol
+    from fusioncache.thunder_adapter.api import BoundSymbol
 
     fields = frozenset(BoundSymbol.__dataclass_fields__)
 
@@ -122,8 +122,7 @@ def _make_swap() -> Callable[[Any, Any], Any]:
 
 
 def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    from thunder.core.proxies import CollectionProxy, Proxy, Variable
-    from thunder.core.pytree import tree_map
+    from fusioncache.thunder_adapter.api import CollectionProxy, Proxy, Variable, tree_map
 
     proxies = proxy_types()
 
@@ -141,7 +140,8 @@ def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 def _follow(value: Any, swap_map: Any) -> Any:
     """Goes on from a proxy to the next until the map does not know it, or names it as its own next."""
     from thunder.core import baseutils
-    from thunder.core.proxies import variableify
+
+    from fusioncache.thunder_adapter.api import variableify
 
     visited: set[Any] = set()
     variable = variableify(value)
@@ -185,7 +185,7 @@ def shorten_flat_outs(original: Any) -> Any:
 
 def shorten_flat_proxy_args(original: Any) -> Any:
     """Picks the proxies in arguments that are leaves, and says that it did."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     leaf = leaf_types()
 
@@ -203,7 +203,7 @@ def shorten_flat_proxy_args(original: Any) -> Any:
 
 def shorten_flat_proxy_outs(original: Any) -> Any:
     """Picks the proxies in a result that is a leaf or a tuple of leaves, and says that it did."""
-    from thunder.core.proxies import Proxy
+    from fusioncache.thunder_adapter.api import Proxy
 
     leaf = leaf_types()
 

@@ -21,8 +21,9 @@ def replacements() -> tuple[Replacement, ...]:
 def shorten_infer_properties(original: Callable[..., Any]) -> Callable[..., Any]:
     """Works out what follows from a shape of plain numbers and a dtype of Thunder's, if the tensor is not sharded."""
     from thunder.core.compile_data import using_symbolic_values
-    from thunder.core.devices import Device
     from thunder.core.proxies import DistParallelType
+
+    from fusioncache.thunder_adapter.api import Device
 
     unsharded, dtypes = DistParallelType.NONE, _describe_dtypes()
 
@@ -59,7 +60,7 @@ def _is_plain_shape(shape: Any) -> bool:
 
 def _describe_dtypes() -> dict[int, tuple[Any, bool, Any, Any]]:
     """Returns each dtype by its identity, whether it is inexact, and its strong and weak counterparts."""
-    from thunder.core import dtypes
+    from fusioncache.thunder_adapter.api import dtypes
 
     known: dict[int, tuple[Any, bool, Any, Any]] = {}
     for each in dtypes.all_dtypes:

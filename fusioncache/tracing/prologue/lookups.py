@@ -72,7 +72,7 @@ def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
 @cache
 def _find_own() -> tuple[Any, Mapping[str, Any]]:
     """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
-    from thunder.core.module import ThunderModule
+    from fusioncache.thunder_adapter.api import ThunderModule
 
     methods = {method: vars(ThunderModule)[method] for method in _SOURCES}
     return ThunderModule, {name: each for name, each in methods.items() if is_known(each, _SOURCES[name])}

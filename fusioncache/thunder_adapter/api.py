@@ -1,0 +1,112 @@
+"""The names of Thunder that regions, templates and programs are read and written with.
+
+``tests/thunder_adapter/test_api.py`` checks on real traces what fusioncache expects of them. Thunder calls few of them
+public, so a new version is supported only if those tests pass.
+"""
+
+from __future__ import annotations
+
+import thunder.torch as ltorch
+from thunder.common import CompileData, CompileStats
+from thunder.core import devices, dtypes, prims
+from thunder.core.compile_data import compile_data_and_stats, get_compile_data
+from thunder.core.devices import Device, DeviceType
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.langctxs import Languages, langctx
+from thunder.core.module import ThunderModule
+from thunder.core.options import CACHE_OPTIONS
+from thunder.core.prims import OpTags, PrimIDs, get_grad, put_grad
+from thunder.core.proxies import (
+    CollectionProxy,
+    ComplexProxy,
+    FloatProxy,
+    FutureTensorProxy,
+    IntegerProxy,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    Variable,
+    unvariableify,
+    variableify,
+)
+from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.trace import TraceCtx, TraceProvenance, TraceTag, from_trace, get_tracectx, tracectx
+from thunder.core.transform_common import Transform
+from thunder.core.transforms import register_grad
+from thunder.distributed import get_skip_data_parallel_grad_sync
+from thunder.distributed.prims import DistributedReduceOps
+from thunder.executors import torchex
+from thunder.executors.torchex import ex as torch_executor
+from thunder.executors.torchex import no_autocast
+from thunder.extend import (
+    Executor,
+    FusionExecutor,
+    ImplInfo,
+    OperatorExecutor,
+    get_all_executors,
+    get_always_executors,
+    get_default_executors,
+    get_executor,
+    register_executor,
+)
+
+__all__ = [
+    "CACHE_OPTIONS",
+    "BoundSymbol",
+    "BoundSymbolTag",
+    "CollectionProxy",
+    "CompileData",
+    "CompileStats",
+    "ComplexProxy",
+    "Device",
+    "DeviceType",
+    "DistributedReduceOps",
+    "Executor",
+    "FloatProxy",
+    "FusionExecutor",
+    "FutureTensorProxy",
+    "ImplInfo",
+    "IntegerProxy",
+    "Languages",
+    "NumberProxy",
+    "OpTags",
+    "OperatorExecutor",
+    "PrimIDs",
+    "Proxy",
+    "Symbol",
+    "TensorProxy",
+    "ThunderModule",
+    "TraceCtx",
+    "TraceProvenance",
+    "TraceTag",
+    "Transform",
+    "Variable",
+    "compile_data_and_stats",
+    "devices",
+    "dtypes",
+    "from_trace",
+    "get_all_executors",
+    "get_always_executors",
+    "get_compile_data",
+    "get_default_executors",
+    "get_executor",
+    "get_grad",
+    "get_skip_data_parallel_grad_sync",
+    "get_tracectx",
+    "langctx",
+    "ltorch",
+    "no_autocast",
+    "prims",
+    "put_grad",
+    "register_executor",
+    "register_grad",
+    "to_torch_dtype",
+    "torch_executor",
+    "torchex",
+    "tracectx",
+    "tree_flatten",
+    "tree_map",
+    "unvariableify",
+    "variableify",
+]

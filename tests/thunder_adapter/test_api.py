@@ -1,0 +1,203 @@
+"""What fusioncache expects of the names that it takes from Thunder, on traces of a real model."""
+
+import ast
+import inspect
+
+import pytest
+import thunder
+import torch
+from repository import PACKAGE
+
+from fusioncache.thunder_adapter import api
+
+
+class Seen(api.Transform):
+    """Keeps each trace that a transform is given, and what Thunder says of the compilation meanwhile."""
+
+    def __init__(self):
+        self.traces, self.data = [], []
+
+    def transform_trace_post_optimization(self, trace, **_):
+        self.traces.append(trace)
+        self.data.append(api.get_compile_data())
+        return trace
+
+
+def model(x, weight):
+    return torch.nn.functional.gelu(x @ weight).sum(0)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    seen = Seen()
+    x, weight = torch.randn(3, 4), torch.randn(4, 5, requires_grad=True)
+    seen.compiled = thunder.jit(model, transforms=[seen])
+    seen.result = seen.compiled(x, weight)
+    seen.result.sum().backward()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def forward(seen):
+    return seen.traces[0]
+
+
+def calls_of(trace, name):
+    return [call for call in trace.bound_symbols if call.sym.name == name]
+
+
+def test_each_name_is_used_and_each_use_has_a_name():
+    used = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == api.__name__:
+                used |= {alias.name for alias in node.names}
+    assert used == set(api.__all__)
+
+
+def test_a_transform_gets_the_forward_and_then_the_backward_trace(seen):
+    assert [type(trace) for trace in seen.traces] == [api.TraceCtx, api.TraceCtx]
+    tags = [trace.tags for trace in seen.traces]
+    assert api.TraceTag.AUGMENTED_FORWARD in tags[0] and api.TraceTag.BACKWARD in tags[1]
+
+
+def test_compile_data_is_that_of_the_compilation_and_gone_after_it(seen):
+    assert all(isinstance(data, api.CompileData) for data in seen.data) and seen.data[0] is seen.data[1]
+    assert seen.data[0] is thunder.compile_data(seen.compiled)
+    assert isinstance(thunder.compile_stats(seen.compiled), api.CompileStats)
+    assert api.get_compile_data() is None
+    with api.compile_data_and_stats(seen.data[0], thunder.compile_stats(seen.compiled)):
+        assert api.get_compile_data() is seen.data[0]
+
+
+def test_a_trace_is_bound_symbols_of_symbols_and_proxies(forward):
+    assert all(isinstance(call, api.BoundSymbol) and isinstance(call.sym, api.Symbol) for call in forward.bound_symbols)
+    returns = forward.bound_symbols[-1]
+    results, (saved, _) = returns.args
+    assert returns.sym.id is api.PrimIDs.RETURN and forward.output == returns.args
+    assert results["flat_args"] == list(forward.args) and results["flat_output"][0].shape == (5,)
+    assert {each.name for each in saved} >= {"x"}
+    (first, *_) = calls_of(forward, "matmul") or calls_of(forward, "linear")
+    result = first.output
+    assert isinstance(result, api.TensorProxy) and isinstance(result, api.Proxy)
+    assert (result.shape, result.dtype, result.device) == ((3, 5), api.dtypes.float32, api.Device("cpu"))
+    assert result.device.devicetype is api.DeviceType.CPU and api.to_torch_dtype(result.dtype) is torch.float32
+    assert {each.name for each in first.flat_proxy_args} == {"x", "weight"}
+    assert [each.name for each in first.flat_proxy_outs] == [result.name]
+
+
+def test_proxies_are_compared_by_name_as_variables(forward):
+    with api.tracectx(api.from_trace(forward)):
+        one = api.TensorProxy("a", shape=(2,), device=api.devices.cpu, dtype=api.dtypes.float32)
+        other = api.TensorProxy("b", like=one)
+        number = api.IntegerProxy("n", 3)
+    assert api.variableify(one) == api.variableify(one) != api.variableify(other)
+    assert isinstance(api.variableify(one), api.Variable) and api.unvariableify(api.variableify(one)) is one
+    assert api.variableify(3) == 3
+    assert isinstance(number, api.NumberProxy) and (number.value, number.python_type) == (3, int)
+    assert not isinstance(number, api.TensorProxy | api.FloatProxy | api.ComplexProxy | api.CollectionProxy)
+    assert issubclass(api.FutureTensorProxy, api.Proxy) and not issubclass(api.FutureTensorProxy, api.TensorProxy)
+
+
+def test_symbols_called_in_a_trace_are_recorded_there_and_computed_nowhere():
+    trace = api.TraceCtx()
+    with api.tracectx(trace), api.langctx(api.Languages.TORCH):
+        assert api.get_tracectx() is trace
+        x = api.TensorProxy("x", shape=(2, 3), device=api.devices.cpu, dtype=api.dtypes.float32)
+        y = api.prims.sin(x)
+        z = api.ltorch.softmax(y, 0)
+    assert [call.sym.id for call in trace.bound_symbols][:1] == [api.PrimIDs.SIN]
+    (softmax,) = (call for call in trace.bound_symbols[1:])
+    assert softmax.output is z and softmax.subsymbols and z.shape == (2, 3)
+    assert api.OpTags.DONT_DCE in api.prims.python_return.tags
+
+
+def test_a_trace_made_from_another_has_its_names_and_no_symbols(forward):
+    other = api.from_trace(forward)
+    assert not other.bound_symbols and other.names is forward.names
+    assert other.args == forward.args and other.tags == forward.tags
+    other.set_provenance(api.TraceProvenance("made by a test"))
+    assert "made by a test" in str(other) and "made by a test" not in str(forward)
+
+
+def test_a_trace_prints_python_that_computes_what_it_says(forward):
+    x, weight = torch.randn(3, 4), torch.randn(4, 5)
+    with torch.no_grad():
+        result = forward.python_callable()(x, weight)
+    torch.testing.assert_close(result[0]["flat_output"][0], model(x, weight))
+    ast.parse(str(forward))
+
+
+def test_trees_are_flattened_in_order_and_put_together_again():
+    tree = {"b": (1, [2.5, None]), "a": {"c": "text"}}
+    leaves, spec = api.tree_flatten(tree)
+    assert leaves == [1, 2.5, None, "text"] or leaves == ["text", 1, 2.5, None]
+    assert api.tree_map(lambda leaf: leaf, tree) == tree and str(spec)
+
+
+def test_executors_are_found_by_name_and_have_operators_with_functions():
+    found = api.get_executor("torch")
+    assert found is api.torch_executor is api.torchex.ex and isinstance(found, api.OperatorExecutor)
+    assert issubclass(api.FusionExecutor, api.Executor) and isinstance(found, api.Executor)
+    assert {each.name for each in api.get_always_executors()} >= {"torch", "python"}
+    assert set(api.get_default_executors()) <= set(api.get_all_executors())
+    assert all(isinstance(each, api.ImplInfo) for each in found.implmap.values())
+    assert found.implmap[api.PrimIDs.SIN].symbol.name == "sin"
+
+
+def test_an_executor_that_is_registered_is_found_until_it_is_taken_out():
+    from thunder.extend import deregister_executor
+
+    made = api.OperatorExecutor("fusioncache_of_a_test")
+    api.register_executor(made)
+    try:
+        assert api.get_executor("fusioncache_of_a_test") is made
+    finally:
+        deregister_executor("fusioncache_of_a_test")
+    assert api.get_executor("fusioncache_of_a_test") is None
+
+
+def test_a_gradient_that_is_registered_is_the_one_that_is_computed():
+    made = api.OperatorExecutor("fusioncache_of_a_test")
+    doubled = made.register_operator("doubled_by_a_test", like=lambda x: api.TensorProxy(like=x), fn=lambda x: 2 * x)
+
+    def grad(x):
+        result = doubled(x)
+        api.put_grad(x, 5 * api.get_grad(result))
+        return result
+
+    api.register_grad(doubled.id, grad)
+    x = torch.ones(3, requires_grad=True)
+    compiled = thunder.jit(lambda x: doubled(x), executors=[made])
+    compiled(x).sum().backward()
+    assert x.grad.tolist() == [5.0] * 3
+
+
+def test_no_autocast_switches_autocast_off():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert api.no_autocast(torch.is_autocast_enabled)("cpu") is False
+        assert torch.is_autocast_enabled("cpu")
+
+
+def test_a_compiled_module_is_a_thunder_module_with_the_parameters_of_its_model():
+    linear = torch.nn.Linear(2, 3)
+    compiled = thunder.jit(linear)
+    assert isinstance(compiled, api.ThunderModule)
+    assert compiled.get_parameter("weight") is linear.weight and compiled._model is linear
+
+
+def test_symbolic_values_are_an_option_by_this_name():
+    compiled = thunder.jit(model, cache="symbolic values")
+    assert thunder.compile_data(compiled).cache_option is api.CACHE_OPTIONS.SYMBOLIC_VALUES
+
+
+def test_gradients_are_synchronized_outside_no_sync():
+    assert api.get_skip_data_parallel_grad_sync() is False
+    assert api.DistributedReduceOps.SUM in api.DistributedReduceOps
+    assert api.BoundSymbolTag.BACKWARD
+
+
+def test_transforms_have_the_hooks_that_ours_take():
+    hooks = ("transform_module", "transform_traces_pre_prologue", "transform_trace_post_optimization")
+    assert all(callable(getattr(api.Transform, hook)) for hook in hooks)
+    assert "compute_data" not in inspect.signature(api.Transform.transform_trace_post_optimization).parameters
