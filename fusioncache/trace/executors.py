@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
-from fusioncache.tracing.thunder_version import explain_untried
+from fusioncache.tracing.thunder_version import explain_untried, explain_unusable
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor
@@ -26,13 +26,16 @@ _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
 def register() -> Executor:
     """Registers our executor with Thunder under its name, and makes nvFuser's direct bindings usable.
 
-    In a Thunder that was not tried, an executor that claims nothing has the name.
+    In a Thunder that lacks what it needs, an executor that claims nothing has the name.
     """
-    from fusioncache.thunder_adapter.api import OperatorExecutor, register_executor
+    from thunder.extend import OperatorExecutor, register_executor
 
-    if explain_untried():
+    try:
+        from fusioncache.trace.executor import FusionCacheExecutor
+    except ImportError:
+        if explain_untried() is None:
+            raise
         return register_executor(OperatorExecutor(NAME))
-    from fusioncache.trace.executor import FusionCacheExecutor
 
     problem("nvfuser", "cuda")
     return register_executor(FusionCacheExecutor(NAME))
@@ -62,7 +65,7 @@ def executors(*, attention: Attention = "thunder") -> list[Executor]:
         from fusioncache.attention.executor import cudnn_attention
 
         others.insert(0, cudnn_attention())
-    if explain_untried():
+    if explain_unusable():
         return others
     if problem("nvfuser", "cuda") is None:
         from fusioncache.trace.unshared import unshared_check

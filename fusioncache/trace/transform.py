@@ -61,8 +61,8 @@ from fusioncache.trace.vector_probing import share_vector_probes
 from fusioncache.tracing.installation import install, install_more
 from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.prologue.quickening import quicken_last
-from fusioncache.tracing.thunder_version import explain_untried
-from fusioncache.verification.verifier import Verifier, choose_when
+from fusioncache.tracing.thunder_version import explain_untried, explain_unusable
+from fusioncache.verification.verifier import Verifier, When, choose_when
 
 logger = logging.getLogger("fusioncache")
 
@@ -73,7 +73,8 @@ class FusionCache(Transform):
     """Compiles each fusion region's template once.
 
     Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
-    Thunder made it, and counts why: everything, where Thunder is of a version that was not tried.
+    Thunder made it, and counts why. Where Thunder is of a version that was not tried, regions share templates, the
+    first call of each is verified, and all else is off.
 
     A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
     TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
@@ -162,18 +163,23 @@ class FusionCache(Transform):
         bucket_bytes: int | None = None,
     ):
         super().__init__()
+        self._untried, self._unusable = explain_untried(), explain_unusable()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
-        self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
         self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
+        shares = choose_sizes(sizes)
+        if self._untried:
+            fast_tracing, keeps, graphs, shares = False, False, False, Sizes.STATIC
+            when, moving = when or When.TEMPLATE, CollectiveOptions.of("thunder", None, None)
+            self.lean = LeanSteps("thunder", lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
+        self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
-        self._untried = explain_untried()
         if self._untried:
-            warn_once(self._untried)
-        elif backend != "auto":
+            warn_once(self._unusable or self._untried)
+        if backend != "auto" and not self._unusable:
             make_backend(backend)
         self.backend = backend
         check_fold(fold)
@@ -189,17 +195,16 @@ class FusionCache(Transform):
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
-        shares = choose_sizes(sizes)
         self._backends = RegionBackends(backend, fold, self.cache, self._ledger, shares)
         self._generations = Generations()
         self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
         self._handover = Handover()
         self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
-        compiler = "" if self._untried else name_backend(backend)
+        compiler = "" if self._unusable else name_backend(backend)
         if compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
-        processes = choose_jobs(jobs, "" if when else compiler)
+        processes = choose_jobs(jobs, "" if when in (When.FIRST, When.EVERY) else compiler)
         self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
         if compiler and self._helpers is None:
             self._helpers = find_batch_compiler(self.cache, compiler)
@@ -229,7 +234,7 @@ class FusionCache(Transform):
         What else decides over a region is in the templates' keys, which a stored program names. Verify mode is not
         among them: nothing that it adds to a trace is stored.
         """
-        compiler = "" if self._untried else name_backend(self.backend)
+        compiler = "" if self._unusable else name_backend(self.backend)
         options = f"{self._options} {self._collectives.options} lean={self.lean.option}"
         return f"backend={self.backend} ({compiler}) fold={self._fold} {options}"
 
@@ -250,7 +255,7 @@ class FusionCache(Transform):
 
     def transform_module(self, module: Any) -> None:
         """Thunder's hook: called with the module that ``thunder.jit`` returns."""
-        if not self._untried:
+        if not self._unusable:
             dynamo_graphs.separate_graphs()
             self.lean.shorten(module)
             graph_names_of_process().note(module._model)
@@ -259,13 +264,15 @@ class FusionCache(Transform):
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
-        if self._untried:
-            return self._leave_alone(trace, self._untried)
+        if self._unusable:
+            return self._leave_alone(trace, self._unusable)
         quicken_last()
         from fusioncache.thunder_adapter.api import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
         generation = forward.generation if forward else self._generations.begin(get_compile_data())
+        if self._untried and not forward:
+            self._ledger.count_bypass(self._untried, region=False)
         notes = begin_notes(trace, self._ledger.history, forward.noted if forward else None)
         start = time.perf_counter()
         trace, results = self.lean.spare_copies(trace)

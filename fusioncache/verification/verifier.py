@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -22,6 +22,7 @@ from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
+from fusioncache.process.warning import warn_once
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, find_problems, write_report
@@ -30,15 +31,24 @@ from fusioncache.verification.tensors import copy_tensor
 __all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_function"]
 
 
+DIFFERENT = "a template computed something else than its region in a Thunder that was not tried"
+
+
 class VerificationError(RuntimeError):
     """A template computed something else than its region. The message says what, and where both are written down."""
 
 
 class When(Enum):
-    """The calls of a template in which its results are compared: the first for each layout, or every one."""
+    """The calls of a template in which its results are compared.
+
+    ``FIRST`` is the first call for each layout of each site, ``EVERY`` each call. ``TEMPLATE`` is the first call of
+    each template, at any of its sites: it is not asked for, but used in a Thunder that was not tried. A difference
+    raises with the others. Here the regions are called from then on, and a warning says so.
+    """
 
     FIRST = "1"
     EVERY = "all"
+    TEMPLATE = "template"
 
 
 def choose_when(verify: bool | str | None) -> When | None:
@@ -75,13 +85,28 @@ class Verifier:
         self._ledger = ledger
         self._on_count = on_count
         self._numbers = count()
+        self._verdicts: dict[str, Verdict] = {}
 
     def verify(self, site: Site) -> CallTarget:
         """Returns what a trace calls at a site. The names of two sites of one template differ."""
-        function = make_verifying_function(site, self._when, self._ledger.count_verify_compile, self._count_verified)
+        if self._when is When.TEMPLATE:
+            verdict = self._verdicts.setdefault(site.call.template.key.digest, Verdict())
+            function = make_judging_function(site, verdict, self._ledger.count_verify_compile, self._judge)
+        else:
+            function = make_verifying_function(
+                site, self._when, self._ledger.count_verify_compile, self._count_verified
+            )
         return replace(
             site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", function=function
         )
+
+    def _judge(self, report: str | None) -> None:
+        """Counts that a template was compared with its region, or why its regions are called in its place."""
+        if report is None:
+            self._count_verified()
+            return
+        self._ledger.count_bypass(DIFFERENT, region=False)
+        warn_once(f"{DIFFERENT}: regions of it run as Thunder made them. {report}")
 
     def _count_verified(self) -> None:
         self._ledger.count_verified()
@@ -124,6 +149,50 @@ def make_verifying_function(
         return results
 
     return verify
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Whether a template computes what its region does, as all its sites know it: None before the first comparison."""
+
+    is_right: bool | None = None
+
+
+def make_judging_function(
+    site: Site, verdict: Verdict, on_compile: Callable[[float], None], on_verdict: Callable[[str | None], None]
+) -> Dispatcher:
+    """Makes a function that calls a site's template, or its region if the template computed something else once.
+
+    Args:
+        site: the region and the call that takes its place.
+        verdict: of the template, for all of its sites.
+        on_compile: is told the seconds of what is compiled for the comparison only.
+        on_verdict: is told once for each template: None if there was no difference, else what differed.
+    """
+    run, takes_arities = site.call.target.function, site.call.target.takes_arities
+    run_region = compile_region(site, on_compile)
+    targets = [target for _, target in writes_of(site.call.template.graph)]
+
+    def judge(*args: Any) -> Sequence[Any]:
+        values = args[1:] if takes_arities else args
+        if verdict.is_right or is_capturing():
+            return run(*args)
+        if verdict.is_right is False:
+            return run_region(values)
+        own_values = [copy_tensor(value) if index in targets else value for index, value in enumerate(values)]
+        expected = run_region(own_values)
+        results = run(*args)
+        found = list(find_problems(site, [*results, *values], [*expected, *own_values]))
+        verdict.is_right = not found
+        if not found:
+            on_verdict(None)
+            return results
+        on_verdict(write_report(site, values, found))
+        for index in targets:
+            values[index].copy_(own_values[index])
+        return expected
+
+    return judge
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:

@@ -1,6 +1,7 @@
-"""A Thunder that was not tried: the model runs as it does without us, and who asks is told why."""
+"""A Thunder that was not tried: regions are shared if it behaves as expected, and all else is off."""
 
 import logging
+import sys
 import tomllib
 
 import pytest
@@ -12,6 +13,7 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
+from fusioncache.thunder_adapter import canned
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
 from fusioncache.tracing import installation, thunder_version
@@ -23,6 +25,12 @@ X = torch.linspace(-1, 1, 6)
 def other_version(monkeypatch):
     warn_once.cache_clear()
     monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
+
+
+@pytest.fixture
+def unusable(other_version, monkeypatch):
+    """A version of Thunder that lacks what regions are read with."""
+    monkeypatch.setattr(canned, "find_problem", lambda: "it lacks a name: from_trace")
 
 
 def model(x):
@@ -44,10 +52,84 @@ def test_a_build_of_our_own_is_the_same_version(monkeypatch, version, tried):
 
 def test_a_thunder_without_version_was_not_tried(monkeypatch):
     monkeypatch.delattr(thunder, "__version__")
-    assert thunder_version.explain_untried().startswith("Thunder of no known version is left as it is")
+    assert thunder_version.explain_untried().startswith("Thunder of no known version was not tried")
 
 
-def test_a_model_runs_and_one_warning_says_what_to_install(other_version):
+def test_regions_are_shared_and_all_else_is_off(other_version):
+    cache = fusioncache.Cache(store=True)
+    options = {
+        "lean": "auto",
+        "schedule": "auto",
+        "programs": True,
+        "graphs": True,
+        "fast_tracing": True,
+        "sizes": "auto",
+    }
+    with pytest.warns(RuntimeWarning, match=r"Thunder 0.3.0.dev1 was not tried: .* install lightning-thunder==0.2.6"):
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)))
+    compiled = thunder.jit(layers, executors=fusioncache.executors(), transforms=[transform])
+    for rows in (2, 3):
+        x = torch.ones(rows, 6)
+        result = compiled(x)
+        torch.testing.assert_close(result, layers(x))
+        result.sum().backward()
+    stats = transform.stats()
+    assert stats.hits > 0 and stats.verified == stats.templates
+    (reason, count), *others = stats.bypasses.items()
+    assert (count, others) == (2, []) and reason == thunder_version.explain_untried()
+    off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
+    assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
+
+
+def test_what_is_given_is_checked_before_it_is_left_out(other_version):
+    with pytest.raises(ValueError, match="schedule"):
+        fusioncache.FusionCache(schedule="none")
+    with pytest.raises(ValueError, match="lean"):
+        fusioncache.FusionCache(lean="none")
+
+
+def test_this_thunder_compiles_a_small_function_as_expected():
+    canned.find_problem.cache_clear()
+    assert canned.find_problem() is None
+
+
+def test_a_name_that_is_missing_is_a_problem(monkeypatch):
+    canned.find_problem.cache_clear()
+    monkeypatch.delitem(sys.modules, "fusioncache.thunder_adapter.api")
+    monkeypatch.delattr(thunder.core.trace, "from_trace")
+    assert canned.find_problem().startswith("it lacks a name: cannot import name 'from_trace'")
+    canned.find_problem.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda found: lambda *args: found(*args) + 1, "a small function has another result in it"),
+        (
+            lambda found: lambda *args: found(*args) + 0 * args[1] ** 2 + (args[1] - args[1].detach()),
+            "another gradient",
+        ),
+        (lambda found: lambda *args: 1 / 0, "a small function fails in it: ZeroDivisionError"),
+    ],
+)
+def test_another_behaviour_is_a_problem(monkeypatch, change, problem):
+    canned.find_problem.cache_clear()
+    jit = thunder.jit
+    monkeypatch.setattr(thunder, "jit", lambda *args, **options: change(jit(*args, **options)))
+    assert problem in canned.find_problem()
+    canned.find_problem.cache_clear()
+
+
+def test_transforms_that_are_not_called_are_a_problem(monkeypatch):
+    canned.find_problem.cache_clear()
+    jit = thunder.jit
+    monkeypatch.setattr(thunder, "jit", lambda function, executors, transforms: jit(function, executors=executors))
+    assert canned.find_problem() == "its transforms are not given a forward trace and then a backward one"
+    canned.find_problem.cache_clear()
+
+
+def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
     cache = fusioncache.Cache(store=False)
     with pytest.warns(RuntimeWarning, match=r"Thunder 0.3.0.dev1 .* install lightning-thunder==0.2.6") as caught:
         for _ in range(2):
@@ -61,7 +143,7 @@ def test_a_model_runs_and_one_warning_says_what_to_install(other_version):
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
-def test_nothing_is_asked_of_a_trace(other_version):
+def test_nothing_is_asked_of_a_trace(unusable):
     class Unknown:
         def __getattribute__(self, name):
             raise AttributeError(name)
@@ -83,11 +165,9 @@ def test_tracing_is_left_as_it_is(other_version, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
-def test_our_executor_claims_nothing(other_version, monkeypatch):
+def test_our_executor_claims_nothing(unusable, monkeypatch):
     monkeypatch.setattr(thunder.extend, "_executor_map", dict(thunder.extend._executor_map))
-    monkeypatch.setattr(
-        executors_module, "problem", lambda name, device: pytest.fail("Thunder's internals were imported")
-    )
+    monkeypatch.setitem(sys.modules, "fusioncache.trace.executor", None)  # importing it fails
     registered = executors_module.register()
     assert type(registered) is OperatorExecutor and get_executor("fusioncache") is registered
     compiled = thunder.jit(model, executors=["fusioncache"], transforms=[fusioncache.FusionCache()])

@@ -23,6 +23,7 @@ from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.ir.ops import writes_of
+from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of
@@ -30,7 +31,7 @@ from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 from fusioncache.verification import mismatch
 from fusioncache.verification.tensors import copy_tensor, describe_difference
-from fusioncache.verification.verifier import Site, VerificationError, Verifier, When, choose_when
+from fusioncache.verification.verifier import DIFFERENT, Site, VerificationError, Verifier, When, choose_when
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,41 @@ def wrong(monkeypatch):
         monkeypatch.setattr(Eager, "compile", compile_wrongly)
 
     return use
+
+
+@pytest.fixture
+def untried(monkeypatch):
+    """A version of Thunder that was not tried."""
+    warn_once.cache_clear()
+    monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
+def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
+    model = Blocks(3)
+    x = input_of(model)
+    compiled, transform = compile_(model, verify=None)
+    expected = step(compile_plain(model), model, x)
+    for _ in range(2):
+        assert are_same(step(compiled, model, x), expected)
+    stats = transform.stats()
+    assert stats.hits > 0 and stats.verified == stats.templates == own_calls.total()
+    assert not reports()
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
+def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong):
+    wrong(lambda run, args: [result + 1 for result in run(args)])
+    model = Blocks(3)
+    x = input_of(model)
+    compiled, transform = compile_(model, verify=None)
+    expected = step(compile_plain(model), model, x)
+    with pytest.warns(RuntimeWarning, match="computed something else than its region .* run as Thunder made them"):
+        assert are_same(step(compiled, model, x), expected)
+    assert are_same(step(compiled, model, x), expected)
+    stats = transform.stats()
+    assert stats.verified == 0 and stats.bypasses[DIFFERENT] == stats.templates == len(reports())
+    assert own_calls.total() == 2 * stats.regions  # at each site, in each step
 
 
 @pytest.mark.parametrize("model_type", [Residual, Blocks])
