@@ -9,7 +9,7 @@ The ledger counts what was verified, and what was compiled for it apart from wha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
@@ -188,11 +188,19 @@ def make_judging_function(
             on_verdict(None)
             return results
         on_verdict(write_report(site, values, found))
-        for index in targets:
-            values[index].copy_(own_values[index])
-        return expected
+        written = {index: values[index].copy_(own_values[index]) for index in targets}
+        return [_in_place_of(result, own_values, written) for result in expected]
 
     return judge
+
+
+def _in_place_of(result: Any, copies: Sequence[Any], written: Mapping[int, Any]) -> Any:
+    """Returns the tensor that a region wrote into where its result is the copy of that tensor, else the result."""
+    for index, tensor in written.items():
+        copy = copies[index]
+        if _layout_of([result]) == _layout_of([copy]) and result.data_ptr() == copy.data_ptr():
+            return tensor
+    return result
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:

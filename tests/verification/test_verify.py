@@ -326,6 +326,24 @@ def test_a_wrong_write_in_place_is_found(wrong):
     assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
 
 
+@pytest.mark.filterwarnings("ignore:fusioncache")
+def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_tried(untried, wrong):
+    expected = run_counters(3, "cpu", [InPlaceExecutor()])
+
+    def change(run, args):
+        results = run(args)
+        written = {result.data_ptr() for result in results}
+        for arg in (arg for arg in args if arg.data_ptr() in written):
+            arg += 1
+        return results
+
+    wrong(change)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
+    assert transform.stats().bypasses[DIFFERENT] > 0
+    assert all(map(torch.equal, found, expected))
+
+
 def test_a_result_of_another_dtype_is_named(wrong):
     wrong(lambda run, args: [run(args)[0].double()])
     compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
