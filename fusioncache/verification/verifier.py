@@ -113,6 +113,69 @@ class Verifier:
         self._on_count()
 
 
+class Comparison:
+    """Calls the template of a site, its region, or both to compare them.
+
+    Args:
+        site: the region and the call that takes its place.
+        on_compile: is told the seconds of each compilation for the region.
+    """
+
+    __slots__ = ("_site", "_takes_arities", "_targets", "run", "run_region")
+
+    def __init__(self, site: Site, on_compile: Callable[[float], None]):
+        self._site = site
+        self._takes_arities = site.call.target.takes_arities
+        self._targets = [target for _, target in writes_of(site.call.template.graph)]
+        self.run = site.call.target.function
+        self.run_region = compile_region(site, on_compile)
+
+    def values_of(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Returns the values among a call's arguments, which the region takes too."""
+        return args[1:] if self._takes_arities else args
+
+    def compare(self, args: Sequence[Any]) -> Compared:
+        """Calls the template, and the region with copies of what it writes in place."""
+        values = self.values_of(args)
+        copies = [copy_tensor(value) if index in self._targets else value for index, value in enumerate(values)]
+        expected = self.run_region(copies)
+        results = self.run(*args)
+        found = list(find_problems(self._site, [*results, *values], [*expected, *copies]))
+        report = write_report(self._site, values, found) if found else None
+        written = {index: (values[index], copies[index]) for index in self._targets}
+        return Compared(results, expected, written, report)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The results of a template and of its region.
+
+    Attributes:
+        results: of the template.
+        expected: of the region.
+        written: by index the tensors that the template wrote in place, each with the copy that the region wrote.
+        report: describes the differences; None if there are none.
+    """
+
+    results: Sequence[Any]
+    expected: Sequence[Any]
+    written: Mapping[int, tuple[Any, Any]]
+    report: str | None
+
+    def correct(self) -> Sequence[Any]:
+        """Writes the region's values into the tensors that the template wrote, and returns the region's results."""
+        for tensor, copy in self.written.values():
+            tensor.copy_(copy)
+        return [self._take_original(result) for result in self.expected]
+
+    def _take_original(self, result: Any) -> Any:
+        """Returns the tensor that is written in place if a result is the copy of it, else the result."""
+        for tensor, copy in self.written.values():
+            if _layout_of([result]) == _layout_of([copy]) and result.data_ptr() == copy.data_ptr():
+                return tensor
+        return result
+
+
 def make_verifying_function(
     site: Site, when: When, on_compile: Callable[[float], None], on_equal: Callable[[], None]
 ) -> Dispatcher:
@@ -127,33 +190,27 @@ def make_verifying_function(
         on_compile: is told the seconds of what is compiled for the comparison only.
         on_equal: is called after the first comparison for each layout that found no difference.
     """
-    run, takes_arities = site.call.target.function, site.call.target.takes_arities
-    run_region = compile_region(site, on_compile)
-    targets = [target for _, target in writes_of(site.call.template.graph)]
+    comparison = Comparison(site, on_compile)
     verified: set[Any] = set()
 
     def verify(*args: Any) -> Sequence[Any]:
-        values = args[1:] if takes_arities else args
-        layout = _layout_of(values)
+        layout = _layout_of(comparison.values_of(args))
         if (when is When.FIRST and layout in verified) or is_capturing():
-            return run(*args)
-        own_values = [copy_tensor(value) if index in targets else value for index, value in enumerate(values)]
-        expected = run_region(own_values)
-        results = run(*args)
-        found = list(find_problems(site, [*results, *values], [*expected, *own_values]))
-        if found:
-            raise VerificationError(write_report(site, values, found))
+            return comparison.run(*args)
+        compared = comparison.compare(args)
+        if compared.report is not None:
+            raise VerificationError(compared.report)
         if layout not in verified:
             verified.add(layout)
             on_equal()
-        return results
+        return compared.results
 
     return verify
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Whether a template computes what its region does, as all its sites know it: None before the first comparison."""
+    """Whether a template computes what its region does, for all of its sites; None before the first comparison."""
 
     is_right: bool | None = None
 
@@ -161,7 +218,9 @@ class Verdict:
 def make_judging_function(
     site: Site, verdict: Verdict, on_compile: Callable[[float], None], on_verdict: Callable[[str | None], None]
 ) -> Dispatcher:
-    """Makes a function that calls a site's template, or its region if the template computed something else once.
+    """Makes a function that calls a site's template, or its region once the template was found to be wrong.
+
+    While a CUDA graph is captured, a template that was not compared yet is not called either.
 
     Args:
         site: the region and the call that takes its place.
@@ -169,38 +228,19 @@ def make_judging_function(
         on_compile: is told the seconds of what is compiled for the comparison only.
         on_verdict: is told once for each template: None if there was no difference, else what differed.
     """
-    run, takes_arities = site.call.target.function, site.call.target.takes_arities
-    run_region = compile_region(site, on_compile)
-    targets = [target for _, target in writes_of(site.call.template.graph)]
+    comparison = Comparison(site, on_compile)
 
     def judge(*args: Any) -> Sequence[Any]:
-        values = args[1:] if takes_arities else args
-        if verdict.is_right or is_capturing():
-            return run(*args)
-        if verdict.is_right is False:
-            return run_region(values)
-        own_values = [copy_tensor(value) if index in targets else value for index, value in enumerate(values)]
-        expected = run_region(own_values)
-        results = run(*args)
-        found = list(find_problems(site, [*results, *values], [*expected, *own_values]))
-        verdict.is_right = not found
-        if not found:
-            on_verdict(None)
-            return results
-        on_verdict(write_report(site, values, found))
-        written = {index: values[index].copy_(own_values[index]) for index in targets}
-        return [_in_place_of(result, own_values, written) for result in expected]
+        if verdict.is_right:
+            return comparison.run(*args)
+        if verdict.is_right is False or is_capturing():
+            return comparison.run_region(comparison.values_of(args))
+        compared = comparison.compare(args)
+        verdict.is_right = compared.report is None
+        on_verdict(compared.report)
+        return compared.results if verdict.is_right else compared.correct()
 
     return judge
-
-
-def _in_place_of(result: Any, copies: Sequence[Any], written: Mapping[int, Any]) -> Any:
-    """Returns the tensor that a region wrote into where its result is the copy of that tensor, else the result."""
-    for index, tensor in written.items():
-        copy = copies[index]
-        if _layout_of([result]) == _layout_of([copy]) and result.data_ptr() == copy.data_ptr():
-            return tensor
-    return result
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
