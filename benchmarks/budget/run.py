@@ -17,10 +17,10 @@ from benchmarks.common.results import say
 _WORKER = Path(__file__).with_name("worker.py")
 
 Said = Mapping[str, Mapping[str, Any]]
-"""What the processes of one side said: which process, and its answer."""
+"""The answers of one side, by the name of the process."""
 
 Pair = Mapping[str, Said]
-"""What both sides said, by their names."""
+"""The answers of both sides, by the name of the side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Series:
     Attributes:
         sides: the two, each with a folder of its own.
         spec: of all processes, but for ``folder`` and ``process``.
-        deadline: when the last process is ended, by ``time.monotonic``; None for never.
+        deadline: the time at which the last process is ended, by ``time.monotonic``; None if there is none.
     """
 
     sides: Sequence[Side]
@@ -38,12 +38,12 @@ class Series:
     deadline: float | None
 
     def rehearse(self) -> None:
-        """Runs a process whose seconds do not count: it has the machine read the libraries that all others need."""
+        """Runs a process whose seconds do not count, so that all others find the libraries in the file cache."""
         with _make_caches() as caches:
             self._call(self.sides[0], COLD, Path(caches), "rehearsal")
 
     def run(self, repeat: int) -> Iterator[Pair]:
-        """Yields what both sides said, pair by pair. Of two pairs one has the sides in the opposite order.
+        """Yields the answers of both sides, pair by pair. Every second pair has the sides in the opposite order.
 
         It ends early if there is less time left than the longest pair took.
 
@@ -88,5 +88,5 @@ class Series:
 
 
 def _make_caches() -> TemporaryDirectory[str]:
-    # What helped a process may still write when it has ended.
+    # The compile processes of a process may still write after it has ended.
     return TemporaryDirectory(prefix="fusioncache-budget-", ignore_cleanup_errors=True)

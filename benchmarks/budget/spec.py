@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 COLD, SECOND = "cold", "second"
-"""A process with empty caches, and a later one with the caches that this left."""
+"""A process with empty caches, and a later process with the caches of the first."""
 
 FIGURES: Mapping[str, str] = MappingProxyType(
     {
@@ -19,7 +19,7 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "graphs": "later step with CUDA graphs",
     }
 )
-"""What is compared. Each is in seconds."""
+"""The figures that are compared, in seconds, by name."""
 
 LENGTHS = (64, 96, 65)
 """Tokens in a row, in the order in which a cold process has them. All other steps are of the first length."""
@@ -28,7 +28,7 @@ BATCH = 2
 """Rows of tokens."""
 
 BASE_COMMIT = "ef4487f"
-"""The commit that the base is, where none is asked for."""
+"""The commit of the base, unless another one is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ProcessSpec:
     """What one process measures.
 
     Attributes:
-        folder: where it has fusioncache from.
+        folder: that fusioncache is imported from.
         process: ``COLD`` or ``SECOND``.
         layers: of a narrow Llama.
         widths: of the Llama: of the embedding, heads, of the layers between, and of the vocabulary.

@@ -95,7 +95,7 @@ def commit() -> str | None:
 
 
 def find_commit(root: Path) -> str | None:
-    """Returns the commit of a checkout, with ``-dirty`` if files differ from it; None if the folder is none."""
+    """Returns the commit of a checkout, with ``-dirty`` if files differ from it; None if it is no checkout."""
     top = _output("git", "-C", str(root), "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
         return None

@@ -30,7 +30,7 @@ WORK_PER_COLLECTION = 20
 
 
 class Pause:
-    """The collector does not start by itself while any thread is in this context, once or more often."""
+    """A context of any number of threads, in which the collector does not start by itself."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
@@ -65,18 +65,18 @@ class Pause:
         if self._inside or not self._has_begun:
             return
         self._has_begun = False
-        if gc.get_threshold()[0] == _NEVER:  # or somebody has set another one since
+        if gc.get_threshold()[0] == _NEVER:  # unless the program has set another one since
             gc.set_threshold(self._threshold)
 
     def after_fork(self) -> None:
-        """Forgets the threads that the child has not."""
+        """Forgets the threads that a forked child lacks."""
         thread = threading.get_ident()
         self._inside = {each: depth for each, depth in self._inside.items() if each == thread}
         self._end()
 
 
 class FullCollections:
-    """Full collections behind work that took far longer than one takes.
+    """Starts a full collection after work that took many times as long as a collection.
 
     Args:
         usual: the seconds that one is thought to take, until one was measured.
@@ -112,7 +112,7 @@ _full_collections = FullCollections()
 
 
 def without_collector() -> AbstractContextManager[None]:
-    """Returns a context in which the collector does not start: for whoever makes very many objects at once."""
+    """Returns a context in which the collector does not start by itself, for code that makes very many objects."""
     return _pause
 
 

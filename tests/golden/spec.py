@@ -1,4 +1,4 @@
-"""What is printed of each model: in which modes, and at which lengths. Needs no torch."""
+"""The modes and lengths at which each model is printed. Needs no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH = 2
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is printed of one model.
+    """The modes in which one model is printed.
 
     Attributes:
         model: its name in the zoo.

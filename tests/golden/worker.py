@@ -1,4 +1,4 @@
-"""One model in a process of its own: called at each length in each mode, and what was made of it printed."""
+"""Calls one model at each length in each mode, and prints its traces, templates, counts and stored keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def print_model(options: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _print_versions(package: str) -> str:
-    """Returns the versions of what decides over traces, without the builds."""
+    """Returns the versions of the packages that traces depend on, without local builds."""
     names = ("lightning-thunder", "torch", package)
     return "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)
 
@@ -71,14 +71,14 @@ def _print_in_fork(model: str, mode: str) -> list[Section]:
 
 @dataclass(frozen=True, slots=True)
 class _Printer:
-    """A compiled model, and what was printed of it.
+    """Prints a compiled model.
 
     Attributes:
         mode: one of ``MODES``.
         workload: the model and its inputs, of all lengths at most.
-        transform: that it is compiled with.
-        compiled: it.
-        known: the entries of Thunder's functions that were printed, by their identities.
+        transform: of fusioncache.
+        compiled: the compiled model.
+        known: the entries of Thunder's caches that were printed, by identity.
     """
 
     mode: str
@@ -104,7 +104,7 @@ class _Printer:
         return cls(mode, workload, transform, workload.compile(executors("eager"), [transform]))
 
     def print(self) -> Iterator[Section]:
-        """Calls the model at each length, and yields what was made of it."""
+        """Calls the model at each length; yields its traces, templates, counts and stored keys."""
         has_lengths = not self.workload.inputs[0].is_floating_point()
         settings = [(BATCH, length) for length in LENGTHS] if has_lengths else [(rows, max(LENGTHS)) for rows in ROWS]
         count = len(settings)
@@ -147,7 +147,7 @@ class _Printer:
             yield Section(f"{where}: digests of traces" if found else where, "\n".join(lines) or "no new program")
 
     def _find_new(self) -> Iterator[tuple[str, str]]:
-        """Yields the traces of the programs that were made since this was asked, each with its name."""
+        """Yields the traces of the programs since the last call, each with its name."""
         digests = self._map_digests()
         functions = self._list_functions()
         for number, function in enumerate(functions, 1):
@@ -194,7 +194,7 @@ class _Printer:
         return "\n".join(lines)
 
     def _print_store(self) -> str:
-        """Returns what there is in the store: of each kind of entry the artifacts, and the ingredients of its key."""
+        """Returns the kinds of entries in the store, each with its artifacts and the ingredients of its key."""
         store, digests = self.transform.cache.store, self._map_digests()
         found: Counter[str] = Counter()
         for summary in store.entries():
@@ -207,7 +207,7 @@ class _Printer:
 
 
 def _list_entries(function: Any) -> list[Any]:
-    """Returns what Thunder derived of a function."""
+    """Returns the entries of Thunder's cache of a function."""
     import thunder
 
     entries = thunder.compile_stats(function).interpreter_cache
@@ -215,7 +215,7 @@ def _list_entries(function: Any) -> list[Any]:
 
 
 def _list_traces(entry: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the traces of a program that there are, each kind with its name."""
+    """Yields the traces of a program by kind, each with its name."""
     for kind in ("prologue", "computation", "backward", "epilogue"):
         traces = getattr(entry, f"{kind}_traces")
         if traces:
