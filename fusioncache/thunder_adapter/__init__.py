@@ -1,1 +1,1 @@
-"""The part of Thunder that fusioncache is written against. In the end no other folder imports Thunder."""
+"""Imports the names of Thunder that other folders use, and checks what this Thunder supports."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
-from fusioncache.tracing.thunder_version import explain_untried, explain_unusable
+from fusioncache.thunder_adapter.versions import explain_untried, explain_unusable
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor

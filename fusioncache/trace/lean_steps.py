@@ -17,6 +17,16 @@ from fusioncache.trace.saved_tensors import find_saved
 from fusioncache.tracing.installation import install_more
 
 
+def check_lean(option: str) -> None:
+    """Checks an option of ``LeanSteps``.
+
+    Raises:
+        ValueError: if it is unknown.
+    """
+    if option not in ("auto", "thunder"):
+        raise ValueError(f'lean must be "auto" or "thunder", got {option!r}')
+
+
 class LeanSteps:
     """What is done for later steps.
 
@@ -36,8 +46,7 @@ class LeanSteps:
     def __init__(
         self, option: str, count: Callable[[Mapping[str, int]], None], failed: Callable[[str, Exception], None]
     ):
-        if option not in ("auto", "thunder"):
-            raise ValueError(f'lean must be "auto" or "thunder", got {option!r}')
+        check_lean(option)
         self.option = option
         self.writes_rows = option == "auto"
         install_more("rows written in place", row_writes.replacements)

@@ -34,6 +34,7 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.thunder_adapter.api import Transform, get_compile_data
+from fusioncache.thunder_adapter.versions import explain_untried, explain_unusable
 from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.dynamo_account import StepAccount
@@ -45,7 +46,7 @@ from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.graph_names import graph_names_of_process
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.layouts import plain_region_of
-from fusioncache.trace.lean_steps import LeanSteps
+from fusioncache.trace.lean_steps import LeanSteps, check_lean
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.provenance.misses import Misses, should_explain
 from fusioncache.trace.provenance.trace_notes import TraceNotes, begin_notes
@@ -61,7 +62,6 @@ from fusioncache.trace.vector_probing import share_vector_probes
 from fusioncache.tracing.installation import install, install_more
 from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.prologue.quickening import quicken_last
-from fusioncache.tracing.thunder_version import explain_untried, explain_unusable
 from fusioncache.verification.verifier import Verifier, When, choose_when
 
 logger = logging.getLogger("fusioncache")
@@ -73,8 +73,8 @@ class FusionCache(Transform):
     """Compiles each fusion region's template once.
 
     Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
-    Thunder made it, and counts why. Where Thunder is of a version that was not tried, regions share templates, the
-    first call of each is verified, and all else is off.
+    Thunder made it, and counts why. In a version of Thunder that was not tried, regions share templates, and the first
+    call of each template is verified. Programs, sizes, fast tracing, lean steps, CUDA graphs and the schedule are off.
 
     A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
     TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
@@ -166,13 +166,13 @@ class FusionCache(Transform):
         self._untried, self._unusable = explain_untried(), explain_unusable()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
-        self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
+        check_lean(lean)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         shares = choose_sizes(sizes)
         if self._untried:
             fast_tracing, keeps, graphs, shares = False, False, False, Sizes.STATIC
-            when, moving = when or When.TEMPLATE, CollectiveOptions.of("thunder", None, None)
-            self.lean = LeanSteps("thunder", lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
+            when, lean, moving = when or When.TEMPLATE, "thunder", CollectiveOptions.of("thunder", None, None)
+        self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -204,25 +204,36 @@ class FusionCache(Transform):
         compiler = "" if self._unusable else name_backend(backend)
         if compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
-        processes = choose_jobs(jobs, "" if when in (When.FIRST, When.EVERY) else compiler)
-        self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
-        if compiler and self._helpers is None:
-            self._helpers = find_batch_compiler(self.cache, compiler)
+        self._helpers = self._find_helpers(jobs, when, compiler)
         if fast_tracing and compiler:
             share_vector_probes()
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
-            install_more("stored programs", program_list.replacements)
-            templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
-            replays = shares is not Sizes.STATIC
-            if replays:
-                install_more("sizes", watching.replacements)
-            self.program_keeper = ProgramKeeper(
-                self.cache, self._ledger, templates, explains=explains, verifies=when is not None, replays=replays
-            )
+            self.program_keeper = self._make_keeper(explains, when is not None, shares is not Sizes.STATIC)
         self.graphs = make_graphs(graphs, self._ledger, verifies=when is not None) if compiler else None
         if self.graphs:
             install_more("CUDA graphs", program_list.replacements)
+
+    def _find_helpers(self, jobs: int | None, when: When | None, compiler: str) -> Helpers | None:
+        """Returns what compiles beside or before calls; None if each call compiles for itself."""
+        processes = choose_jobs(jobs, "" if when in (When.FIRST, When.EVERY) else compiler)
+        if not compiler:
+            return None
+        return find_helpers(self.cache, processes, compiler) or find_batch_compiler(self.cache, compiler)
+
+    def _make_keeper(self, explains: bool, verifies: bool, replays: bool) -> ProgramKeeper:
+        """Returns the keeper of stored programs, with Thunder's functions replaced that it needs.
+
+        Args:
+            explains: whether it says why programs are not loaded.
+            verifies: whether templates are verified.
+            replays: whether programs of further lengths are filled in.
+        """
+        install_more("stored programs", program_list.replacements)
+        if replays:
+            install_more("sizes", watching.replacements)
+        templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
+        return ProgramKeeper(self.cache, self._ledger, templates, explains=explains, verifies=verifies, replays=replays)
 
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""

@@ -15,6 +15,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from fusioncache.process import forks
+from fusioncache.thunder_adapter.versions import explain_untried
 from fusioncache.tracing.interpreter import (
     attributes,
     cells,
@@ -44,7 +45,6 @@ from fusioncache.tracing.passes import (
     tensors,
 )
 from fusioncache.tracing.replacement import Importers, Replacement
-from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.tracing.watch import hooks
 
 logger = logging.getLogger("fusioncache")

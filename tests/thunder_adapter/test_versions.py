@@ -13,10 +13,10 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
-from fusioncache.thunder_adapter import canned
+from fusioncache.thunder_adapter import canned, versions
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
-from fusioncache.tracing import installation, thunder_version
+from fusioncache.tracing import installation
 
 X = torch.linspace(-1, 1, 6)
 
@@ -38,21 +38,21 @@ def model(x):
 
 
 def test_the_version_that_is_installed_was_tried():
-    assert thunder_version.explain_untried() is None
+    assert versions.explain_untried() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     assert [need for need in project["project"]["dependencies"] if "lightning-thunder" in need]
-    assert thunder.__version__ in thunder_version.TRIED
+    assert thunder.__version__ in versions.TRIED
 
 
 @pytest.mark.parametrize(("version", "tried"), [("0.2.6+local", True), ("0.2.6.post1", False), ("0.2.7.dev0", False)])
 def test_a_build_of_our_own_is_the_same_version(monkeypatch, version, tried):
     monkeypatch.setattr(thunder, "__version__", version)
-    assert (thunder_version.explain_untried() is None) is tried
+    assert (versions.explain_untried() is None) is tried
 
 
 def test_a_thunder_without_version_was_not_tried(monkeypatch):
     monkeypatch.delattr(thunder, "__version__")
-    assert thunder_version.explain_untried().startswith("Thunder of no known version was not tried")
+    assert versions.explain_untried().startswith("Thunder of no known version was not tried")
 
 
 def test_regions_are_shared_and_all_else_is_off(other_version):
@@ -77,7 +77,7 @@ def test_regions_are_shared_and_all_else_is_off(other_version):
     stats = transform.stats()
     assert stats.hits > 0 and stats.verified == stats.templates
     (reason, count), *others = stats.bypasses.items()
-    assert (count, others) == (2, []) and reason == thunder_version.explain_untried()
+    assert (count, others) == (2, []) and reason == versions.explain_untried()
     off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
     assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
 
