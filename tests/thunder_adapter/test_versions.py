@@ -121,6 +121,14 @@ def test_another_behaviour_is_a_problem(monkeypatch, change, problem):
     canned.find_problem.cache_clear()
 
 
+def test_other_operations_in_a_trace_are_a_problem(monkeypatch):
+    canned.find_problem.cache_clear()
+    jit = thunder.jit
+    monkeypatch.setattr(thunder, "jit", lambda function, **options: jit(lambda *args: function(*args) * 1.0, **options))
+    assert canned.find_problem() == "its forward trace of a small function has other operations: mul, tanh, add, mul"
+    canned.find_problem.cache_clear()
+
+
 def test_transforms_that_are_not_called_are_a_problem(monkeypatch):
     canned.find_problem.cache_clear()
     jit = thunder.jit

@@ -118,6 +118,17 @@ def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(unt
     assert own_calls.total() == 2 * stats.regions  # at each site, in each step
 
 
+@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
+def test_a_template_that_was_not_compared_is_not_captured_in_a_thunder_that_was_not_tried(untried, wrong, monkeypatch):
+    wrong(lambda run, args: [result + 1 for result in run(args)])
+    monkeypatch.setattr("fusioncache.verification.verifier.is_capturing", lambda: True)
+    model = Blocks(3)
+    x = input_of(model)
+    compiled, transform = compile_(model, verify=None)
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
+    assert transform.stats().verified == 0 and DIFFERENT not in transform.stats().bypasses
+
+
 @pytest.mark.parametrize("model_type", [Residual, Blocks])
 def test_nothing_differs_in_training(model_type, own_calls):
     model = model_type(2)
