@@ -101,7 +101,7 @@ def test_a_start_before_a_batch_is_counted_and_is_no_part_of_a_compile(monkeypat
 
 
 def test_each_of_a_batch_is_stored_with_what_it_would_take_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(persistence, "estimate_alone", lambda seconds, graphs: 1000.0 * graphs)
+    monkeypatch.setattr(persistence, "estimate_alone", lambda seconds, sources: [1000.0] * len(sources))
     job = Job(tmp_path)
     job.step()
     stats, second = job.transform.stats(), Job(tmp_path)

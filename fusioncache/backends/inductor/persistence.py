@@ -109,14 +109,16 @@ def package_together(
         progress(0)
         begun = time.perf_counter()
         _compile_kernels(list(lowered.values()), scratch)
-        alone = estimate_alone(time.perf_counter() - begun, len(lowered))
-    return {number: replace(one.pack(), alone_seconds=seconds[number] + alone) for number, one in lowered.items()}
+        sources = [[kernel.source for kernel in _find_collected(one)] for one in lowered.values()]
+        alone = dict(zip(lowered, estimate_alone(time.perf_counter() - begun, sources), strict=True))
+    return {
+        number: replace(one.pack(), alone_seconds=seconds[number] + alone[number]) for number, one in lowered.items()
+    }
 
 
 def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
     """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on."""
-    functions = [function for one in lowered for function in one.functions.values()]
-    kernels = [one for one in functions if isinstance(one, CollectedKernel) and one.compiled is None]
+    kernels = [kernel for one in lowered for kernel in _find_collected(one) if kernel.compiled is None]
     if not kernels:
         return
     try:
@@ -129,6 +131,11 @@ def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
         return
     for kernel, one in zip(kernels, compiled, strict=True):
         kernel.compiled = one
+
+
+def _find_collected(lowered: Lowered) -> list[CollectedKernel]:
+    """Returns the kernels of a graph that are not compiled one by one."""
+    return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
 def _lower(graph: Graph, args: Sequence[Any], mode: str | None) -> Lowered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusioncache.record.savings import Alone
@@ -22,9 +22,10 @@ AGAIN_SHARE, AGAIN_OPERATION_SHARE = 0.06, 0.003
 Dynamo and AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++
 compiler, which takes most of a compile of few operations, does not run. ``python -m benchmarks.saved_seconds`` measures
 the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
-HEADER_SECONDS, KERNEL_SECONDS, ALONE_SECONDS = 1.05, 0.09, 0.5
-"""The seconds of a run of the C++ compiler for headers and for each graph, and those of TorchInductor beyond the latter
-for a graph alone, with headers that were compiled before. ``estimate_alone`` scales them by a run that was timed."""
+HEADER_SECONDS, KILOBYTE_SECONDS, ALONE_SECONDS = 1.4, 0.012, 0.6
+"""The seconds of a run of the C++ compiler for several kernels, without their sources; those for a kilobyte of sources;
+those of a run for one kernel alone, with headers that were compiled before. ``estimate_alone`` scales them by a run
+that was timed."""
 
 
 def start(device: str, *, joined: bool) -> None:
@@ -48,13 +49,24 @@ def start(device: str, *, joined: bool) -> None:
         _compile(_subtract)
 
 
-def estimate_alone(seconds: float, graphs: int) -> float:
-    """Returns an estimate of the C++ compiler's seconds for one graph alone, from those of its run for several graphs.
+def estimate_alone(seconds: float, sources: Sequence[Sequence[str]]) -> list[float]:
+    """Returns estimates of the C++ compiler's seconds for each graph alone, from those of its run for all of them.
 
-    Alone, headers are compiled before: see ``_MOST_ALONE`` in ``backend.py``.
+    Alone, headers are compiled before: see ``_MOST_ALONE`` in ``backend.py``. A source that comes again is not compiled
+    again, because TorchInductor finds its library.
+
+    Args:
+        seconds: of the run for all graphs.
+        sources: of the kernels of each graph.
     """
-    run = HEADER_SECONDS + graphs * KERNEL_SECONDS
-    return seconds / run * (ALONE_SECONDS + KERNEL_SECONDS)
+    different = {source for graph in sources for source in graph}
+    scale = seconds / (HEADER_SECONDS + KILOBYTE_SECONDS * sum(map(len, different)) / 1000)
+    estimates = []
+    for graph in sources:
+        new = different.intersection(graph)
+        different -= new
+        estimates.append(scale * sum(ALONE_SECONDS + KILOBYTE_SECONDS * len(source) / 1000 for source in new))
+    return estimates
 
 
 def _compile(function: Callable[[Any], Any]) -> None:
