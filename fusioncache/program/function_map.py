@@ -79,6 +79,9 @@ MODULES = (
 )
 """Those whose code takes part in deriving a program, whichever executors it is for. All are imported by then."""
 
+_NOT_EVERYWHERE = ("thunder.executors.custom_op_ex", "thunder.executors.transformer_engine_v1ex")
+"""Modules that one of the supported versions lacks. Thunder imports those that it has."""
+
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "thunder.distributed": ("get_skip_data_parallel_grad_sync", "skip_data_parallel_grad_sync"),
     "thunder.distributed.transforms.ddp": ("apply_bucketing_to_grad_allreduce", "get_skip_data_parallel_grad_sync"),
@@ -179,7 +182,15 @@ def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
 
 def list_names(executors: Iterable[Any]) -> list[str]:
     """Returns the names of the modules that are looked over whole for a program that these executors take part in."""
-    return list(dict.fromkeys((*MODULES, *_modules_of(executors))))
+    more = [name for name in _NOT_EVERYWHERE if name in sys.modules and name not in _PARTS]
+    return list(dict.fromkeys((*MODULES, *more, *_modules_of(executors))))
+
+
+def _list_parts() -> Iterator[tuple[ModuleType, tuple[str, ...]]]:
+    """Yields the modules of which only some functions take part, with the names of these."""
+    for name, names in _PARTS.items():
+        if name in sys.modules or name not in _NOT_EVERYWHERE:
+            yield _find_module(name), names
 
 
 def _find_module(name: str) -> ModuleType:
@@ -191,8 +202,8 @@ def _find_module(name: str) -> ModuleType:
 def _list_others(executors: Iterable[Any]) -> Iterator[Any]:
     """Yields what else is read: the modules, single functions, and what is registered."""
     yield from map(vars, _list_modules(executors))
-    for module, names in _PARTS.items():
-        yield from map(vars(_find_module(module)).get, names)
+    for module, names in _list_parts():
+        yield from map(vars(module).get, names)
     for cls, entry in _list_pytrees():
         yield from (cls, entry.flatten_func, entry.unflatten_func)
 
@@ -230,9 +241,9 @@ def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
 
 
 def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
-    for module, names in _PARTS.items():
-        known = vars(_find_module(module))
-        yield from ((f"{module}.{name}", definitions.name(known.get(name))) for name in names)
+    for module, names in _list_parts():
+        known = vars(module)
+        yield from ((f"{module.__name__}.{name}", definitions.name(known.get(name))) for name in names)
 
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
