@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.replacement import Replacement
+from fusioncache.thunder_adapter.installation import TRACING, find_replacements
+from fusioncache.thunder_adapter.replacement import Replacement
 
 ALL, OWN = "all", "none"
 """What is installed where not one of the shortcuts is left out: all of them, or none."""
@@ -24,10 +24,10 @@ def name_place(replacement: Replacement) -> str:
 
 def is_around(group: str) -> bool:
     """Tells whether a group stands around others, all of it or none: its parts rely on each other."""
-    return any(each.around for each in GROUPS[group]())
+    return any(each.around for each in find_replacements(group))
 
 
 def list_shortcuts() -> Iterator[tuple[str, str, Replacement]]:
     """Returns each shortcut after its group and its name."""
-    for group, replacements in GROUPS.items():
-        yield from ((group, name_place(each), each) for each in replacements())
+    for group in TRACING:
+        yield from ((group, name_place(each), each) for each in find_replacements(group))

@@ -20,8 +20,8 @@ from benchmarks.common.thunder_jit import executors
 from benchmarks.detours.names import ALL, OWN, is_around, list_shortcuts, name_place
 from benchmarks.trace_equality.pieces import Piece
 from fusioncache import tracing
-from fusioncache.tracing import installation
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter import installation
+from fusioncache.thunder_adapter.installation import TRACING, find_replacements
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 def list_names() -> list[dict[str, str]]:
     """Returns group and name of what is taken out, in the order of their numbers: a shortcut, or a group as a whole."""
     single = [{"group": group, "name": name} for group, name, _ in list_shortcuts() if not is_around(group)]
-    return [*single, *({"group": group, "name": ""} for group in GROUPS if is_around(group))]
+    return [*single, *({"group": group, "name": ""} for group in TRACING if is_around(group))]
 
 
 @contextmanager
@@ -66,11 +66,11 @@ def _installed(way: str) -> Iterator[None]:
 
 
 def _install_without(group: str, name: str) -> None:
-    tracing.install(each for each in GROUPS if not is_around(each))
+    tracing.install(each for each in TRACING if not is_around(each))
     for replacement, own, new in installation._installed:
-        if name and name_place(replacement) == name and replacement in GROUPS[group]():
+        if name and name_place(replacement) == name and replacement in find_replacements(group):
             replacement.swap(new, own)
-    tracing.install(each for each in GROUPS if is_around(each) and each != group)
+    tracing.install(each for each in TRACING if is_around(each) and each != group)
 
 
 def _time(piece: Piece) -> float:

@@ -13,8 +13,8 @@ from thunder.transforms import autodiff
 import fusioncache
 from benchmarks.first_step.stopwatch import Stopwatch
 from fusioncache.backends.registry import backend_class
+from fusioncache.thunder_adapter.replacement import exchange_everywhere
 from fusioncache.trace.executors import NAME
-from fusioncache.tracing.replacement import exchange_everywhere
 
 
 def time_passes(stopwatch: Stopwatch, backend: str) -> None:

@@ -20,7 +20,7 @@ from benchmarks.trace_equality.recorded import recording
 from benchmarks.trace_equality.spec import Spec, name_sets
 from benchmarks.trace_equality.texts import digest, find_difference
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 Texts = dict[str, str]
 
@@ -34,7 +34,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     own, seconds["none"] = trace(pieces, ())
     differing = {}
-    for name, groups in name_sets(spec.kinds, tuple(GROUPS)):
+    for name, groups in name_sets(spec.kinds, tuple(TRACING)):
         found, seconds[name] = trace(pieces, groups)
         difference = find_difference(own, found)
         if difference:

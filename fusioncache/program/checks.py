@@ -21,7 +21,7 @@ from fusioncache.program import native
 from fusioncache.program.lookup import QUERIES, find_question
 from fusioncache.program.made import Made, name_origin
 from fusioncache.program.names import is_internal_call, name_of
-from fusioncache.tracing.watch.instructions import MUTATING
+from fusioncache.thunder_adapter.watch.instructions import MUTATING
 
 
 class Trace(Protocol):

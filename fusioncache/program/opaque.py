@@ -20,7 +20,7 @@ from fusioncache.program import native
 from fusioncache.program.checks import explain_arguments, explain_atoms, is_key, list_checks
 from fusioncache.program.made import Made
 from fusioncache.program.names import is_internal, is_internal_call, name_of
-from fusioncache.tracing.watch.instructions import MUTATING
+from fusioncache.thunder_adapter.watch.instructions import MUTATING
 
 _OF_ATOMS = frozenset(
     map(id, (int, float, complex, bool, str, bytes, range, slice, type(None), tuple, list, dict, set, frozenset))

@@ -46,7 +46,7 @@ from fusioncache.program.names import find_actor, is_canonical, is_internal, ite
 from fusioncache.program.opaque import Judge
 from fusioncache.program.reads import Read
 from fusioncache.program.refusal import NotKept
-from fusioncache.tracing.watch import hooks, instructions
+from fusioncache.thunder_adapter.watch import hooks, instructions
 
 _EVERYTHING = frozenset(
     {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}

@@ -7,22 +7,17 @@ a read of the program.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from types import ModuleType
 
 from fusioncache.ir.key_text import NamedValue
+from fusioncache.process.source_digest import SourcesChanged, digest_sources
 from fusioncache.program.places import LIBRARIES
 from fusioncache.program.refusal import NotKept
-
-_LEFT_OUT = frozenset({"__pycache__", "tests", "benchmarks"})
-_STARTED = time.time()
-"""When this module was imported, which the transform does."""
 
 
 def read_versions() -> Iterator[NamedValue]:
@@ -36,8 +31,8 @@ def read_versions() -> Iterator[NamedValue]:
     import fusioncache
 
     yield from _read_releases()
-    yield "thunder.sources", digest_sources(_folder_of(thunder))
-    yield "fusioncache.sources", digest_sources(_folder_of(fusioncache))
+    yield "thunder.sources", _digest(thunder)
+    yield "fusioncache.sources", _digest(fusioncache)
 
 
 def _read_releases() -> Iterator[NamedValue]:
@@ -75,28 +70,8 @@ def _installed_version(library: str) -> str:
     return version(library)  # looseversion does not say its own
 
 
-def _folder_of(package: ModuleType) -> str:
-    return os.path.dirname(str(package.__file__))
-
-
-@cache
-def digest_sources(folder: str) -> str:
-    """Returns the digest of all Python sources in a folder, once in a process: what is imported does not change.
-
-    Raises:
-        NotKept: if one is younger than this process, as then it may not be what was imported.
-    """
-    digest = hashlib.blake2b(digest_size=20)
-    for directory, folders, files in os.walk(folder):
-        folders[:] = sorted(set(folders) - _LEFT_OUT)
-        for name in sorted(files):
-            if name.endswith(".py"):
-                path = os.path.join(directory, name)
-                inside = path[len(folder) + 1 :]
-                with open(path, "rb", buffering=0) as file:
-                    if os.fstat(file.fileno()).st_mtime > _STARTED:
-                        raise NotKept(f"{inside} was changed after it was imported")
-                    content = file.read()
-                digest.update(f"{inside} {len(content)}\n".encode())
-                digest.update(content)
-    return digest.hexdigest()
+def _digest(package: ModuleType) -> str:
+    try:
+        return digest_sources(str(package.__file__).rpartition(os.sep)[0])
+    except SourcesChanged as error:
+        raise NotKept(str(error)) from error

@@ -6,15 +6,24 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from fusioncache.thunder_adapter.names import find_missing
+
+
+@cache
+def find_missing_name() -> str | None:
+    """Returns why the names that regions are read with cannot be found; None if all are there."""
+    missing = find_missing("core")
+    return f"it lacks {', '.join(missing[:3])}" if missing else None
+
 
 @cache
 def find_problem() -> str | None:
     """Returns why this Thunder does something else than what regions are read from; None if nothing was noticed.
 
-    It looks for the names in ``api.py``, and compiles a function of two tensors on the CPU.
+    It looks for the names that the core uses, and compiles a function of two tensors on the CPU.
     """
     try:
-        return next(_find_differences(), None)
+        return find_missing_name() or next(_find_differences(), None)
     except ImportError as error:
         return f"it lacks a name: {error}"
     except Exception as error:  # whatever is otherwise in this Thunder, it is not what we know

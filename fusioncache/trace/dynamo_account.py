@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
+from fusioncache.process.warning import warn_once
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import NOT_GIVEN
 from fusioncache.store import Store
+from fusioncache.thunder_adapter.faults import explain_fault, find_fault_of_graph
 from fusioncache.trace.split_memory import split_memory_of_process
 
 logger = logging.getLogger("fusioncache")
@@ -124,20 +126,26 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has the splitter say what it and TorchInductor take, and why parts do not go to Thunder."""
 
     @wraps(original)
-    def _splitter(gm: Any, thunder_jit: Any, torch_inductor: Callable[..., Any], *rest: Any, **options: Any) -> Any:
+    def _splitter(gm: Any, thunder_jit: Any, *rest: Any, **options: Any) -> Any:
         start, inductor = time.perf_counter(), 0.0
+        warn_of_fault(gm)
 
-        @wraps(torch_inductor)
-        def compile_part(*args: Any, **kwargs: Any) -> Any:
-            nonlocal inductor
-            before = time.perf_counter()
-            try:
-                return torch_inductor(*args, **kwargs)
-            finally:
-                inductor += time.perf_counter() - before
+        def time_compile(compile_part: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(compile_part)
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inductor
+                before = time.perf_counter()
+                try:
+                    return compile_part(*args, **kwargs)
+                finally:
+                    inductor += time.perf_counter() - before
 
+            return timed
+
+        if rest and callable(rest[0]):  # later versions compile these parts when they run
+            rest = (time_compile(rest[0]), *rest[1:])
         with split_memory_of_process().answering(_find_store(thunder_jit)):
-            split, info = original(gm, thunder_jit, compile_part, *rest, **options)
+            split, info = original(gm, thunder_jit, *rest, **options)
         try:
             _account(_list_transforms(info), info, time.perf_counter() - start, inductor)
         except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
@@ -145,6 +153,13 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
         return split, info
 
     return _splitter
+
+
+def warn_of_fault(graph: Any) -> None:
+    """Warns once where Thunder computes something wrong, or fails, for a graph of Dynamo."""
+    fault = find_fault_of_graph(graph)
+    if fault is not None:
+        warn_once(explain_fault(fault))
 
 
 def _find_store(thunder_jit: Any) -> Store | None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
-from fusioncache.trace.dynamo_account import dynamo_clock_of_process, time_call, time_splitter
-from fusioncache.trace.split_memory import remember_answers
-from fusioncache.tracing.installation import install_more
-from fusioncache.tracing.replacement import Replacement
+from fusioncache.process.warning import warn_once
+from fusioncache.thunder_adapter.faults import DYNAMO, explain_fault, find_faults
+from fusioncache.thunder_adapter.installation import install_more
+from fusioncache.trace.dynamo_account import dynamo_clock_of_process
 
 _COMPILER, _UTILS = "thunder.dynamo.compiler", "thunder.dynamo.utils"
 """Where Thunder takes Dynamo's graphs, and splits them. To import these takes a tenth of a second, which most programs
@@ -25,28 +25,14 @@ can do without."""
 def separate_graphs() -> None:
     """Gives each graph transforms of its own from now on, if this process may have graphs."""
     if _COMPILER in sys.modules:
-        install_more("transforms of Dynamo's graphs", _list_replacements)
-        install_more("the account of Dynamo's graphs", _list_timers)
-        install_more("answers to the splitter", _list_memories)
+        dynamo_clock_of_process()
+        for fault in find_faults(DYNAMO):
+            warn_once(explain_fault(fault))
+        for capability in ("own transforms of graphs", "account of graphs", "answers to the splitter"):
+            install_more(capability)
 
 
-def _list_replacements() -> Iterator[Replacement]:
-    compiler = sys.modules[_COMPILER]
-    yield Replacement(compiler, "_with_prologue_pruning_transform", "a29164a30d898d8a", _give_own_transforms)
-
-
-def _list_timers() -> Iterator[Replacement]:
-    dynamo_clock_of_process()
-    compiler = sys.modules[_COMPILER]
-    yield Replacement(compiler, "_splitter", "64693da8be672905", time_splitter)
-    yield Replacement(compiler.ThunderFXCompiledObject, "__call__", "9f60f4d2074bddce", time_call)
-
-
-def _list_memories() -> Iterator[Replacement]:
-    yield Replacement(sys.modules[_UTILS], "try_execute_thunder_symbol", "b53ee1f2f5083ac7", remember_answers)
-
-
-def _give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
+def give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has Thunder append to a list that no other graph has."""
 
     @wraps(original)

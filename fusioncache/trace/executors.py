@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
-from fusioncache.thunder_adapter.versions import explain_untried, explain_unusable
+from fusioncache.thunder_adapter.versions import explain_unusable
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor
@@ -33,7 +33,7 @@ def register() -> Executor:
     try:
         from fusioncache.trace.executor import FusionCacheExecutor
     except ImportError:
-        if explain_untried() is None:
+        if explain_unusable() is None:
             raise
         return register_executor(OperatorExecutor(NAME))
 

@@ -23,10 +23,9 @@ from typing import Any
 
 import torch
 
-from fusioncache.tracing.replacement import Replacement, is_known
+from fusioncache.thunder_adapter.installation import find_known
+from fusioncache.thunder_adapter.replacement import Replacement
 
-_CHECKER = "c5042baaee976c2d"
-"""Thunder's question whether torch can run one, which takes three of the five arguments that it is asked with."""
 _NAMES = ("a", "b", "offsets", "bias", "dtype")
 """Thunder's names of the arguments, in the place of torch's."""
 _ALIGNMENT = 16
@@ -39,21 +38,22 @@ def replacements() -> Iterator[Replacement]:
 
     from fusioncache.thunder_adapter.api import ltorch, prims, torchex
 
+    known = find_known("grouped products").values()
     for symbol in (prims._grouped_mm, ltorch._grouped_mm):
         implementation = torchex.ex.implmap[symbol.id]
-        if is_known(implementation.checker, _CHECKER):
-            yield Replacement(implementation, "checker", _CHECKER, lambda own: can_run)
+        if implementation.checker in known:
+            yield Replacement(implementation, "checker", lambda own: can_run)
     # Now, and not when a trace first has them: a program that was stored by another process names them.
     multiply, *gradients = register_operators()
     rules, product = transforms._grad_fn_map, prims._grouped_mm
     if product.id not in rules and product.id not in transforms.augmented_forward_impls:
-        yield Replacement(rules, product.id, None, lambda own: make_rule(product, *gradients))
+        yield Replacement(rules, product.id, lambda own: make_rule(product, *gradients))
     if tuple(inspect.signature(ltorch._grouped_mm.meta).parameters) == _NAMES:
         functions, lookasides = ltorch._torch_to_thunder_function_map, jit_ext._general_jit_lookaside_map
         taking = take_all_forms(functions[torch._grouped_mm], multiply)
-        yield Replacement(rules, multiply.id, None, lambda own: make_rule(multiply, *gradients))
-        yield Replacement(functions, torch._grouped_mm, None, lambda own: taking)
-        yield Replacement(lookasides, torch._grouped_mm, None, lambda own: _make_lookaside(taking))
+        yield Replacement(rules, multiply.id, lambda own: make_rule(multiply, *gradients))
+        yield Replacement(functions, torch._grouped_mm, lambda own: taking)
+        yield Replacement(lookasides, torch._grouped_mm, lambda own: _make_lookaside(taking))
 
 
 def register_operators() -> list[Any]:
@@ -133,7 +133,7 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
     )
     of_groups = None if offsets is None else tuple(offsets.shape)
     shape = find_shape(tuple(a.shape), tuple(b.shape), of_groups)
-    utils.check(shape is not None, lambda: f"there is no grouped product of {given}")
+    utils.check(shape != (), lambda: f"there is no grouped product of {given}")
     utils.check_same_device(a, b, *(() if offsets is None else (offsets,)))
     return TensorProxy(like=a, shape=shape)
 

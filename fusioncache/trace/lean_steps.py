@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.trace.lean import masks, row_writes
 from fusioncache.trace.lean.installation import shorten_calls
 from fusioncache.trace.lean.traces import simplify
@@ -14,7 +15,6 @@ from fusioncache.trace.query_layout import QUERIES, put_positions_first
 from fusioncache.trace.rewrite import derive
 from fusioncache.trace.saved_results import RESULTS, SavedResults, save_once
 from fusioncache.trace.saved_tensors import find_saved
-from fusioncache.tracing.installation import install_more
 
 
 def check_lean(option: str) -> None:

@@ -31,7 +31,6 @@ from fusioncache.trace.graph_capture import capture_entry, is_idle
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, find_sizes
-from fusioncache.tracing.replacement import Replacement
 
 FEW = 4
 """How many entries may be tried in turn. With more, those for other sizes are not asked."""
@@ -302,18 +301,6 @@ class Search:
             return results
 
         return entry._replace(prologue_fn=prologue)
-
-
-def replacements() -> tuple[Replacement, ...]:
-    """Returns what stands in for functions of Thunder's: each compiled function gets such a list, and is recorded."""
-    import thunder
-
-    from fusioncache.thunder_adapter.api import CompileStats
-
-    return (
-        Replacement(CompileStats, "__init__", "fe081950246d5516", give_list),
-        Replacement(thunder, "thunder_general_jit", None, record_reads, around=True),
-    )
 
 
 def give_list(original: Callable[..., None]) -> Callable[..., None]:

@@ -22,8 +22,8 @@ from typing import Any
 
 from fusioncache.backends.symbols import argument_names, symbol_name
 from fusioncache.ir.ops import op_traits
+from fusioncache.thunder_adapter.replacement import Replacement
 from fusioncache.trace.collectives import leaves_of
-from fusioncache.tracing.replacement import Replacement
 
 logger = logging.getLogger("fusioncache")
 
@@ -40,7 +40,7 @@ def replacements() -> Iterator[Replacement]:
 
     for name in _MODULES:
         if name in sys.modules:
-            yield Replacement(sys.modules[name], "rematerialize", None, _guard_ours)
+            yield Replacement(sys.modules[name], "rematerialize", _guard_ours)
 
 
 def _guard_ours(original: Any) -> Any:

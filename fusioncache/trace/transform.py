@@ -34,8 +34,11 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.thunder_adapter.api import Transform, get_compile_data
-from fusioncache.thunder_adapter.versions import explain_untried, explain_unusable
-from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list, rematerialization
+from fusioncache.thunder_adapter.capabilities import find_off
+from fusioncache.thunder_adapter.installation import install, install_more
+from fusioncache.thunder_adapter.version import read_digest
+from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
+from fusioncache.trace import ahead, dynamo_graphs, grouped_products, rematerialization
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.dynamo_account import StepAccount
 from fusioncache.trace.dynamo_frames import keep_dynamo_out
@@ -59,9 +62,8 @@ from fusioncache.trace.shared_region import SharedRegion, Sharing, arities_by_te
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.trace.vector_probing import share_vector_probes
-from fusioncache.tracing.installation import install, install_more
-from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.prologue.quickening import quicken_last
+from fusioncache.verification.verified_templates import VerifiedTemplates
 from fusioncache.verification.verifier import Verifier, When, choose_when
 
 logger = logging.getLogger("fusioncache")
@@ -163,22 +165,25 @@ class FusionCache(Transform):
         bucket_bytes: int | None = None,
     ):
         super().__init__()
-        self._untried, self._unusable = explain_untried(), explain_unusable()
+        self._limits, self._unusable = explain_limits(), explain_unusable()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         check_lean(lean)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         shares = choose_sizes(sizes)
-        if self._untried:
-            fast_tracing, keeps, graphs, shares = False, False, False, Sizes.STATIC
-            when, lean, moving = when or When.TEMPLATE, "thunder", CollectiveOptions.of("thunder", None, None)
+        if self._limits:
+            when, off = when or When.TEMPLATE, find_off()
+            fast_tracing, keeps = fast_tracing and "tracing" not in off, keeps and "programs" not in off
+            graphs, shares = graphs if "graphs" not in off else False, shares if "sizes" not in off else Sizes.STATIC
+            lean = "thunder" if "lean steps" in off else lean
+            moving = CollectiveOptions.of("thunder", None, None) if "schedule" in off else moving
         self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
-        if self._untried:
-            warn_once(self._unusable or self._untried)
+        if reason := self._unusable or self._limits:
+            warn_once(reason)
         if backend != "auto" and not self._unusable:
             make_backend(backend)
         self.backend = backend
@@ -200,19 +205,21 @@ class FusionCache(Transform):
         self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
         self._handover = Handover()
-        self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
+        verified = VerifiedTemplates(self.cache.store, read_digest())
+        self._verifier = Verifier(when, self._ledger, self.cache.append, verified) if when else None
         compiler = "" if self._unusable else name_backend(backend)
         if compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
         self._helpers = self._find_helpers(jobs, when, compiler)
         if fast_tracing and compiler:
             share_vector_probes()
+        compares = when in (When.FIRST, When.EVERY)
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
-            self.program_keeper = self._make_keeper(explains, when is not None, shares is not Sizes.STATIC)
-        self.graphs = make_graphs(graphs, self._ledger, verifies=when is not None) if compiler else None
+            self.program_keeper = self._make_keeper(explains, compares, shares is not Sizes.STATIC)
+        self.graphs = make_graphs(graphs, self._ledger, verifies=compares) if compiler else None
         if self.graphs:
-            install_more("CUDA graphs", program_list.replacements)
+            install_more("stored programs")
 
     def _find_helpers(self, jobs: int | None, when: When | None, compiler: str) -> Helpers | None:
         """Returns what compiles beside or before calls; None if each call compiles for itself."""
@@ -229,9 +236,9 @@ class FusionCache(Transform):
             verifies: whether templates are verified.
             replays: whether programs of further lengths are filled in.
         """
-        install_more("stored programs", program_list.replacements)
+        install_more("stored programs")
         if replays:
-            install_more("sizes", watching.replacements)
+            install_more("sizes")
         templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
         return ProgramKeeper(self.cache, self._ledger, templates, explains=explains, verifies=verifies, replays=replays)
 
@@ -282,8 +289,8 @@ class FusionCache(Transform):
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
         generation = forward.generation if forward else self._generations.begin(get_compile_data())
-        if self._untried and not forward:
-            self._ledger.count_bypass(self._untried, region=False)
+        if self._limits and not forward:
+            self._ledger.count_bypass(self._limits, region=False)
         notes = begin_notes(trace, self._ledger.history, forward.noted if forward else None)
         start = time.perf_counter()
         trace, results = self.lean.spare_copies(trace)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from fusioncache.backends.inductor.vector_probe import can_use
-from fusioncache.tracing.installation import install_more
-from fusioncache.tracing.replacement import Replacement
+from fusioncache.thunder_adapter.installation import install_more
 
 logger = logging.getLogger("fusioncache")
 
 
 def share_vector_probes() -> None:
     """Has TorchInductor probe the vector instructions once on a machine, not in each process. Never raises."""
-    install_more("vector probes", list_replacements)
-
-
-def list_replacements() -> Iterator[Replacement]:
-    """Yields the replacement of the function of TorchInductor that probes."""
-    from torch._inductor.cpu_vec_isa import VecISA
-
-    yield Replacement(VecISA, "check_build", "8f332dd27f63e558", replace_probe)
+    install_more("vector probes")
 
 
 def replace_probe(original: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]:

@@ -7,6 +7,6 @@
 ``FusionCache(fast_tracing=True)``, which is the default, calls ``install``.
 """
 
-from fusioncache.tracing.installation import install, uninstall
+from fusioncache.thunder_adapter.installation import install, uninstall
 
 __all__ = ["install", "uninstall"]

@@ -10,8 +10,9 @@ from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.inductor import vector_probe
-from fusioncache.trace.vector_probing import list_replacements, replace_probe
-from fusioncache.tracing.replacement import is_known
+from fusioncache.thunder_adapter.patches import list_patches
+from fusioncache.thunder_adapter.replacement import is_known
+from fusioncache.trace.vector_probing import replace_probe
 
 
 @pytest.fixture(name="check")
@@ -31,8 +32,8 @@ def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "another", module)
     spec.loader.exec_module(module)
-    source = next(iter(list_replacements())).source
-    assert is_known(module.VecISA.check_build, source)
+    (row,) = list_patches()["vector probes"].rows
+    assert is_known(module.VecISA.check_build, row.digests)
 
 
 def test_a_later_process_does_not_ask(check):

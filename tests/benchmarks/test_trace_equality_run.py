@@ -15,7 +15,7 @@ from benchmarks.trace_equality.pieces import Piece, find_pieces
 from benchmarks.trace_equality.spec import KINDS, name_sets
 from benchmarks.trace_equality.texts import Difference, find_difference
 from benchmarks.zoo import Workload
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
@@ -40,7 +40,7 @@ def test_the_sets_are_all_groups_each_and_all_but_each():
     assert sets["none, again"] == () and sets["all"] == ("a", "b", "c")
     assert sets["only b"] == ("b",) and sets["without b"] == ("a", "c")
     assert len(sets) == 8
-    assert len(list(name_sets(KINDS, tuple(GROUPS)))) == 2 + 2 * len(GROUPS)
+    assert len(list(name_sets(KINDS, tuple(TRACING)))) == 2 + 2 * len(TRACING)
 
 
 def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it():

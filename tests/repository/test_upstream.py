@@ -6,7 +6,7 @@ import pytest
 from repository import ROOT
 
 from benchmarks.detours.names import list_shortcuts
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 _SECTION = re.compile(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(_SECTION.findall((ROOT / "docs" / "upstream.md").read_text()))
@@ -18,7 +18,7 @@ def named(section: str) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", TRACING)
 def test_the_page_names_what_a_group_replaces_and_nothing_else(group):
     names = {name for of, name, _ in list_shortcuts() if of == group}
     if group == "layers":

@@ -13,10 +13,11 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
-from fusioncache.thunder_adapter import canned, versions
+from fusioncache.thunder_adapter import canned, installation, version, versions
+from fusioncache.thunder_adapter.capabilities import ACCELERATORS
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
-from fusioncache.tracing import installation
+from fusioncache.trace import transform as transform_module
 
 X = torch.linspace(-1, 1, 6)
 
@@ -30,7 +31,7 @@ def other_version(monkeypatch):
 @pytest.fixture
 def unusable(other_version, monkeypatch):
     """A version of Thunder that lacks what regions are read with."""
-    monkeypatch.setattr(canned, "find_problem", lambda: "it lacks a name: from_trace")
+    monkeypatch.setattr(canned, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
 
 def model(x):
@@ -38,35 +39,38 @@ def model(x):
 
 
 def test_the_version_that_is_installed_was_tried():
-    assert versions.explain_untried() is None
+    assert versions.explain_limits() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     assert [need for need in project["project"]["dependencies"] if "lightning-thunder" in need]
-    assert thunder.__version__ in versions.TRIED
+    assert thunder.__version__ in version.TRIED
 
 
-@pytest.mark.parametrize(("version", "tried"), [("0.2.6+local", True), ("0.2.6.post1", False), ("0.2.7.dev0", False)])
-def test_a_build_of_our_own_is_the_same_version(monkeypatch, version, tried):
-    monkeypatch.setattr(thunder, "__version__", version)
-    assert (versions.explain_untried() is None) is tried
+@pytest.mark.parametrize("number", ["0.2.6+local", "0.2.6.post1", "0.2.7.dev0"])
+def test_another_version_was_not_tried(monkeypatch, number):
+    monkeypatch.setattr(thunder, "__version__", number)
+    assert not version.is_tried()
+
+
+def test_a_version_with_other_sources_was_not_tried(monkeypatch):
+    monkeypatch.setattr(version, "digest_sources", lambda folder: "of other sources")
+    assert not version.is_tried()
+    assert f"Thunder {thunder.__version__} differs from the one that was tried" in versions.explain_limits()
 
 
 def test_a_thunder_without_version_was_not_tried(monkeypatch):
     monkeypatch.delattr(thunder, "__version__")
-    assert versions.explain_untried().startswith("Thunder of no known version was not tried")
+    assert versions.explain_limits().startswith("Thunder of no known version was not tried")
 
 
-def test_regions_are_shared_and_all_else_is_off(other_version):
-    cache = fusioncache.Cache(store=True)
-    options = {
-        "lean": "auto",
-        "schedule": "auto",
-        "programs": True,
-        "graphs": True,
-        "fast_tracing": True,
-        "sizes": "auto",
-    }
-    with pytest.warns(RuntimeWarning, match=r"Thunder 0.3.0.dev1 was not tried: .* install lightning-thunder==0.2.6"):
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+@pytest.fixture
+def all_off(other_version, monkeypatch):
+    """A version of Thunder in which every accelerator lacks something."""
+    off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
+    monkeypatch.setattr(versions, "find_off", lambda: off)
+    monkeypatch.setattr(transform_module, "find_off", lambda: off)
+
+
+def train(transform):
     layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)))
     compiled = thunder.jit(layers, executors=fusioncache.executors(), transforms=[transform])
     for rows in (2, 3):
@@ -74,12 +78,34 @@ def test_regions_are_shared_and_all_else_is_off(other_version):
         result = compiled(x)
         torch.testing.assert_close(result, layers(x))
         result.sum().backward()
+
+
+def test_regions_are_shared_where_all_else_is_off(all_off):
+    cache = fusioncache.Cache(store=True)
+    options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}
+    expected = r"0.3.0.dev1 was not tried: .* does without programs, .* \(off: Thunder has no .*JitCtx\)"
+    with pytest.warns(RuntimeWarning, match=expected):
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", sizes="auto", **options)
+    train(transform)
     stats = transform.stats()
     assert stats.hits > 0 and stats.verified == stats.templates
     (reason, count), *others = stats.bypasses.items()
-    assert (count, others) == (2, []) and reason == versions.explain_untried()
+    assert (count, others) == (2, []) and reason == versions.explain_limits()
     off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
     assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
+def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version):
+    """Templates are verified first; a program is stored once all of its templates were, and loaded from then on."""
+    counts = []
+    for _ in range(3):
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=True), backend="eager")
+        train(transform)
+        stats = transform.stats()
+        counts.append((stats.verified, stats.programs_made, stats.programs_loaded))
+    assert counts == [(10, 0, 0), (0, 2, 0), (0, 0, 2)]
+    assert "does without" not in versions.explain_limits()
 
 
 def test_what_is_given_is_checked_before_it_is_left_out(other_version):
@@ -95,11 +121,13 @@ def test_this_thunder_compiles_a_small_function_as_expected():
 
 
 def test_a_name_that_is_missing_is_a_problem(monkeypatch):
-    canned.find_problem.cache_clear()
-    monkeypatch.delitem(sys.modules, "fusioncache.thunder_adapter.api")
+    for cached in (canned.find_problem, canned.find_missing_name):
+        cached.cache_clear()
     monkeypatch.delattr(thunder.core.trace, "from_trace")
-    assert canned.find_problem().startswith("it lacks a name: cannot import name 'from_trace'")
-    canned.find_problem.cache_clear()
+    assert canned.find_problem() == "it lacks thunder.core.trace.from_trace"
+    assert "nothing is shared, as it lacks thunder.core.trace.from_trace" in versions.explain_unusable()
+    for cached in (canned.find_problem, canned.find_missing_name):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -161,15 +189,10 @@ def test_nothing_is_asked_of_a_trace(unusable):
     assert transform.transform_trace_post_optimization(trace, executors_list=()) is trace
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
-def test_tracing_is_left_as_it_is(other_version, monkeypatch):
+def test_tracing_is_left_as_it_is(all_off):
     installation.uninstall()
-    asked: list[str] = []
-    groups = dict.fromkeys(installation.GROUPS, lambda: asked.append("replacements") or ())
-    monkeypatch.setattr(installation, "GROUPS", groups)
-    fusioncache.FusionCache(fast_tracing=True)
-    fusioncache.tracing.install()
-    assert not asked
+    fusioncache.FusionCache(fast_tracing=True, graphs=False)
+    assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")

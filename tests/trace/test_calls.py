@@ -15,7 +15,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from torch.overrides import TorchFunctionMode
 
 import fusioncache
-from fusioncache.trace.lean import installation
+from fusioncache.thunder_adapter.installation import is_known_whole
 from fusioncache.trace.lean.autograd import Channel, connect
 from fusioncache.trace.lean.decorators import find_inner
 
@@ -386,12 +386,12 @@ def test_several_threads_call_at_a_time(pair):
 def test_where_thunder_is_another_its_own_way_stays(monkeypatch, what):
     original = eval(what)
     monkeypatch.setattr(what, lambda *args, **kwargs: original(*args, **kwargs))
-    installation.is_thunder_known.cache_clear()
+    is_known_whole.cache_clear()
     try:
         compiled, _ = compile_with(Model(), programs=False)
     finally:
         monkeypatch.undo()
-        installation.is_thunder_known.cache_clear()
+        is_known_whole.cache_clear()
     assert not is_short(compiled)
     assert torch.equal(compiled(X), compiled._model(X))
 

@@ -141,5 +141,5 @@ def test_other_masks_are_others():
 def test_where_thunder_has_another_function_nothing_is_done(monkeypatch):
     from fusioncache.trace.lean import masks
 
-    monkeypatch.setattr(masks, "is_attention_known", lambda: False)
+    monkeypatch.setattr(masks, "is_known_whole", lambda capability: False)
     assert MASKS not in simplify(trace_of(two_layers)).taken

@@ -9,7 +9,7 @@ import optree
 import pytest
 from thunder.core import pytree
 
-from fusioncache.tracing import replacement
+from fusioncache.thunder_adapter import replacement
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
 from fusioncache import tracing
-from fusioncache.tracing.passes import dead_code, lookups, mapping, symbols
+from fusioncache.thunder_adapter.passes import dead_code, lookups, mapping, symbols
 
 PROPERTIES = ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
 

@@ -9,7 +9,7 @@ import torch
 from same_traces import OWN, trace_with
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 4)
 
@@ -115,7 +115,7 @@ PROGRAMS = [
 def test_traces_and_errors_stay_the_same(program, args, kwargs):
     own = trace_with(OWN, program, *args, **kwargs)
     assert trace_with([*OWN, "cells"], program, *args, **kwargs) == own
-    assert trace_with(GROUPS, program, *args, **kwargs) == own
+    assert trace_with(TRACING, program, *args, **kwargs) == own
 
 
 @pytest.mark.parametrize("group", ["cells", "natives"])

@@ -10,7 +10,7 @@ from same_traces import OWN, trace_with
 from thunder.core import interpreter
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 4)
 CALLS: list[str] = []
@@ -127,7 +127,7 @@ def test_traces_and_errors_stay_the_same(program, args):
 
     own = traced(OWN)
     assert traced([*OWN, "conditions"]) == own
-    assert traced(GROUPS) == own
+    assert traced(TRACING) == own
 
 
 @pytest.mark.parametrize("holder", ["_general_jit_lookaside_map", "_default_lookaside_map"])

@@ -17,8 +17,8 @@ from thunder.core import interpreter, jit_ext
 import fusioncache
 from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter.frames import describe_one_frame, sleep_for_frame
+from fusioncache.thunder_adapter.installation import TRACING, find_replacements
+from fusioncache.thunder_adapter.interpreter.frames import describe_one_frame, sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -159,7 +159,7 @@ def test_fewer_frames_are_interpreted():
 
 def all_replacements():
     """What may be replaced, of every group."""
-    return [each for replacements in GROUPS.values() for each in replacements()]
+    return [each for capability in TRACING for each in find_replacements(capability)]
 
 
 def in_place():
@@ -237,13 +237,13 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
     """Python's own library needs no known source, so that a Python without sources has that shortcut."""
     places, own = all_replacements(), in_place()
     for name, module in list(sys.modules.items()):
-        if name.startswith("fusioncache.tracing.") and hasattr(module, "digest_source"):
+        if name.startswith("fusioncache.thunder_adapter.") and hasattr(module, "digest_source"):
             monkeypatch.setattr(module, "digest_source", digest)
     caplog.set_level(logging.INFO, "fusioncache")
     fusioncache.FusionCache()
     changed = [each.key for each, before in zip(places, own, strict=True) if each.get() is not before]
     assert changed == ["dis"]
-    assert "keeps Thunder's own globals_lookup" in caplog.text
+    assert "thunder.core.interpreter:globals_lookup has another source" in caplog.text
 
 
 def test_a_place_that_is_gone_is_left_alone(monkeypatch):
@@ -251,7 +251,7 @@ def test_a_place_that_is_gone_is_left_alone(monkeypatch):
     own = in_place()
     tracing.install()
     changed = [now is not before for now, before in zip(in_place(), own, strict=True)]
-    assert changed.count(False) == 1
+    assert all(changed)
     monkeypatch.delattr(interpreter, "_default_lookaside_map")
     tracing.uninstall()
     tracing.install()

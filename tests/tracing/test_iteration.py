@@ -10,7 +10,7 @@ from same_traces import OWN, trace_with
 from thunder.core import interpreter
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 4)
 
@@ -215,7 +215,7 @@ PROGRAMS = [
 def test_traces_and_errors_stay_the_same(program, args):
     own = trace_with(OWN, program, *args)
     assert trace_with([*OWN, "iteration"], program, *args) == own
-    assert trace_with(GROUPS, program, *args) == own
+    assert trace_with(TRACING, program, *args) == own
 
 
 def test_iterators_of_lists_are_not_interpreted():

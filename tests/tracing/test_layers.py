@@ -11,14 +11,14 @@ from block_models import InBlocks, Model
 import fusioncache
 from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
+from fusioncache.thunder_adapter.watch.instructions import is_hashed_alone
 from fusioncache.tracing.layers import blocks
 from fusioncache.tracing.layers.indifference import is_plain
-from fusioncache.tracing.watch.instructions import is_hashed_alone
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 COUNT = 5  # of which one is interpreted as names are taken in it, one is recorded, one has to come out as foretold
-OTHERS = tuple(group for group in GROUPS if group != "layers")
+OTHERS = tuple(group for group in TRACING if group != "layers")
 
 
 class Claiming(type):
@@ -89,7 +89,7 @@ def compare(trace):
 
     def compare(model):
         blocks.OUTCOMES.clear()
-        texts = trace(model, GROUPS)
+        texts = trace(model, TRACING)
         (outcome,) = blocks.OUTCOMES
         assert texts == trace(model, OTHERS) and len(texts) == 3
         return outcome
@@ -174,7 +174,7 @@ def test_each_block_that_was_written_out_is_guarded():
 
 def test_an_error_is_thunders_own(trace):
     model = InBlocks(block_models.Block, block_models.fail_late, COUNT)
-    with_layers = trace(model, GROUPS)
+    with_layers = trace(model, TRACING)
     assert with_layers == trace(model, OTHERS) and with_layers[0] == "ZeroDivisionError"
     assert blocks.OUTCOMES[-1].reasons["an exception was raised"] == 1
 
@@ -198,9 +198,9 @@ def test_a_program_that_is_kept_has_blocks_written_out(programs):
 
 def test_what_a_program_was_derived_from_is_the_same(trace):
     model = Model(block_models.Globals, COUNT)
-    trace(model, GROUPS)
+    trace(model, TRACING)
     written = blocks.OUTCOMES[-1].written
-    found = [trace(model, groups) and trace.recorder.reads() for groups in (GROUPS, OTHERS)]
+    found = [trace(model, groups) and trace.recorder.reads() for groups in (TRACING, OTHERS)]
     assert written == COUNT - 3 and found[0] == found[1] and any(read.name.endswith("FLAG") for read in found[0])
 
 

@@ -12,8 +12,7 @@ from thunder.core import interpreter, pytree
 from thunder.torch.experimental import dtensor_torch_and_prims
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter import leaps
+from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -79,12 +78,12 @@ class Holder(torch.nn.Module):
 
 
 PROGRAMS = [several, by_name, functions, numbers, caught, raised, what_it_looks_up, Holder()]
-OTHERS = tuple(name for name in GROUPS if name != "leaps")
+OTHERS = tuple(name for name in TRACING if name != "leaps")
 SETS = {
     "alone": ("leaps",),
     "with natives": ("leaps", "natives", "containers", "attributes"),
     "with flattening": ("leaps", "flattening"),
-    "all": tuple(GROUPS),
+    "all": tuple(TRACING),
 }
 
 
@@ -154,15 +153,6 @@ WATCHED = {
 def test_what_was_looked_up_is_the_same(program):
     own = find_looked_up((), program)
     assert own and find_looked_up(("leaps",), program) == own
-
-
-def test_another_choice_is_interpreted(monkeypatch):
-    def dispatch_to_impl(single_device_symbol, dtensor_symbol):
-        return single_device_symbol
-
-    assert leaps.replacements()
-    monkeypatch.setattr(dtensor_torch_and_prims, "dispatch_to_impl", dispatch_to_impl)
-    assert leaps.replacements() == ()
 
 
 def test_a_function_on_the_way_that_was_exchanged_is_called(monkeypatch):

@@ -11,8 +11,8 @@ from same_traces import trace_with
 from thunder.core import interpreter
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter import natives
+from fusioncache.thunder_adapter.installation import TRACING, find_known
+from fusioncache.thunder_adapter.interpreter import natives
 
 X = torch.linspace(-1, 1, 4)
 Y = torch.linspace(1, 2, 4)
@@ -200,7 +200,7 @@ PROGRAMS = [
 def test_traces_and_errors_stay_the_same(program, args, kwargs):
     own = trace_with(OWN, program, *args, **kwargs)
     assert trace_with([*OWN, "natives"], program, *args, **kwargs) == own
-    assert trace_with(GROUPS, program, *args, **kwargs) == own
+    assert trace_with(TRACING, program, *args, **kwargs) == own
 
 
 def test_nothing_that_can_be_done_natively_is_interpreted():
@@ -223,9 +223,11 @@ def test_nothing_that_can_be_done_natively_is_interpreted():
 
 
 @pytest.mark.parametrize("native", natives.list_natives(), ids=lambda native: native.do.__name__)
-def test_what_has_another_source_is_interpreted(monkeypatch, native):
-    monkeypatch.setattr(natives, "digest_source", lambda owner: "of another version")
-    assert native.list_code() == []
+def test_what_has_another_source_is_interpreted(native):
+    known = find_known("small functions")
+    assert native.list_code(known)
+    del known[native.owner]
+    assert native.list_code(known) == []
 
 
 def test_a_record_of_the_interpreter_is_whole():

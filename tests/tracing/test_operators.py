@@ -8,8 +8,8 @@ import torch
 from same_traces import OWN, trace_with
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter import operators
+from fusioncache.thunder_adapter.installation import TRACING
+from fusioncache.thunder_adapter.interpreter import operators
 
 X = torch.linspace(-1, 1, 4)
 WHOLE = torch.arange(1, 5)
@@ -142,7 +142,7 @@ PROGRAMS = [
 def test_traces_and_errors_stay_the_same(program, args):
     own = trace_with(OWN, program, *args)
     assert trace_with([*OWN, "operators"], program, *args) == own
-    assert trace_with(GROUPS, program, *args) == own
+    assert trace_with(TRACING, program, *args) == own
 
 
 def test_the_operations_are_those_of_the_interpreter():

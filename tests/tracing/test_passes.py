@@ -5,7 +5,6 @@ import re
 from collections import OrderedDict, namedtuple
 from functools import partial, wraps
 
-import optree
 import pytest
 import thunder
 import torch
@@ -15,10 +14,10 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch.fx.immutable_collections import immutable_list
 
-from fusioncache.tracing.passes.flattening import shorten_flatten, shorten_with_dataclass
-from fusioncache.tracing.passes.printing import shorten_to_printable
-from fusioncache.tracing.passes.signatures import shorten_normalize
-from fusioncache.tracing.passes.tensors import shorten_infer_properties
+from fusioncache.thunder_adapter.passes.flattening import shorten_flatten, shorten_with_dataclass
+from fusioncache.thunder_adapter.passes.printing import shorten_to_printable
+from fusioncache.thunder_adapter.passes.signatures import shorten_normalize
+from fusioncache.thunder_adapter.passes.tensors import shorten_infer_properties
 
 
 @dataclasses.dataclass
@@ -175,14 +174,6 @@ def test_defaults_that_are_changed_are_seen():
     assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
     meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
-
-
-def test_another_optree_is_left_alone(monkeypatch):
-    from fusioncache.tracing.passes import flattening
-
-    assert flattening.replacements()
-    monkeypatch.setattr(optree, "tree_flatten", own)
-    assert flattening.replacements() == ()
 
 
 @pytest.mark.parametrize("tree", TREES, ids=name_tree)

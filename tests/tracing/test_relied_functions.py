@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import find_replacements
 
 RELIED = {
     "flattening": ("optree:tree_flatten",),
@@ -40,7 +40,8 @@ def other(*args: Any, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize(("group", "place"), [(group, place) for group, places in RELIED.items() for place in places])
 def test_where_another_function_is_called_on_the_way_there_is_no_shortcut(group, place, monkeypatch):
-    assert GROUPS[group]()
+    assert find_replacements(group)
     module, _, name = place.partition(":")
     monkeypatch.setattr(importlib.import_module(module), name, other)
-    assert GROUPS[group]() == ()
+    with pytest.raises(LookupError, match="has another source"):
+        find_replacements(group)

@@ -10,8 +10,8 @@ import thunder
 import torch
 from thunder.core import interpreter, pytree
 
-from fusioncache.tracing import installation
-from fusioncache.tracing.replacement import Replacement, digest_source
+from fusioncache.thunder_adapter import installation
+from fusioncache.thunder_adapter.replacement import Replacement, digest_source
 
 
 def original():
@@ -66,8 +66,7 @@ def install(monkeypatch):
     installation.uninstall()
 
     def install_only(*replacements):
-        monkeypatch.setattr(installation, "GROUPS", {"tried": lambda: replacements})
-        installation.install(("tried",))
+        installation.install_more("tried", lambda: replacements)
 
     yield install_only
     installation.uninstall()
@@ -77,7 +76,7 @@ def test_everywhere_is_where_it_was_imported_by_name(install, module):
     home = module("thunder.home", original=original)
     importer = module("thunder.deep.importer", renamed=original, twice=original, other=shorten)
     stranger = module("thunderous", original=original)
-    install(Replacement(home, "original", digest_source(original), shorten, everywhere=True))
+    install(Replacement(home, "original", shorten, everywhere=True))
     ours = home.original
     assert ours is importer.renamed is importer.twice is not original
     assert (stranger.original, importer.other) == (original, shorten)
@@ -96,9 +95,9 @@ def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install
         module("thunder.late", renamed=original)
         return max
 
-    twice = Replacement(home, "original", None, shorten, everywhere=True, around=True)
-    known = Replacement(home, "original", digest_source(original), lambda own: lambda: own(), everywhere=True)
-    install(Replacement(home, "first", None, import_one), known, twice)
+    twice = Replacement(home, "original", shorten, everywhere=True, around=True)
+    known = Replacement(home, "original", lambda own: lambda: own(), everywhere=True)
+    install(Replacement(home, "first", import_one), known, twice)
     late = sys.modules["thunder.late"]
     assert late.renamed is home.original
     assert home.original() == "shortened original"
@@ -108,7 +107,7 @@ def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install
 
 def test_it_is_taken_out_where_somebody_replaced_it_at_home(install, module):
     home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
-    install(Replacement(home, "original", digest_source(original), shorten, everywhere=True))
+    install(Replacement(home, "original", shorten, everywhere=True))
     home.original = len
     installation.uninstall()
     assert home.original is len and importer.original is original
@@ -116,24 +115,8 @@ def test_it_is_taken_out_where_somebody_replaced_it_at_home(install, module):
 
 def test_only_the_holder_is_changed_by_default(install, module):
     home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
-    install(Replacement(home, "original", None, shorten))
+    install(Replacement(home, "original", shorten))
     assert home.original is not original and importer.original is original
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_what_somebody_wrapped_is_not_what_is_known(install, module, before):
-    home = module("thunder.home", original=original)
-    replacement = Replacement(home, "original", digest_source(original), shorten)
-    if not before:
-        install(replacement)
-
-    @wraps(home.original)
-    def theirs():
-        return "theirs"
-
-    home.original = theirs
-    install(replacement)
-    assert home.original is theirs
 
 
 def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
@@ -141,17 +124,16 @@ def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
 
     def replacements():
         asked.append(None)
-        return (Replacement(home, "original", digest_source(original), shorten),)
+        return (Replacement(home, "original", shorten),)
 
     installation.uninstall()
-    monkeypatch.setattr(installation, "GROUPS", {"tried": replacements})
     counts = []
     for change in (None, None, "taken out", None, "uninstalled"):
         if change == "taken out":
             home.original = original
         elif change == "uninstalled":
             installation.uninstall()
-        installation.install(("tried",))
+        installation.install_more("tried", replacements)
         assert home.original is not original
         counts.append(len(asked))
     installation.uninstall()
@@ -164,7 +146,7 @@ def test_methods_and_properties_have_a_source_and_come_back_as_they_were(install
     changed = property(lambda self: "changed")
     known, others = digest_source(own), [digest_source(other) for key, other in vars(Methods).items() if key[0] != "_"]
     assert others.count(known) == 1
-    install(Replacement(Methods, name, known, lambda _: changed))
+    install(Replacement(Methods, name, lambda _: changed))
     assert vars(Methods)[name] is changed and getattr(Methods(), name) == "changed"
     installation.uninstall()
     assert vars(Methods)[name] is own
@@ -187,7 +169,7 @@ def test_code_that_is_interpreted_has_thunders_own_function_interpreted():
     installation.uninstall()
     own = interpreted()
     before = dict(interpreter._default_lookaside_map)
-    installation.install(groups=["mapping"])
+    installation.install(["mapping"])
     try:
         assert interpreted() == own
     finally:

@@ -12,8 +12,8 @@ from thunder.core.trace import tracectx
 from thunder.executors.utils import Region
 
 from fusioncache import tracing
-from fusioncache.tracing.passes.dead_code import shorten_dce, shorten_remove_duplicates
-from fusioncache.tracing.passes.regions import shorten_region
+from fusioncache.thunder_adapter.passes.dead_code import shorten_dce, shorten_remove_duplicates
+from fusioncache.thunder_adapter.passes.regions import shorten_region
 
 
 def program(x, weight):

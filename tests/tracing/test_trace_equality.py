@@ -15,9 +15,9 @@ from benchmarks.trace_equality.pieces import Piece
 from benchmarks.trace_equality.spec import name_sets
 from benchmarks.trace_equality.texts import find_difference
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 
-NAMES = list(GROUPS)
+NAMES = list(TRACING)
 _PASSES, _AROUND = NAMES.index("collector"), NAMES.index("hooks")  # where those begin, and those around others
 PAIRS = [tuple(filter(None, pair)) for pair in zip_longest(NAMES[:_PASSES], NAMES[_PASSES:_AROUND])]
 PAIRS += [(name,) for name in NAMES[_AROUND:]]

@@ -12,8 +12,8 @@ from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, Ps
 from thunder.core.proxies import Proxy
 
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter.constraints import index_constraints
+from fusioncache.thunder_adapter.installation import TRACING
+from fusioncache.thunder_adapter.interpreter.constraints import index_constraints
 
 X = torch.linspace(-1, 1, 4)
 
@@ -168,7 +168,7 @@ def test_traces_stay_the_same():
     args, kwargs = (Reads(), X, 2, "mean", X, (3, 4)), {"k": 1.5}
     own = trace_with(OWN, *args, **kwargs)
     assert "check_number_type_and_value" in own[0]
-    for groups in ([*OWN, "values"], [*OWN, "constraints"], [*OWN, "instructions"], GROUPS):
+    for groups in ([*OWN, "values"], [*OWN, "constraints"], [*OWN, "instructions"], TRACING):
         assert trace_with(groups, *args, **kwargs) == own, groups
 
 

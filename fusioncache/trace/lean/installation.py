@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
 from typing import Any
 
+from fusioncache.thunder_adapter.installation import is_known_whole
 from fusioncache.trace.lean.forward import Order, make_forward
-from fusioncache.tracing.replacement import is_known
 
 logger = logging.getLogger("fusioncache")
 
@@ -36,7 +35,7 @@ def _can_shorten(module: Any) -> bool:
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule
 
     compiled, model = module._lc_cd, module._model
-    if type(module) is not ThunderModule or not is_thunder_known():
+    if type(module) is not ThunderModule or not is_known_whole("short calls"):
         return False
     is_own = module._forward_fn.__code__.co_qualname == OWN_CALL
     is_split = not compiled.compile_options.get("thunderfx_disable_split_autograd", False)
@@ -48,26 +47,3 @@ def _can_shorten(module: Any) -> bool:
         and compiled.compile_options.get("is_differentiable_outputs") is None
         and not any(hasattr(type(model), flag) for flag in flags)  # they are looked for in the model's own dictionary
     )
-
-
-@cache
-def is_thunder_known() -> bool:
-    """Tells whether everything of Thunder's that is done otherwise here is as it was when that was written."""
-    import thunder
-    from thunder.core import langctxs, trace
-    from thunder.executors import torch_autograd, torchex
-
-    from fusioncache.thunder_adapter.api import ThunderModule
-
-    sources = (
-        (thunder.jit, "f20ebd5d93b67cf1"),
-        (thunder._with_cache_info_ctx, "62fecd114404a3c7"),
-        (thunder.connect_to_autograd, "bc494bf4973059dc"),
-        (torch_autograd.ThunderFunction, "4a5f78402dac1100"),
-        (torch_autograd.ThunderOutputFunction, "8b81b902f30b5c1f"),
-        (torchex.no_autocast, "1659752faab8e4ea"),
-        (ThunderModule.forward, "100a65d1a9b08db3"),
-        (langctxs.langctx, "06ec5a8d37224e56"),
-        (trace.is_tracing, "20d73e2f99defbbf"),
-    )
-    return all(is_known(function, source) for function, source in sources)

@@ -17,28 +17,19 @@ given it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from fusioncache.attention.executor import CudnnAttention
+from fusioncache.thunder_adapter.installation import is_known_whole
+from fusioncache.thunder_adapter.replacement import Replacement
 from fusioncache.trace.lean.views import Leaner
-from fusioncache.tracing.replacement import Replacement, is_known
 
 MASKS = "masks prepared a second time"
 
 _PREPARE, _ATTEND = "prepare_mask", "attend_with_mask"
-_SOURCES: Mapping[str, str] = MappingProxyType(
-    {
-        "_grad_forward_scaled_dot_product_efficient_attention_impl": "d03adcf048d6affd",
-        "_attention_mask_memory_efficient_helper": "6153fab114ca4772",
-        "_sdpa_enforce_input_tensor_contiguity": "66e99dd87a250f1a",
-    }
-)
-"""Thunder's functions for such an attention, with the first digits of the SHA-256 of their sources."""
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -112,7 +103,7 @@ def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         query = symbol.args[1 if prepares else 0]
         if prepares:
             yield place, (mask.name, query.dtype)
-        elif is_attention_known() and query.shape[-2] == 1:
+        elif is_known_whole("prepared masks") and query.shape[-2] == 1:
             yield place, (mask.name, query.shape[1], query.shape[-1], query.dtype)
 
 
@@ -144,14 +135,6 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
             elif not _is_attention(step) and not _is_preparation(step):
                 given |= {proxy.name for proxy in step.flat_proxy_args}
     return frozenset(selected - given)
-
-
-@cache
-def is_attention_known() -> bool:
-    """Tells whether what Thunder's executor does for such an attention is as it was when this was written."""
-    from thunder.executors import sdpaex
-
-    return all(is_known(getattr(sdpaex, name, None), source) for name, source in _SOURCES.items())
 
 
 def infer_mask(mask: Any, query: Any) -> Any:

@@ -22,13 +22,11 @@ from typing import Any
 
 import torch
 
-from fusioncache.tracing.replacement import Replacement, is_known
+from fusioncache.thunder_adapter.installation import is_known_whole
+from fusioncache.thunder_adapter.replacement import Replacement
 
 NAME = "write_rows_"
 """What it is called in programs. Names that end so are known to write into what they are given."""
-
-_IN_PLACE, _COPIED = "c4e7c153e316e8d7", "859c231d4403c02c"
-"""The sources of Thunder's functions for such a write, and for a copy with the rows in it."""
 
 
 def replacements() -> Iterator[Replacement]:
@@ -38,9 +36,9 @@ def replacements() -> Iterator[Replacement]:
 
     # Now, and not when a trace first has it: a program that was stored by another process names it.
     operation = register_operator()
-    if is_known(ltorch.index_copy_.meta, _IN_PLACE) and is_known(ltorch.index_copy.meta, _COPIED):
+    if is_known_whole("rows in place"):
         implementation = ImplInfo(checker=may_write, execution_transform=_make_writer(operation, ex.opmap["copy_"]))
-        yield Replacement(ex.implmap, ltorch.index_copy_.id, None, lambda own: own or implementation)
+        yield Replacement(ex.implmap, ltorch.index_copy_.id, lambda own: own or implementation)
 
 
 def register_operator() -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fusioncache.thunder_adapter.watch.instructions import has_type
 from fusioncache.tracing.layers import origins
 from fusioncache.tracing.layers.recording import Recording
 from fusioncache.tracing.layers.refusal import Refused
 from fusioncache.tracing.layers.stamping import describe_value, is_proxy, pair_all
-from fusioncache.tracing.watch.instructions import has_type
 
 
 def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:

@@ -9,32 +9,14 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from fusioncache.thunder_adapter.watch import hooks
 from fusioncache.tracing.layers.refusal import Conflict
 from fusioncache.tracing.layers.session import CURRENT, Outcome, Session
-from fusioncache.tracing.replacement import Replacement
-from fusioncache.tracing.watch import hooks
 
 logger = logging.getLogger("fusioncache")
 
 OUTCOMES: deque[Outcome] = deque(maxlen=16)
 """What became of the blocks of the models that were traced last in this process."""
-
-
-def replacements() -> tuple[Replacement, ...]:
-    """Returns what this group of shortcuts replaces: the hooks of all observers, and some of its own.
-
-    Raises:
-        LookupError: if any of it is not the known one. Each part relies on the others.
-    """
-    from thunder.core import interpreter, jit_ext
-
-    wrapped = interpreter.INTERPRETER_CALLBACKS.WRAP_CALLBACK
-    return (
-        hooks.know(jit_ext, "thunder_general_jit", "d808796e9c491393", watch_trace),
-        hooks.know(jit_ext.general_jit_callbacks, wrapped, "25a24e407235a4ed", watch_wrappers),
-        hooks.know(jit_ext.JitCtx, "proxify", "89be9c1c26e0830f", watch_reads),
-        *hooks.replacements(),
-    )
 
 
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,8 +15,8 @@ import operator
 import types
 from typing import Any
 
+from fusioncache.thunder_adapter.watch.instructions import has_type
 from fusioncache.tracing.lengths.sizes import WATCHED
-from fusioncache.tracing.watch.instructions import has_type
 
 _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
 _KEYED = (dict, collections.OrderedDict, set, frozenset)

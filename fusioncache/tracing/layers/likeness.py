@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
+from fusioncache.thunder_adapter.watch.instructions import has_type
 from fusioncache.tracing.layers.refusal import Refused
-from fusioncache.tracing.watch.instructions import has_type
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _DIFFERING = (int, float, str)

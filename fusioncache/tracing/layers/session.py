@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from fusioncache.thunder_adapter.watch import hooks, instructions
+from fusioncache.thunder_adapter.watch.hooks import Observer
 from fusioncache.tracing.layers.agreement import Agreement
 from fusioncache.tracing.layers.arguments import check_result, describe_args, find_changed, mixes_up
 from fusioncache.tracing.layers.indifference import Indifference, is_plain
@@ -18,8 +20,6 @@ from fusioncache.tracing.layers.recording import Recording, State
 from fusioncache.tracing.layers.refusal import Conflict, Refused
 from fusioncache.tracing.layers.stamping import Stamp, find_reads
 from fusioncache.tracing.layers.surroundings import check_surroundings, check_untouched, find_wrapper
-from fusioncache.tracing.watch import hooks, instructions
-from fusioncache.tracing.watch.hooks import Observer
 
 logger = logging.getLogger("fusioncache")
 

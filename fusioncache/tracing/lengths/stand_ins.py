@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fusioncache.process import forks
+from fusioncache.thunder_adapter.replacement import Importers, Replacement
 from fusioncache.tracing.lengths.decisions import DECIDERS, find_home
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicFraction, SymbolicSize, to_float
-from fusioncache.tracing.replacement import Importers, Replacement
 
 
 class Listener(Protocol):
@@ -44,13 +44,13 @@ def know_symbols() -> Iterator[None]:
     from fusioncache.thunder_adapter.api import TensorProxy, dtypes
 
     replacements = (
-        Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
-        Replacement(pytree, "tree_flatten", None, _flatten_symbols, everywhere=True),
-        *(Replacement(find_home(name), name, None, note_decision, everywhere=True) for name in sorted(DECIDERS)),
-        Replacement(TensorProxy, "__init__", None, _count_symbols),
-        Replacement(clang, "math", None, _ask_no_symbol),
-        Replacement(clang, "maybe_convert_to_dtype", None, _convert_symbols, everywhere=True),
-        Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
+        Replacement(pytree, "tree_map", _keep_symbols, everywhere=True),
+        Replacement(pytree, "tree_flatten", _flatten_symbols, everywhere=True),
+        *(Replacement(find_home(name), name, note_decision, everywhere=True) for name in sorted(DECIDERS)),
+        Replacement(TensorProxy, "__init__", _count_symbols),
+        Replacement(clang, "math", _ask_no_symbol),
+        Replacement(clang, "maybe_convert_to_dtype", _convert_symbols, everywhere=True),
+        Replacement(dtypes, "_numberclass_to_numbertype", _know_their_type, everywhere=True),
     )
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]

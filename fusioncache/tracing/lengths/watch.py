@@ -8,6 +8,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from fusioncache.thunder_adapter.watch.hooks import Observer
 from fusioncache.tracing.layers.indifference import is_internal
 from fusioncache.tracing.lengths import movers
 from fusioncache.tracing.lengths.arguments import Place, find_integers, name_argument
@@ -19,7 +20,6 @@ from fusioncache.tracing.lengths.operations import Operations, list_parts
 from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
 from fusioncache.tracing.lengths.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
 from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
-from fusioncache.tracing.watch.hooks import Observer
 
 
 class Watch(Observer):

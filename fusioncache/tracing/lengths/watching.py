@@ -15,16 +15,15 @@ from functools import wraps
 from inspect import unwrap
 from typing import Any
 
-from fusioncache.tracing import installation
-from fusioncache.tracing.interpreter.operators import OPERATIONS, call_method_of_tensor
-from fusioncache.tracing.interpreter.wrapped import wrap_globals
+from fusioncache.thunder_adapter import installation
+from fusioncache.thunder_adapter.interpreter.operators import OPERATIONS, call_method_of_tensor
+from fusioncache.thunder_adapter.interpreter.wrapped import wrap_globals
+from fusioncache.thunder_adapter.watch import hooks
 from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.sizes import WATCHED, bare, combine, is_number
 from fusioncache.tracing.lengths.watch import Watch, strip
-from fusioncache.tracing.replacement import Replacement
-from fusioncache.tracing.watch import hooks
 
 type Interpret = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Has Thunder interpret a program, with these arguments."""
@@ -47,7 +46,7 @@ def watch_sizes(
     Returns:
         What that returns, and what happened.
     """
-    installation.install_more("sizes", replacements)
+    installation.install_more("sizes")
     watch = Watch(Journal(), compiled)
     token = CURRENT.set(watch)
     try:
@@ -56,27 +55,6 @@ def watch_sizes(
     finally:
         CURRENT.reset(token)
     return results, watch.finish(FirstTraces.of(results))
-
-
-def replacements() -> tuple[Replacement, ...]:
-    """Returns where sizes come from, and where they are looked at.
-
-    Raises:
-        LookupError: if any of it is not the known one. Each part relies on the others.
-    """
-    from thunder.core import interpreter, jit_ext
-
-    handlers = interpreter._default_opcode_handler_map
-    return (
-        hooks.know(jit_ext, "general_jit_lookaside", "79fb949b1b6e2756", watch_calls),
-        hooks.know(jit_ext.JitCtx, "proxify", "89be9c1c26e0830f", watch_readings),
-        hooks.know(jit_ext, "_maybe_update_proxy_name", "b8fad1d5a043a549", watch_namings),
-        hooks.know(jit_ext, "build_value_from_wrapped", "d1610837ad23646c", watch_results),
-        hooks.know(interpreter, "_binary_op", "3a43b151e7726cb0", watch_arithmetic),
-        hooks.know(handlers, "UNARY_NEGATIVE", "bc3c86419251b5eb", watch_negation),
-        hooks.know(handlers, "IS_OP", hooks.INSTRUCTIONS["IS_OP"], watch_identity),
-        hooks.know(handlers, "COMPARE_OP", hooks.INSTRUCTIONS["COMPARE_OP"], watch_comparison),
-    )
 
 
 def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:

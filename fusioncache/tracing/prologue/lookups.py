@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.tracing.replacement import is_known
+from fusioncache.thunder_adapter.installation import find_known
 
 METHODS: Mapping[str, str] = MappingProxyType(
     {
@@ -28,15 +28,6 @@ GIVE_TENSORS = frozenset({"get_parameter", "get_buffer"})
 
 _GETATTR = "__getattr__"
 
-_SOURCES = MappingProxyType(
-    {
-        "get_parameter": "9a64fe5010142f25",
-        "get_buffer": "b6afcfd27b3e11b8",
-        "get_submodule": "bfd24bd0a873e6cb",
-        _GETATTR: "b67931c5b4cc7b97",
-    }
-)
-"""The first digits of the SHA-256 of the sources of these methods: others are called."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -74,5 +65,4 @@ def _find_own() -> tuple[Any, Mapping[str, Any]]:
     """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
     from fusioncache.thunder_adapter.api import ThunderModule
 
-    methods = {method: vars(ThunderModule)[method] for method in _SOURCES}
-    return ThunderModule, {name: each for name, each in methods.items() if is_known(each, _SOURCES[name])}
+    return ThunderModule, {name.rpartition(".")[2]: each for name, each in find_known("module lookups").items()}

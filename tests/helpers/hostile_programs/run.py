@@ -24,11 +24,11 @@ from benchmarks.common.environment import describe
 from benchmarks.trace_equality.recorded import recording
 from benchmarks.trace_equality.spec import KINDS, name_sets
 from fusioncache import tracing
-from fusioncache.tracing.installation import GROUPS
+from fusioncache.thunder_adapter.installation import TRACING
 from hostile_programs import PROGRAMS, observe
 from hostile_programs.record import find_difference, write_record, write_sources
 
-_SETS = dict(name_sets(KINDS, tuple(GROUPS)))
+_SETS = dict(name_sets(KINDS, tuple(TRACING)))
 
 
 @click.command(context_settings={"show_default": True}, help=__doc__)

@@ -1,0 +1,127 @@
+"""What this Thunder can do for fusioncache: each capability, how it was established, and the accelerators that need it.
+
+A capability works if the sources of its functions are known. Otherwise its probe runs a few lines, and compares what it
+observes with what it expects. Without a probe, an unknown source means that the capability is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from fusioncache.thunder_adapter import probes
+from fusioncache.thunder_adapter.installation import accept, find_misfit
+from fusioncache.thunder_adapter.names import find_missing
+from fusioncache.thunder_adapter.patches import list_patches
+from fusioncache.thunder_adapter.version import is_tried
+
+ACCELERATORS = ("programs", "sizes", "tracing", "lean steps", "graphs", "schedule")
+"""The parts that are switched off alone. All else is the core."""
+
+_NEEDED_BY = {**dict.fromkeys(ACCELERATORS, ()), "tracing": ("programs", "sizes"), "programs": ("sizes",)}
+"""The accelerators that are off without another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A row.
+
+    Attributes:
+        name: for people.
+        users: the accelerators that are off without it. Others that have a use for it do without.
+        patches: the rows of the table that it consists of; empty if there are none.
+        probe: returns what is otherwise than expected, or None; None if there is no probe.
+        always: whether the probe runs even if all sources are known.
+    """
+
+    name: str
+    users: tuple[str, ...] = ()
+    patches: str = ""
+    probe: Callable[[], str | None] | None = None
+    always: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about a capability.
+
+    Attributes:
+        capability: the row.
+        sources: whether all sources are known; None if the capability has no rows in the table.
+        misfits: of the rows of the table that do not fit, why.
+        problem: why it does not work; empty if it works.
+    """
+
+    capability: Capability
+    sources: bool | None
+    misfits: tuple[str, ...]
+    problem: str
+
+    @property
+    def works(self) -> bool:
+        """True if the capability is there."""
+        return not self.problem
+
+
+def _name_capability(accelerator: str) -> Capability:
+    def probe() -> str | None:
+        missing = find_missing(accelerator)
+        return f"Thunder has no {', '.join(missing[:3])}" if missing else None
+
+    return Capability(f"names of {accelerator}", (accelerator, *_NEEDED_BY[accelerator]), probe=probe, always=True)
+
+
+CAPABILITIES = (
+    *map(_name_capability, ACCELERATORS),
+    Capability("observed interpreter", ("programs", "sizes", "tracing"), "hooks", probes.find_unobserved),
+    Capability("list of entries", ("programs", "graphs"), "stored programs", probes.find_other_entries),
+    Capability("symbolic sizes", ("sizes",), "sizes"),
+)
+"""Those that an accelerator cannot do without."""
+
+
+def list_capabilities() -> tuple[Capability, ...]:
+    """Returns all capabilities: first those that accelerators need, then those that they can do without."""
+    needed = {row.patches for row in CAPABILITIES}
+    return (*CAPABILITIES, *(Capability(name, (), name) for name in list_patches() if name not in needed))
+
+
+def examine(capability: Capability, *, thorough: bool = False) -> Finding:
+    """Returns whether a capability works here.
+
+    Args:
+        capability: to be examined.
+        thorough: whether to run the probe although the sources are known.
+    """
+    misfits: tuple[str, ...] = ()
+    sources = None
+    if capability.patches:
+        rows = list_patches()[capability.patches].rows
+        misfits = tuple(filter(None, map(find_misfit, rows)))
+        sources = not misfits
+    problem = "; ".join(misfits[:3])
+    if capability.probe and (thorough or capability.always or misfits or not is_tried()):
+        problem = _run(capability.probe) or ""
+        if misfits and not problem:
+            accept(capability.patches)
+    return Finding(capability, sources, misfits, problem)
+
+
+@cache
+def find_off() -> Mapping[str, str]:
+    """Returns the accelerators that are off in the installed Thunder, each with the reason."""
+    off: dict[str, str] = {}
+    for capability in CAPABILITIES:
+        missing = [user for user in capability.users if user not in off]
+        if missing and (problem := examine(capability).problem):
+            off.update(dict.fromkeys(missing, problem))
+    return MappingProxyType(off)
+
+
+def _run(probe: Callable[[], str | None]) -> str | None:
+    try:
+        return probe()
+    except Exception as error:  # whatever is otherwise in this Thunder, it is not what is known
+        return f"a probe fails: {type(error).__name__}: {error}"

@@ -1,0 +1,222 @@
+"""Probes: each runs a few lines in Thunder, and compares what it observes with what fusioncache relies on."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from fusioncache.thunder_adapter import installation
+from fusioncache.thunder_adapter.watch import hooks
+
+_KEY = "key"
+_GLOBALS, _CALLS = {"_KEY": 3, "_generate": 1}, {"module _Plain": 1, "lookaside tanh": 1, "opaque sum": 1}
+"""How often ``examine`` looks up these names, and makes these calls."""
+_changed = 0
+_ENTRY_FIELDS = ("prologue_fn", "computation_fn", "backward_fn", "return_none_instead_of_grads")
+_FUNCTIONS = ("examine", "add", "forget", "plus", "_generate", "forward")
+
+
+class _Counter(hooks.Observer):
+    """Counts what it is told of the functions in this file."""
+
+    def __init__(self) -> None:
+        self.executed, self.globals, self.calls = Counter[str](), Counter[str](), Counter[str]()
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
+        self.calls[f"{'opaque' if is_opaque else 'lookaside'} {getattr(fn, '__name__', '')}"] += 1
+
+    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
+        self.calls[f"module {type(fn).__name__}"] += 1
+        return None
+
+    def see_function(self, function: Any) -> None:
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_filename == __file__:
+            self.executed[function.__name__] += 1
+
+    def see_global(self, namespace: Any, name: str) -> None:
+        if namespace is globals():
+            self.globals[name] += 1
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        if state["co"].co_filename == __file__:
+            self.executed[name] += 1
+
+
+def find_unobserved() -> str | None:
+    """Returns what observers are not told of, or told otherwise than Python does it; None if all is as expected.
+
+    Python itself executes the same function: it counts calls and instructions by ``sys.monitoring``. All that makes
+    tracing faster is installed meanwhile, so that its results and what it leaves out are compared as well.
+    """
+    import thunder
+    import torch
+
+    class _Plain(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.tanh(x)
+
+    x, module, counter = torch.linspace(-1, 1, 6), _Plain(), _Counter()
+    with _counted_by_python() as expected:
+        result = examine(x, module, {"other": 2})
+    with _observable(), hooks.observe(counter):
+        found = thunder.jit(examine, executors=[])(x, module, {"other": 2})
+    if not torch.equal(found, result):
+        return "an interpreted function has another result"
+    for name in expected.keys() | counter.executed.keys():
+        if expected[name] != counter.executed[name]:
+            return f"{name} was observed {counter.executed[name]} times, not {expected[name]} times"
+    for counts, known in ((counter.globals, _GLOBALS), (counter.calls, _CALLS)):
+        for name, count in known.items():
+            if counts[name] != count:
+                return f"{name} was observed {counts[name]} times, not {count} times"
+    return None
+
+
+@contextmanager
+def _counted_by_python() -> Iterator[Counter[str]]:
+    """Counts the functions in this file that Python calls in the body, and the instructions that it executes there."""
+    counts, names = Counter[str](), dict[tuple[int, int], str]()
+    monitoring, events = sys.monitoring, sys.monitoring.events
+    tool = next(number for number in range(5, -1, -1) if monitoring.get_tool(number) is None)
+
+    def see_start(code: CodeType, offset: int) -> Any:
+        if code.co_filename != __file__ or code.co_name not in _FUNCTIONS:
+            return monitoring.DISABLE
+        counts[code.co_name] += 1
+        names.update(((id(code), each.offset), each.opname) for each in dis.get_instructions(code))
+        monitoring.set_local_events(tool, code, events.INSTRUCTION)
+        return None
+
+    def see_instruction(code: CodeType, offset: int) -> None:
+        name = names.get((id(code), offset))
+        if name in hooks.INSTRUCTIONS:
+            counts[name] += 1
+
+    monitoring.use_tool_id(tool, "fusioncache")
+    try:
+        monitoring.register_callback(tool, events.PY_START, see_start)
+        monitoring.register_callback(tool, events.INSTRUCTION, see_instruction)
+        monitoring.set_events(tool, events.PY_START)
+        yield counts
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+
+
+@contextmanager
+def _observable() -> Iterator[None]:
+    """Has all that makes tracing faster installed in the body, with hooks of any source."""
+    before = installation.list_installed()
+    installation.install(name for name in installation.TRACING if name != "layers")
+    installation.install_more("hooks", partial(installation.find_replacements, "hooks", any_source=True))
+    try:
+        yield
+    finally:
+        if not {"hooks", *installation.TRACING}.issubset({*before, "layers"}):
+            installation.uninstall()
+            installation.install(name for name in before if name in installation.TRACING)
+
+
+def find_other_entries() -> str | None:
+    """Returns what is otherwise where Thunder looks for an entry of a compiled function; None if all is as expected."""
+    import thunder
+
+    asked: list[str] = []
+    own = thunder.thunder_general_jit
+
+    class Entries(list[Any]):
+        def __reversed__(self) -> Iterator[Any]:
+            asked.append("entries")
+            return super().__reversed__()
+
+    def watched(*args: Any, **options: Any) -> Any:
+        asked.append("interpreter")
+        return own(*args, **options)
+
+    compiled = thunder.jit(_double, executors=[])
+    statistics = compiled._lc_cs
+    if not isinstance(statistics.interpreter_cache, list):
+        return "the entries of a compiled function are no list"
+    statistics.interpreter_cache = Entries()
+    thunder.thunder_general_jit = watched
+    try:
+        compiled(2)
+    finally:
+        thunder.thunder_general_jit = own
+    if asked != ["entries", "interpreter"] or len(statistics.interpreter_cache) != 1:
+        return f"a first call asks for {', '.join(asked)}, and leaves {len(statistics.interpreter_cache)} entries"
+    (entry,) = statistics.interpreter_cache
+    missing = [name for name in _ENTRY_FIELDS if name not in getattr(entry, "_fields", ())]
+    if missing:
+        return f"entries have no {', '.join(missing)}"
+    return _find_other_lookup(compiled, entry, asked)
+
+
+def _find_other_lookup(compiled: Any, entry: Any, asked: list[str]) -> str | None:
+    """Returns what is otherwise where an entry that Thunder did not make is in the list."""
+
+    def prologue(*args: Any, **kwargs: Any) -> Any:
+        asked.append("prologue")
+        return entry.prologue_fn(*args, **kwargs)
+
+    statistics = compiled._lc_cs
+    statistics.interpreter_cache[0] = entry._replace(prologue_fn=prologue)
+    asked.clear()
+    compiled(2)
+    hits = statistics.cache_hits
+    if asked != ["entries", "prologue"] or hits != 1:
+        return f"a second call asks for {', '.join(asked)}, with {hits} hits"
+    return None
+
+
+def _double(number: int) -> int:
+    return number * 2
+
+
+def examine(x: Any, module: Any, box: dict[str, int]) -> Any:
+    """Returns a multiple of ``module(x)``. Every instruction in ``hooks.INSTRUCTIONS`` is executed on the way."""
+    global _changed
+    count = 0
+
+    def add(number: int) -> int:
+        nonlocal count
+        count = count + number
+        return count
+
+    keys = {_KEY, *box}
+    table = {_KEY: 1, **box}
+    lengths = {name: 1 for name in box}  # noqa: C420  # its instructions are wanted
+    letters = {letter for letter in lengths}  # noqa: C416
+    _changed = 1
+    del _changed
+    gone = add(1)
+
+    def forget() -> None:
+        nonlocal gone
+        del gone
+
+    forget()
+    try:
+        raise KeyError(_KEY)
+    except KeyError:
+        add(2)
+
+    def plus(**named: int) -> int:
+        return named["a"] + named["b"]
+
+    total = plus(**{"a": 1}, **{"b": 2})
+    if x is box or len(keys) == 0:
+        return letters
+    return module(x) * (total + count + sum(_generate([1])) + len(table))
+
+
+def _generate(values: list[int]) -> Iterator[int]:
+    for value in values:
+        yield value * 3

@@ -1,0 +1,179 @@
+"""Where the interpreter calls, looks up, compares and stores: each of these is told to the observers of a trace.
+
+Each hook stands around what Thunder has there, or around another shortcut for it. A trace that nobody observes is made
+as without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any
+
+INSTRUCTIONS = (
+    *("STORE_DEREF", "DELETE_DEREF", "STORE_GLOBAL", "DELETE_GLOBAL", "BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD"),
+    *("SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "IS_OP", "COMPARE_OP", "CHECK_EXC_MATCH", "LOAD_CLOSURE"),
+    "YIELD_VALUE",
+)
+"""Instructions that change variables of other code, call methods of objects, compare objects, pass a variable to an
+inner function, or a value to the code that resumes a generator. Others that change something call a method."""
+
+
+class Observer:
+    """Whoever is told what the interpreter does. Nothing of it does anything here."""
+
+    def vouches(self) -> bool:
+        """Tells whether all of the trace so far depends on nothing but what was read, and changes nothing that lasts.
+
+        An observer that says so judges everything that it is told of, before it happens.
+        """
+        return False
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
+        """Notes a call that is not interpreted, before it is made.
+
+        Args:
+            fn: what is called.
+            args: what it is called with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in
+                for the function.
+            kwargs: and by keyword.
+            is_opaque: whether the interpreter simply calls it.
+        """
+
+    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
+        """Returns what to call in place of a module that would be interpreted; None to have it interpreted."""
+        return None
+
+    def see_function(self, function: Any) -> None:
+        """Notes a function whose code is about to be interpreted."""
+
+    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Notes that what was done between two counts of names was done again for other tensors, without a look at it.
+
+        Args:
+            first: how many names had been counted off before and after it was done for the first time.
+            names: of tensors there, each with that of the tensor that took its place.
+            shift: how many names were counted off from the one time to the other.
+        """
+
+    def see_global(self, namespace: Any, name: str) -> None:
+        """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        """Notes one of ``INSTRUCTIONS`` with the interpreter's state, before it is executed."""
+
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("fusioncache_observers", default=())
+"""Who observes the trace that is being made here."""
+
+
+@contextmanager
+def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
+    """Tells an observer what the interpreter does meanwhile in this thread.
+
+    Args:
+        observer: is told.
+        first: whether before those that are told already, as one that they ask for its judgement.
+    """
+    others = _observers.get()
+    token = _observers.set((observer, *others) if first else (*others, observer))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+def tell_written(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+    """Tells all observers that something was done again: see ``Observer.see_written``."""
+    for observer in _observers.get():
+        observer.see_written(first, names, shift)
+
+
+def is_vouched_for() -> bool:
+    """Tells whether any observer vouches for the trace that is being made here."""
+    return any(observer.vouches() for observer in _observers.get())
+
+
+def are_installed() -> bool:
+    """Tells whether observers are told of everything."""
+    from thunder.core import interpreter, jit_ext
+
+    handlers = interpreter._default_opcode_handler_map
+    places = (
+        jit_ext.general_jit_lookaside,
+        interpreter._setup_frame_and_run_python_function,
+        interpreter.globals_lookup,
+        *(handlers.get(name) for name in INSTRUCTIONS),
+    )
+    return all(getattr(each, "tells_observers", False) for each in places)
+
+
+def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands where the interpreter asks what to do in place of interpreting a call."""
+    import torch
+    from thunder.core.interpreter import _interpret_call, is_opaque
+
+    @wraps(original)
+    def general_jit_lookaside(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        observers, result = _observers.get(), original(fn, *args, **kwargs)
+        if not observers:
+            return result
+        if isinstance(result, partial) and result.func is _interpret_call:
+            return result  # a shortcut's own function: what it does is seen as it is interpreted
+        opaque = result is None and is_opaque(fn)
+        if result is not None or opaque:
+            for observer in observers:
+                observer.see_call(fn, args, kwargs, is_opaque=opaque)
+        elif isinstance(fn, torch.nn.Module):
+            return next(filter(None, (observer.replace_call(fn) for observer in observers)), None)
+        return result
+
+    return _mark(general_jit_lookaside)
+
+
+def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells of each function that is interpreted."""
+
+    @wraps(original)
+    def _setup_frame_and_run_python_function(
+        compilectx: Any, runtimectx: Any, wrapped_fn: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        for observer in _observers.get():
+            observer.see_function(wrapped_fn.value)
+        return original(compilectx, runtimectx, wrapped_fn, *args, **kwargs)
+
+    return _mark(_setup_frame_and_run_python_function)
+
+
+def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells of each name that is looked up in a namespace."""
+
+    @wraps(original)
+    def globals_lookup(globals_dict: Any, name: Any) -> Any:
+        for observer in _observers.get():
+            observer.see_global(globals_dict.value, name.value)
+        return original(globals_dict, name)
+
+    return _mark(globals_lookup)
+
+
+def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Tells of an instruction."""
+
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def handler(inst: Any, /, **state: Any) -> Any:
+            for observer in _observers.get():
+                observer.see_instruction(name, inst, state)
+            return original(inst, **state)
+
+        return _mark(handler)
+
+    return watch
+
+
+def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
+    hook.tells_observers = True  # type: ignore[attr-defined]  # whatever stands around it has that as well
+    return hook

@@ -1,0 +1,152 @@
+"""The table of what is replaced in Thunder: each row fits, and a row that does not fit replaces nothing."""
+
+import importlib
+import sys
+from dataclasses import replace
+from functools import wraps
+from types import ModuleType
+
+import pytest
+
+from fusioncache.thunder_adapter import installation, patches
+from fusioncache.thunder_adapter.installation import TRACING, find_misfit, find_replacements
+from fusioncache.thunder_adapter.patches import Patch, PatchGroup, list_patches
+from fusioncache.thunder_adapter.replacement import digest_source
+
+GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
+"""Without those that tests of this repository replace themselves."""
+ROWS = [row for group in GROUPS.values() for row in group.rows]
+
+
+def original():
+    return "original"
+
+
+def shorten(function):
+    @wraps(function)
+    def shortcut():
+        return f"shortened {function()}"
+
+    return shortcut
+
+
+def shorten_more(function):
+    return lambda: f"more {function()}"
+
+
+@pytest.fixture
+def home(monkeypatch):
+    """A module with one function."""
+    module = ModuleType("thunder.home")
+    module.original = original
+    monkeypatch.setitem(sys.modules, "thunder.home", module)
+    installation.uninstall()
+    yield module
+    installation.uninstall()
+
+
+@pytest.fixture
+def install(home, monkeypatch):
+    """Has a table of these rows only, and installs them."""
+
+    def install_rows(*rows, whole=False, needs=""):
+        groups = {"tried": PatchGroup("tried", whole, needs, rows), "needed": PatchGroup("needed", False, "", (MORE,))}
+        monkeypatch.setattr(installation, "list_patches", lambda: groups)
+        installation.forget("tried")
+        installation.install_more("tried")
+
+    return install_rows
+
+
+ROW = Patch("tried", "thunder.home:original", (digest_source(original),), f"{__name__}:shorten", "", False, False)
+MORE = replace(ROW, maker=f"{__name__}:shorten_more", around=True)
+OTHER = replace(ROW, digests=("of another version",))
+GONE = replace(ROW, original="thunder.home:gone")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.capability}: {row.original}")
+def test_each_row_fits_and_has_a_maker(row):
+    installation.uninstall()
+    assert find_misfit(row) is None
+    assert all(len(digest) == 16 and int(digest, 16) for digest in row.digests)
+    if row.maker:
+        module, _, name = row.maker.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_rows_fit_as_well_where_replacements_are_installed():
+    installation.install()
+    misfits = [find_misfit(row) for row in ROWS]
+    installation.uninstall()
+    assert set(misfits) == {None}
+
+
+def test_everything_that_makes_tracing_faster_is_in_the_table():
+    assert set(TRACING) <= set(list_patches())
+    assert all(find_replacements(capability) for capability in TRACING)
+
+
+def test_a_row_that_fits_is_installed_and_removed(home, install):
+    install(ROW)
+    assert home.original() == "shortened original"
+    installation.uninstall()
+    assert home.original is original
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [(OTHER, "thunder.home:original has another source"), (GONE, "Thunder has no thunder.home:gone")],
+)
+def test_a_row_that_does_not_fit_replaces_nothing(home, install, row, reason):
+    assert find_misfit(row) == reason
+    install(row)
+    assert home.original is original
+    install(row, MORE)
+    assert home.original() == "more original"
+
+
+@pytest.mark.parametrize("misfit", [OTHER, GONE, replace(OTHER, maker=""), replace(GONE, maker="")])
+def test_no_row_is_installed_without_those_that_it_needs(home, install, misfit):
+    install(ROW, misfit, whole=bool(misfit.maker))
+    assert home.original is original
+
+
+def test_what_a_capability_needs_is_installed_around_it(home, install):
+    install(ROW, needs="needed")
+    assert home.original() == "more shortened original"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_function_that_other_code_wrapped_is_not_replaced(home, install, before):
+    if not before:
+        install(ROW)
+
+    @wraps(home.original)
+    def theirs():
+        return "theirs"
+
+    home.original = theirs
+    install(ROW)
+    assert home.original is theirs
+
+
+def test_several_sources_are_accepted(home, install):
+    install(replace(ROW, digests=("of another version", *ROW.digests)))
+    assert home.original() == "shortened original"
+
+
+@pytest.mark.parametrize("line", ["thunder.home:original  0123456789abcdef  shorten(LATER)  everywhere  around"])
+def test_a_line_is_read(line):
+    (group,) = patches.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
+    maker = "fusioncache.thunder_adapter.folder.module:shorten"
+    row = Patch("name", "thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
+    assert group == PatchGroup("name", True, "other", (row,))
+
+
+def test_items_are_found_by_text_by_builtin_and_by_constant():
+    keys = {row.original: row.find()[1] for row in ROWS if row.original.endswith("]")}
+    handlers = "thunder.core.interpreter:_default_opcode_handler_map"
+    assert keys[f"{handlers}[FOR_ITER]"] == "FOR_ITER"
+    assert keys["thunder.core.interpreter:_default_lookaside_map[len]"] is len
+    constant = keys["thunder.core.jit_ext:general_jit_callbacks[INTERPRETER_CALLBACKS.WRAP_CALLBACK]"]
+    assert constant.name == "WRAP_CALLBACK"
