@@ -3,7 +3,8 @@
 A program is what Thunder makes of a model for one kind of input. What it read beside its key may differ from process to
 process, so several of them can have one key: each is in a slot of its own. The sizes that regions of one skeleton had
 are in one more. What programs at several lengths have in common is a family, of which a form may have several, too. The
-operations that Thunder supports in Dynamo's graphs have a slot as well.
+operations that Thunder supports in Dynamo's graphs have a slot as well, and so have the marks of templates that were
+verified in a Thunder that was not tried.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""
 SIZES_SLOT = "sizes"
 SPLITS_SLOT = "splits"
+VERIFIED_SLOT = "verified"
 FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
 """In the order in which they are looked into."""
 
@@ -40,4 +42,4 @@ def is_family(backend: str) -> bool:
 
 def is_compiled(backend: str) -> bool:
     """Returns whether an entry with this word is what a backend made of a graph."""
-    return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT, SPLITS_SLOT)
+    return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT, SPLITS_SLOT, VERIFIED_SLOT)

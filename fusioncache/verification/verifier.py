@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,7 @@ from fusioncache.backends.torch_state import is_capturing
 from fusioncache.cache.call import CallTarget
 from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable
+from fusioncache.ir import Key
 from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once
@@ -27,6 +29,7 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, find_problems, write_report
 from fusioncache.verification.tensors import copy_tensor
+from fusioncache.verification.verified_templates import VerifiedTemplates
 
 __all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_function"]
 
@@ -78,9 +81,11 @@ class Verifier:
         when: the calls in which to compare.
         ledger: counts what is verified and compiled.
         on_count: is called when the ledger counted something.
+        verified: the templates that need no comparison with ``When.TEMPLATE``.
     """
 
-    def __init__(self, when: When, ledger: Ledger, on_count: Callable[[], None]):
+    def __init__(self, when: When, ledger: Ledger, on_count: Callable[[], None], verified: VerifiedTemplates):
+        self._verified = verified
         self._when = when
         self._ledger = ledger
         self._on_count = on_count
@@ -90,8 +95,12 @@ class Verifier:
     def verify(self, site: Site) -> CallTarget:
         """Returns what a trace calls at a site. The names of two sites of one template differ."""
         if self._when is When.TEMPLATE:
-            verdict = self._verdicts.setdefault(site.call.template.key.digest, Verdict())
-            function = make_judging_function(site, verdict, self._ledger.count_verify_compile, self._judge)
+            key, compiler = site.call.template.key, site.backend.name
+            if self._verified.has(key, compiler):
+                return site.call.target
+            verdict = self._verdicts.setdefault(key.digest, Verdict())
+            judge = partial(self._judge, key, compiler)
+            function = make_judging_function(site, verdict, self._ledger.count_verify_compile, judge)
         else:
             function = make_verifying_function(
                 site, self._when, self._ledger.count_verify_compile, self._count_verified
@@ -100,9 +109,10 @@ class Verifier:
             site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", function=function
         )
 
-    def _judge(self, report: str | None) -> None:
+    def _judge(self, key: Key, compiler: str, report: str | None) -> None:
         """Counts that a template was compared with its region, or why its regions are called in its place."""
         if report is None:
+            self._verified.add(key, compiler)
             self._count_verified()
             return
         self._ledger.count_bypass(DIFFERENT, region=False)

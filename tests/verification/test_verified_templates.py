@@ -1,0 +1,52 @@
+"""Marks of verified templates: for one Thunder and one compiler, in a store that may hold anything."""
+
+import pytest
+
+from fusioncache.store import Store
+from fusioncache.store.slots import VERIFIED_SLOT
+from fusioncache.template.key import program_key_of
+from fusioncache.verification.verified_templates import LIMIT, VerifiedTemplates
+
+KEY, OTHER = (program_key_of({"state": name}) for name in ("one", "another"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+def test_a_mark_is_found_by_a_later_process(store):
+    VerifiedTemplates(store, "sources").add(KEY, "nvfuser")
+    assert VerifiedTemplates(Store.open(store.directory), "sources").has(KEY, "nvfuser")
+
+
+@pytest.mark.parametrize(
+    ("sources", "key", "compiler"),
+    [("other", KEY, "nvfuser"), ("sources", OTHER, "nvfuser"), ("sources", KEY, "inductor")],
+)
+def test_a_mark_holds_for_its_thunder_its_template_and_its_compiler(store, sources, key, compiler):
+    VerifiedTemplates(store, "sources").add(KEY, "nvfuser")
+    assert not VerifiedTemplates(store, sources).has(key, compiler)
+
+
+@pytest.mark.parametrize("sources", ["", "sources"])
+def test_nothing_is_kept_without_a_store_or_known_sources(store, sources):
+    marks = VerifiedTemplates(store if not sources else None, sources)
+    marks.add(KEY, "nvfuser")
+    assert not marks.has(KEY, "nvfuser") and not store.entries()
+
+
+def test_the_newest_marks_are_kept(store):
+    for number in range(LIMIT + 4):
+        VerifiedTemplates(store, f"sources {number}").add(KEY, "nvfuser")
+    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(LIMIT + 4)]
+    assert known == [False] * 4 + [True] * LIMIT
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 1}', b'{"format": 2, "verified": ["sources nvfuser"]}'])
+def test_a_mark_that_does_not_decode_is_removed(store, content):
+    store.save(KEY, VERIFIED_SLOT, {"verified.json": content}, name="verified template")
+    marks = VerifiedTemplates(store, "sources")
+    assert not marks.has(KEY, "nvfuser") and store.entry(KEY.digest, VERIFIED_SLOT) is None
+    marks.add(KEY, "nvfuser")
+    assert marks.has(KEY, "nvfuser")
