@@ -74,6 +74,7 @@ COMMANDS = {
     "completion": "fusioncache.cli.commands.completion:completion",
     "diff": "fusioncache.cli.commands.diff:diff",
     "dir": "fusioncache.cli.commands.directory:dir_",
+    "doctor": "fusioncache.cli.commands.doctor:doctor",
     "explain": "fusioncache.cli.commands.explain:explain",
     "graph": "fusioncache.cli.commands.graph:graph",
     "ls": "fusioncache.cli.commands.ls:ls",

@@ -1,0 +1,171 @@
+"""``fusioncache doctor``, here and in copies of Thunder that were changed: a name, a behaviour, a module."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from click.testing import CliRunner
+from thunder.core import jit_ext
+
+from fusioncache.cli import diagnosis
+from fusioncache.cli.diagnosis import diagnose, examine_store
+from fusioncache.cli.main import main
+from fusioncache.thunder_adapter import capabilities, faults, installation
+from fusioncache.thunder_adapter.faults import FAULTS, find_fault_of_graph, find_faults
+
+PROGRAM = """
+import json, sys, torch, thunder, fusioncache
+from fusioncache.cli.diagnosis import diagnose
+
+def run():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)))
+    cache = fusioncache.Cache(store=True)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiled = thunder.jit(layers, executors=fusioncache.executors(), transforms=[transform])
+    x = torch.ones(2, 6)
+    result = compiled(x)
+    result.sum().backward()
+    torch.testing.assert_close(result, layers(x))
+    stats = transform.stats()
+    names = ("templates", "hits", "verified", "programs_made")
+    return {name: getattr(stats, name) for name in names} | {"bypasses": dict(stats.bypasses)}
+
+counts = run()
+found = diagnose(None)
+print(json.dumps({"stats": counts, "doctor": found.to_dict()}))
+"""
+
+
+@pytest.fixture
+def anew():
+    """Has everything found out anew, before and after."""
+    capabilities.find_off.cache_clear()
+    installation.uninstall()
+    yield
+    capabilities.find_off.cache_clear()
+    installation.uninstall()
+
+
+def call(*arguments):
+    result = CliRunner().invoke(main, ["doctor", *arguments])
+    return result.exit_code, result.output
+
+
+def test_all_works_here(tmp_path):
+    """In another process, as tests replace a function of torch in this one."""
+    command = [sys.executable, "-m", "fusioncache", "doctor", "--json", "--dir", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    data = json.loads(done.stdout)
+    assert (data["status"], data["off"], data["misfits"]) == (0, {}, [])
+    assert data["versions"]["Python"] == ".".join(map(str, sys.version_info[:3]))
+    assert all(each["works"] for each in data["capabilities"])
+    assert data["store"] == {
+        **{"path": str(tmp_path / "store"), "exists": False, "writable": True, "bytes": None, "mode": None},
+        "problem": "",
+    }
+    status, text = call("--dir", str(tmp_path / "store"))
+    assert status in (0, 1) and thunder.__version__ in text and str(tmp_path / "store") in text
+
+
+def test_a_function_with_another_source_is_shown_as_a_difference(anew, monkeypatch):
+    own = jit_ext.build_value_from_wrapped
+
+    def build_value_from_wrapped(*args, **options):
+        return own(*args, **options)
+
+    monkeypatch.setattr(jit_ext, "build_value_from_wrapped", build_value_from_wrapped)
+    status, text = call()
+    assert status == 1
+    assert "thunder.core.jit_ext:build_value_from_wrapped (sizes), installed: " in text
+    assert "+        return own(*args, **options)" in text and "--- written for" in text
+    assert "it does without sizes" in " ".join(text.split())
+
+
+def test_a_thunder_that_cannot_be_imported_is_told_of(monkeypatch):
+    monkeypatch.setitem(sys.modules, "thunder", None)
+    status, text = call("--json")
+    data = json.loads(text)
+    assert (status, data["status"]) == (2, 2)
+    assert data["unusable"].startswith("Thunder cannot be imported: ModuleNotFoundError") and data["advice"]
+
+
+def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 1000)
+    assert examine_store(tmp_path).bytes == 1000
+    monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: False)
+    found = examine_store(tmp_path / "store")
+    assert not found.writable and f"{tmp_path} cannot be written" in found.problem
+    assert diagnose(tmp_path / "store").status == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.problem)
+def test_what_fails_without_fusioncache_is_told_of(monkeypatch, fault):
+    monkeypatch.setattr(faults, "read_torch_version", lambda: fault.torch[0])
+    monkeypatch.setattr(faults, "read_version", lambda: fault.thunder.replace("\\", "") + "0")
+    assert fault in find_faults()
+    monkeypatch.setattr(faults, "read_torch_version", lambda: (2, 9))
+    assert find_faults() == []
+
+
+def test_a_graph_with_a_function_of_the_users_is_known(monkeypatch):
+    graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    monkeypatch.setattr(faults, "read_torch_version", lambda: (2, 11))
+    assert find_fault_of_graph(graph) is None
+    graph.graph.call_function(torch.ops.higher_order.autograd_function_apply, ())
+    assert "autograd.Function" in find_fault_of_graph(graph).problem
+
+
+def change(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def rename(folder: Path) -> None:
+    for path in (folder / "core").glob("*.py"):
+        path.write_text(path.read_text().replace("globals_lookup", "look_up_globals"))
+
+
+def ignore_handlers(folder: Path) -> None:
+    """Has Thunder run handlers that were there when it was imported, whatever replaces them later."""
+    lookup = "_default_opcode_handler_map.get(inst.opname, None)"
+    change(folder, "core/interpreter.py", lookup, lookup.replace("_default_opcode_handler_map", "_handlers_at_import"))
+    with (folder / "core" / "interpreter.py").open("a") as file:
+        file.write("\n_handlers_at_import = dict(_default_opcode_handler_map)\n")
+
+
+def remove_module(folder: Path) -> None:
+    (folder / "transforms" / "cudagraph.py").unlink()
+
+
+@pytest.mark.parametrize(
+    ("manipulate", "off", "reason", "programs"),
+    [
+        (rename, {"programs", "sizes", "tracing"}, "thunder.core.interpreter.globals_lookup", 0),
+        (ignore_handlers, {"programs", "sizes", "tracing"}, "was observed 0 times", 0),
+        (remove_module, {"graphs"}, "thunder.transforms.cudagraph", 0),
+    ],
+)
+def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path, manipulate, off, reason, programs):
+    copy = tmp_path / "site" / "thunder"
+    shutil.copytree(Path(thunder.__file__).parent, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    manipulate(copy)
+    path = os.pathsep.join((str(copy.parent), *filter(None, sys.path)))
+    environment = {**os.environ, "PYTHONPATH": path, "FUSIONCACHE_DIR": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    stats, doctor = found["stats"], found["doctor"]
+    assert stats["hits"] > 0 and stats["verified"] == stats["templates"] and stats["programs_made"] == programs
+    assert doctor["status"] == 1 and set(doctor["off"]) == off and reason in json.dumps(doctor["off"])
+    assert any(reason in problem for problem in stats["bypasses"])
