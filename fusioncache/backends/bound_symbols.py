@@ -18,6 +18,22 @@ _NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
 nobody's size, and neither is what is left of two, so that it shows where it passes for one."""
 
 
+class _AnySize(int):
+    """The value of a symbolic size. It equals that of each other one, as sizes that Thunder compares have to be equal.
+
+    What is computed of two is a plain integer.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AnySize) or int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+
 @dataclass(frozen=True, slots=True)
 class BoundGraph:
     """A graph in Thunder's terms: ``bound_symbols`` lead from the proxies ``inputs`` to the proxies ``outputs``."""
@@ -122,7 +138,7 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
     # Thunder tells bool from int by the value, and takes a size of 1 for a broadcast dimension.
-    value = {"int": _NO_SIZE + int(name[1:]) * _NO_DIFFERENCE, "bool": False, "float": 2.0, "complex": 2j}[
+    value = {"int": _AnySize(_NO_SIZE + int(name[1:]) * _NO_DIFFERENCE), "bool": False, "float": 2.0, "complex": 2j}[
         type_.python_type
     ]
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)

@@ -99,6 +99,7 @@ _CHANGING = frozenset(
         ("thunder.core.devices", "Device._cache"),
         ("thunder.core.interpreter", "builtins_dict"),
         ("thunder.core.vjp_utils", "_cache"),
+        ("thunder.torch.custom_op", "_CUSTOM_OP_TO_TORCHFN_AND_SYMBOL"),
         ("thunder.extend", "_executor_map"),
         ("thunder.extend", "_default_executors"),
         ("thunder.extend", "_always_executors"),

@@ -133,7 +133,7 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
     )
     of_groups = None if offsets is None else tuple(offsets.shape)
     shape = find_shape(tuple(a.shape), tuple(b.shape), of_groups)
-    utils.check(shape != (), lambda: f"there is no grouped product of {given}")
+    utils.check(shape is not None, lambda: f"there is no grouped product of {given}")
     utils.check_same_device(a, b, *(() if offsets is None else (offsets,)))
     return TensorProxy(like=a, shape=shape)
 

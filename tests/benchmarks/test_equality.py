@@ -7,6 +7,7 @@ import forked_processes as forks
 import pytest
 import torch
 from click.testing import CliRunner
+from thunder_versions import VERSION
 
 from benchmarks.common import processes
 from benchmarks.common.tensors import compare, count_epsilons, same_bits
@@ -23,7 +24,7 @@ def test_a_model_is_compared_and_its_templates_counted(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, [*options, "--json", str(file)])
     assert done.exit_code == 0, done.output
     result = json.loads(file.read_text())
-    assert result["environment"]["versions"]["thunder"] == "0.2.6"
+    assert result["environment"]["versions"]["thunder"] == VERSION
     (point,) = result["points"]
     assert (point["model"], point["layers"], point["real_layers"], point["way"]) == ("falcon", 1, 32, "jit")
     assert point["bitwise"] == point["tensors"] > 20

@@ -8,6 +8,7 @@ from typing import Any
 import forked_processes as forks
 import pytest
 from click.testing import CliRunner
+from thunder_versions import VERSION
 
 from benchmarks.common import processes
 from benchmarks.scaling.__main__ import main
@@ -31,7 +32,7 @@ def test_a_run_writes_points_that_agree_tables_and_a_plot(tmp_path, monkeypatch)
     assert set(result) == {"schema", "environment", "points", "summary", "notes"}
     assert result["schema"] == 1
     assert result["environment"]["commit"] == "abc-dirty"
-    assert result["environment"]["versions"]["thunder"] == "0.2.6"
+    assert result["environment"]["versions"]["thunder"] == VERSION
     assert result["environment"]["options"]["layers"] == [2]
     assert [(point["mode"], point["recompute"]) for point in result["points"]] == [
         *(("cached", True), ("warm", True), ("own", False), ("uncached", True))

@@ -128,7 +128,7 @@ def look_around(x):
     from math import e
 
     if "silu" in CHOICES:
-        x = x * max(SIZES) + e
+        x = x * sorted(SIZES)[-1] + e
     if KIND is Kind.DOUBLE:
         x = x * 2
     if FLAGS.get("fast") and CONFIG.width > 2:

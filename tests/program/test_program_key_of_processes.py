@@ -14,6 +14,7 @@ import pytest
 import thunder
 import torch
 from program_keys import Model, assert_names, changed, jit, key_of
+from thunder_versions import VERSION
 
 import fusioncache
 from fusioncache.process.source_digest import SourcesChanged, digest_sources
@@ -27,7 +28,7 @@ VERSIONS = {
     "python": (sys, "version", "3.12.99 (main)", "python: cpython-312 .*, cpython-312 3.12.99"),
     "torch": (torch, "__version__", "2.10.1", "torch: 2.10.0.*, 2.10.1"),
     "torch's commit": (torch.version, "git_version", "abcdef", "torch: .*, .*abcdef"),
-    "thunder": (thunder, "__version__", "0.2.7", "thunder: 0.2.6, 0.2.7"),
+    "thunder": (thunder, "__version__", "0.2.8", f"thunder: {VERSION}, 0.2.8"),
     "fusioncache": (fusioncache, "__version__", "99", "fusioncache: .*, 99"),
     "einops": (einops, "__version__", "99", "einops: .*, 99"),
     "lightning_utilities": (lightning_utilities, "__version__", "99", "lightning_utilities: .*, 99"),

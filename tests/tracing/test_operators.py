@@ -149,7 +149,7 @@ def test_the_operations_are_those_of_the_interpreter():
     """In the order of their numbers."""
     names = [each.name.lower() for each in thunder.core.interpreter.BINARY_OP]
     ours = [name for _, name, _ in operators.OPERATIONS]
-    assert names == ours + [f"i{name}" for name in ours]
+    assert [name for name in names if name != "subscr"] == ours + [f"i{name}" for name in ours]
     for symbol, name, compute in operators.OPERATIONS:
         assert compute is getattr(operator, f"__{name}__")
         assert name == "matmul" or compute(5, 2) == eval(f"5 {symbol} 2")

@@ -9,6 +9,7 @@ import torch
 from first_traces import replay_as, trace_first, watch, watch_first
 from litgpt import GPT, Config
 from same_traces import OWN
+from thunder_versions import HAS_MINIMUM
 
 from fusioncache import tracing
 from fusioncache.tracing.lengths.replay import Different
@@ -226,7 +227,8 @@ class CachesMasks(torch.nn.Module):
 
 SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, names_sizes, adds_up)
 LOOKING = (
-    (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
+    (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1),
+    *([] if HAS_MINIMUM else [(takes_the_smaller, 5)]),
     (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
     (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0),
     (compares_a_number_of_elements, 4), (compares_a_property, 1), (looks_up_a_number_of_elements, 1),

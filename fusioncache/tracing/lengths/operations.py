@@ -33,6 +33,9 @@ class Operations:
             for function, own in jit_ext.get_methods_properties(kind):
                 self._add(function, own)
         self._add(jit_ext.TensorProxy.__iter__, list_parts)
+        for function, own in ((min, jit_ext.clang.minimum), (max, jit_ext.clang.maximum)):
+            if function in jit_ext._general_jit_lookaside_map:  # from Thunder 0.2.7 on
+                self._add(function, own)
 
     def _add(self, function: Any, own: Callable[..., Any]) -> None:
         self._known[id(function)] = function, own
