@@ -2,6 +2,7 @@
 # make test     all tests                      make check    lint, format and types
 # make overhead host time of a call            make figures  the documents' tables and plots
 # make golden   the traces of 16 models        make budget   seconds of steps, beside an earlier commit
+# make nightly  core tests, golden texts and the doctor in the second supported Thunder: a part of make test
 # make clean    removes .venv and build
 #
 # COVERAGE=1 lets make test end with the lines that no test reached.
@@ -11,17 +12,24 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check golden bench overhead budget figures clean
+.PHONY: help setup test nightly check golden bench overhead budget figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-pyproject
 # nvFuser's wheel is built against torch 2.10.
 TORCH := 2.10.0
+THUNDER := 0.2.6
+# The second Thunder that is supported, in a folder that PYTHONPATH puts before the first.
+SECOND_THUNDER := 0.2.7.dev20260201
+SECOND := $(VENV)/thunder-$(SECOND_THUNDER)
+IN_SECOND := thunder_adapter repository/test_golden_models.py program/test_recorder.py \
+  trace/test_calls.py trace/test_dynamo_account.py trace/test_transform.py trace/test_row_writes.py \
+  tracing/test_watched_lengths.py verification/test_verify.py
 PYTHON ?=
 
 help:
-	@sed -n '1,8s/^# \{0,1\}//p' Makefile
+	@sed -n '1,9s/^# \{0,1\}//p' Makefile
 
 setup: $(STAMP)
 
@@ -30,12 +38,19 @@ $(STAMP): pyproject.toml
 	  python=$$($(FIND_PYTHON)); echo "making $(VENV) with $$($$python --version)"; $$python -m venv --clear $(VENV); \
 	fi
 	@echo "installing into $(VENV): 4.4 GB of wheels, of which torch and its CUDA libraries 4.1; 8 GB on disk, 3 to 5 minutes if little else runs"
-	@$(BIN)/python .ci/install.py "torch==$(TORCH)" -e ".[nvfuser,bench,dev]"
+	@$(BIN)/python .ci/install.py "torch==$(TORCH)" "lightning-thunder==$(THUNDER)" -e ".[nvfuser,bench,dev]"
+	@$(BIN)/python .ci/install.py --no-deps --upgrade --target $(SECOND) "lightning-thunder==$(SECOND_THUNDER)"
 	@touch $@
 
 # With COVERAGE=1 it ends with the lines that no test reached: those that need a GPU or run in other processes among them.
 test: $(STAMP)
 	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term-missing)
+
+	$(MAKE) nightly
+
+nightly: $(STAMP)
+	PYTHONPATH=$(CURDIR)/$(SECOND):$(CURDIR) $(BIN)/python -m fusioncache doctor --json > /dev/null
+	PYTHONPATH=$(CURDIR)/$(SECOND):$(CURDIR) $(BIN)/python -m pytest -q -n 2 --dist worksteal $(addprefix tests/,$(IN_SECOND))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

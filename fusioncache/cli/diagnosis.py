@@ -92,6 +92,7 @@ class Diagnosis:
         backends: why each compiler cannot be used; empty text where it can.
         store: on disk.
         advice: what to do, most important first.
+        sources: the digest of the installed Thunder's sources; empty if it cannot be imported.
     """
 
     versions: dict[str, str | None]
@@ -104,6 +105,7 @@ class Diagnosis:
     backends: dict[str, str] = field(default_factory=dict)
     store: StoreReport | None = None
     advice: tuple[str, ...] = ()
+    sources: str = ""
 
     @property
     def status(self) -> int:
@@ -131,6 +133,7 @@ def diagnose(directory: Path | None) -> Diagnosis:
         return Diagnosis(versions, unusable=problem, store=store, advice=(_advise_import(versions),))
     from fusioncache.thunder_adapter.capabilities import find_off
     from fusioncache.thunder_adapter.faults import explain_fault, find_faults
+    from fusioncache.thunder_adapter.version import read_digest
     from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
 
     capabilities, misfits = tuple(_report_capabilities()), tuple(_report_misfits())
@@ -145,7 +148,7 @@ def diagnose(directory: Path | None) -> Diagnosis:
         dict(_examine_backends()),
         store,
     )
-    return replace(found, advice=tuple(_advise(found)))
+    return replace(found, advice=tuple(_advise(found)), sources=read_digest())
 
 
 def read_versions() -> dict[str, str | None]:
