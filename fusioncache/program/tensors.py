@@ -28,7 +28,7 @@ def _field(name: str) -> Callable[[torch.Tensor], Any]:
 
 _attributes_of: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
 _dtype, _shape, _device, _layout = map(_field, ("dtype", "shape", "device", "layout"))
-_requires_grad, _is_leaf, _names = map(_field, ("requires_grad", "is_leaf", "names"))
+_requires_grad, _is_leaf = map(_field, ("requires_grad", "is_leaf"))
 _is_nested, _is_quantized = map(_field, ("is_nested", "is_quantized"))
 _FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
     ("requires_grad", _requires_grad),
@@ -36,6 +36,8 @@ _FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
     ("negated", _BASE.is_neg),
     ("inference", _BASE.is_inference),
 )
+has_names: Callable[[torch.Tensor], bool] = getattr(_BASE, "has_names", lambda tensor: False)
+"""Whether dimensions have names. Torch 2.13 has no such tensors."""
 _HOOKS = (
     ("hooks", _field("_backward_hooks")),
     ("hooks after accumulation", _field("_post_accumulate_grad_hooks")),
@@ -76,8 +78,8 @@ def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
             parts.append(f" {name}")
     if not _is_leaf(tensor):
         parts.append(" computed")
-    if _BASE.has_names(tensor):
-        parts.append(f" names {_names(tensor)}")
+    if has_names(tensor):
+        parts.append(f" names {_field('names')(tensor)}")
     for name, hooks_of in _HOOKS:
         hooks = hooks_of(tensor)
         if hooks:
