@@ -127,9 +127,11 @@ def install(capabilities: Iterable[str] = TRACING) -> None:
         raise ValueError(f"there are no shortcuts called {', '.join(unknown)}; there are {', '.join(TRACING)}")
     with _lock:
         missing = [name for name in TRACING if name in capabilities and not _is_in_place(name)]
+        # Finding them imports modules. The modules are looked through once all are there.
+        found = [(name, _find(name, partial(find_replacements, name))) for name in missing]
         importers = Importers() if missing else None
-        for name in missing:
-            _install(name, partial(find_replacements, name), importers)
+        for name, replacements in found:
+            _install(name, replacements, importers)
 
 
 def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | None = None) -> None:
@@ -141,12 +143,24 @@ def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | 
     """
     with _lock:
         if not _is_in_place(name):
-            _install(name, replacements or partial(find_replacements, name))
+            _install(name, _find(name, replacements or partial(find_replacements, name)), None)
 
 
-def _install(name: str, replacements: Callable[[], Iterable[Replacement]], importers: Importers | None = None) -> None:
+def _find(name: str, replacements: Callable[[], Iterable[Replacement]]) -> tuple[Replacement, ...] | None:
+    """Returns the replacements of a capability; None if it does not work here."""
     try:
-        found = tuple(replacements())
+        return tuple(replacements())
+    except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
+        logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
+        return None
+
+
+def _install(name: str, found: tuple[Replacement, ...] | None, importers: Importers | None) -> None:
+    if found is None:
+        return
+    try:
+        if importers is None and any(replacement.everywhere for replacement in found):
+            importers = Importers()
         for replacement in found:
             _put(replacement, importers)
         _whole[name] = found

@@ -65,14 +65,16 @@ class Replacement:
 class Importers:
     """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges."""
 
-    __slots__ = ("_by_value", "_modules")
+    __slots__ = ("_by_value", "_count", "_seen")
 
     def __init__(self) -> None:
+        self._by_value = defaultdict[int, list[dict[str, Any]]](list)
+        self._seen, self._count = set[str](), 0
         self._look()
 
     def exchange(self, old: Any, new: Any) -> None:
         """Puts something into the place of another in each module that has that, by whichever name."""
-        if self._modules != len(sys.modules):  # one was imported meanwhile
+        if self._count != len(sys.modules):  # one was imported meanwhile
             self._look()
         # What a module had is looked at again: it may have something else by now.
         for names in tuple(self._by_value.get(id(old), ())):
@@ -85,10 +87,13 @@ class Importers:
         self._by_value[id(new)].append(names)
 
     def _look(self) -> None:
-        self._modules, self._by_value = len(sys.modules), defaultdict[int, list[dict[str, Any]]](list)
-        for names in _namespaces():
-            for value in list(names.values()):
-                self._by_value[id(value)].append(names)
+        """Looks through the modules that were not looked through before."""
+        self._count = len(sys.modules)
+        for name, names in _list_namespaces():
+            if name not in self._seen:
+                self._seen.add(name)
+                for value in list(names.values()):
+                    self._by_value[id(value)].append(names)
 
 
 def exchange_everywhere(old: Any, new: Any) -> None:
@@ -96,10 +101,10 @@ def exchange_everywhere(old: Any, new: Any) -> None:
     Importers().exchange(old, new)
 
 
-def _namespaces() -> Iterator[dict[str, Any]]:
+def _list_namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _PACKAGES and isinstance(module, ModuleType):
-            yield vars(module)
+            yield name, vars(module)
 
 
 def is_known(function: Any, digests: Collection[str]) -> bool:
