@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from fusioncache.process.warning import warn
+from fusioncache.thunder_adapter.loading import call_with_api
 
 
 def register_with_thunder() -> None:
@@ -51,4 +52,4 @@ class _ThenRegister(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _register()
+        call_with_api(_register)

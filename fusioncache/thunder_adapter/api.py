@@ -51,6 +51,8 @@ from thunder.extend import (
     register_executor,
 )
 
+from fusioncache.thunder_adapter.loading import call_waiting
+
 __all__ = [
     "CACHE_OPTIONS",
     "BoundSymbol",
@@ -110,3 +112,5 @@ __all__ = [
     "unvariableify",
     "variableify",
 ]
+
+call_waiting()

@@ -143,6 +143,11 @@ def test_thunder_and_fusioncache_are_imported_in_any_order():
         f"import {order}; thunder.get_executor('fusioncache')"
         for order in ("fusioncache, thunder", "thunder, fusioncache")
     ]
+    # What needs names of Thunder's at once imports Thunder in the midst of importing those.
+    uses += [
+        f"import fusioncache.{module}; import thunder; assert thunder.get_executor('fusioncache')"
+        for module in ("thunder_adapter.api", "program.build", "backends.refused_operations")
+    ]
     # Forks of a process that has torch, with what Thunder imports of it, and neither of the two: that takes most of
     # the time.
     program = f"""
