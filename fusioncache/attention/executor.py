@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from thunder.core.transforms import get_grad, put_grads
 
 from fusioncache.attention import NAME, choice, operators
 from fusioncache.thunder_adapter.api import (
@@ -18,6 +17,7 @@ from fusioncache.thunder_adapter.api import (
     ltorch,
     register_executor,
 )
+from fusioncache.thunder_adapter.attention_api import get_grad, put_grads
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def _find_function(tree: ast.Module) -> ast.FunctionDef:
 
 def define_source(source: Source) -> Any:
     """Makes the function of a source, as Thunder makes those of traces: torch.compile wants to know where code is."""
-    from thunder.core.baseutils import build_callable
+    from fusioncache.thunder_adapter.api import build_callable
 
     return build_callable(FUNCTION, python_str=source.text, file_name=f"thunder.{FUNCTION}", ctx=dict(source.names))
 

@@ -128,9 +128,7 @@ def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:
 
 
 def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
-    from thunder.core.proxies import CONSTRAINT
-
-    from fusioncache.thunder_adapter.api import ComplexProxy, Device, FloatProxy, IntegerProxy, TensorProxy
+    from fusioncache.thunder_adapter.api import CONSTRAINT, ComplexProxy, Device, FloatProxy, IntegerProxy, TensorProxy
 
     if isinstance(type_, TensorType):
         shape = tuple(proxies[size.index] if isinstance(size, Ref) else size for size in type_.shape)
@@ -184,12 +182,16 @@ def _torch_trace(
     bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
 ) -> Any:
     """Returns a trace, named as sources are, that Thunder's executors for torch and Python have claimed."""
-    from thunder.core.codeutils import SigInfo
-    from thunder.executors.passes import transform_for_execution
-    from thunder.executors.pythonex import ex as python_executor
-
     from fusioncache.backends.refused_operations import executor as other_executor
-    from fusioncache.thunder_adapter.api import TraceCtx, prims, torch_executor, tracectx
+    from fusioncache.thunder_adapter.api import (
+        SigInfo,
+        TraceCtx,
+        prims,
+        python_executor,
+        torch_executor,
+        tracectx,
+        transform_for_execution,
+    )
 
     trace = TraceCtx(None)
     trace.args, trace.kwargs = list(inputs), {}

@@ -44,13 +44,12 @@ def encode(value: Any) -> Const:
         return Const("float", value.hex())
     # Only where they are needed, as an import takes longer than all of the above.
     import torch
-    from thunder.core.dtypes import dtype
 
-    from fusioncache.thunder_adapter.api import Device
+    from fusioncache.thunder_adapter.api import Device, dtypes
 
     if type(value) is complex:
         return Const("complex", f"{value.real.hex()} {value.imag.hex()}")
-    if isinstance(value, dtype):
+    if isinstance(value, dtypes.dtype):
         return Const("dtype", value.full_name)
     if isinstance(value, torch.dtype):
         return Const("torch.dtype", str(value).removeprefix("torch."))

@@ -186,6 +186,7 @@ def write_versions(*own: NamedValue) -> str:
         own: name and version of each package of the backend. Those of torch and Thunder are added.
     """
     import torch
-    from thunder import __version__ as thunder_version
 
-    return write_values([*own, ("torch", torch.__version__), ("thunder", thunder_version)])
+    from fusioncache.thunder_adapter.version import read_own_version
+
+    return write_values([*own, ("torch", torch.__version__), ("thunder", read_own_version())])

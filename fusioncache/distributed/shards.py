@@ -42,10 +42,9 @@ def find_shards(model: Any) -> Shards | None:
     Raises:
         TypeError: if it is nothing that Thunder compiled.
     """
-    from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
-
     from fusioncache.distributed.parallel_transform import TensorParallelTransform
     from fusioncache.thunder_adapter.api import ThunderModule
+    from fusioncache.thunder_adapter.schedule_api import FSDPTransform
 
     if not isinstance(model, ThunderModule):
         raise TypeError(f"not a model that fsdp(), ddp() or tensor_parallel() returned: {type(model).__name__}")

@@ -46,8 +46,8 @@ def fsdp(
         ValueError: if a mesh has more than two dimensions, or if parameters are to come from a rank that is in one
             copy of the model only.
     """
-    from thunder.distributed import FSDPType
-    from thunder.distributed import fsdp as share
+    from fusioncache.thunder_adapter.schedule_api import FSDPType
+    from fusioncache.thunder_adapter.schedule_api import fsdp as share
 
     move_tied_model(model, device)
     jitted = _jit(model, executors, transforms, options)
@@ -76,10 +76,12 @@ def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:
         group: a process group or a mesh.
         given: arguments of ``FSDPTransform``.
     """
-    from thunder.core.transforms import add_transform
-    from thunder.distributed.transforms.ddp_v2 import DDPTransform
-    from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
-    from thunder.transforms import MaterializationTransform
+    from fusioncache.thunder_adapter.schedule_api import (
+        DDPTransform,
+        FSDPTransform,
+        MaterializationTransform,
+        add_transform,
+    )
 
     one_copy, copies = find_groups(group)
     if copies is not None and given["broadcast_from"] is not None:
@@ -108,15 +110,14 @@ def ddp(
         transforms: more of them, in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``in_flight_bytes``.
     """
-    from thunder.distributed import ddp as share
+    from fusioncache.thunder_adapter.schedule_api import ddp as share
 
     return _keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
 
 
 def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:
-    import thunder
-
     import fusioncache
+    from fusioncache.thunder_adapter.schedule_api import thunder
 
     return thunder.jit(
         model,

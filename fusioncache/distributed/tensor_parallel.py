@@ -65,10 +65,9 @@ def tensor_parallel(
             something with a part of a tensor of which it is not known how ranks do it together.
         ValueError: if products are to be joined, and sequences are not shared.
     """
-    import thunder
-
     import fusioncache
     from fusioncache.distributed.parallel_transform import TensorParallelTransform
+    from fusioncache.thunder_adapter.schedule_api import thunder
 
     if joined and not sequence:
         raise ValueError("joined=True joins what ranks exchange of a sequence with products: it takes sequence=True")

@@ -62,9 +62,8 @@ class Definitions:
     """
 
     def __init__(self, describer: Describer, earlier: WatchedNames | None = None):
-        from thunder.core.symbol import default_python_printer
-
         from fusioncache.thunder_adapter.api import Symbol
+        from fusioncache.thunder_adapter.programs_api import default_python_printer
 
         self.describer = describer
         is_known = earlier is not None and earlier.snapshot.holds()

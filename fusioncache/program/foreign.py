@@ -124,6 +124,6 @@ def _leave(codes: Collection[CodeType]) -> None:
 
 def _forget_derivatives() -> None:
     """Empties Thunder's memory of derivatives, which has what code of others said of one in an earlier program."""
-    from thunder.core import vjp_utils
+    from fusioncache.thunder_adapter.programs_api import vjp_utils
 
     vjp_utils._cache.clear()

@@ -171,10 +171,10 @@ def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
 
     What the things in them are is not watched here.
     """
-    from thunder.torch import _torch_to_thunder_function_map
+    from fusioncache.thunder_adapter.api import ltorch
 
     tables = [table for module in _list_modules(executors) for table in _list_tables(module)]
-    return WatchedTables([*tables, (_torch_to_thunder_function_map, ())], lambda: _list_others(executors))
+    return WatchedTables([*tables, (ltorch._torch_to_thunder_function_map, ())], lambda: _list_others(executors))
 
 
 def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
@@ -256,7 +256,8 @@ def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
 
 def _list_pytrees() -> Iterator[tuple[type, Any]]:
     from optree import PyTreeKind, register_pytree_node
-    from thunder.core.pytree import OPTREE_NAMESPACE
+
+    from fusioncache.thunder_adapter.programs_api import OPTREE_NAMESPACE
 
     registry: Any = register_pytree_node  # whose types speak of one class, not of all
     for cls, entry in registry.get(namespace=OPTREE_NAMESPACE).items():
@@ -287,9 +288,9 @@ def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
 
 def _summarize_entries(definitions: Definitions) -> Sequence[str]:
     """Returns a line for each function of torch's that Thunder has one for."""
-    from thunder.torch import _torch_to_thunder_function_map
+    from fusioncache.thunder_adapter.api import ltorch
 
-    entries = _torch_to_thunder_function_map
+    entries = ltorch._torch_to_thunder_function_map
 
     def make() -> Iterator[str]:
         for key, value in list(entries.items()):

@@ -55,12 +55,10 @@ def _constant_types() -> frozenset[int]:
 @lru_cache(maxsize=1)
 def _thunders_types() -> tuple[type, ...]:
     """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
-    from thunder.core.baseutils import ProxyInterface
-    from thunder.core.dtypes import dtype
+    from fusioncache.thunder_adapter.api import Device, dtypes
+    from fusioncache.thunder_adapter.programs_api import ProxyInterface
 
-    from fusioncache.thunder_adapter.api import Device
-
-    return (ProxyInterface, dtype, Device)
+    return (ProxyInterface, dtypes.dtype, Device)
 
 
 def is_atom(value: Any) -> bool:
@@ -164,7 +162,7 @@ def _sequences() -> frozenset[int]:
 
 @lru_cache(maxsize=1)
 def _views() -> frozenset[int]:
-    from thunder.core.interpreter import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
+    from fusioncache.thunder_adapter.programs_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
 
     return ids_of(MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
 

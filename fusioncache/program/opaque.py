@@ -201,10 +201,8 @@ def _refuse_call(fn: Any) -> str:
 
 def _is_operation(fn: Any) -> bool:
     """Tells whether what is called is Thunder's, and does what Thunder's own code says."""
-    from thunder.core import jit_ext
-    from thunder.torch import _torch_to_thunder_function_map as torch_functions
-
-    from fusioncache.thunder_adapter.api import Symbol
+    from fusioncache.thunder_adapter.api import Symbol, ltorch
+    from fusioncache.thunder_adapter.programs_api import jit_ext
 
     if isinstance(fn, Symbol):
         return _is_thunders(fn.meta)
@@ -217,7 +215,7 @@ def _is_operation(fn: Any) -> bool:
     if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
         operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
     else:
-        operation = torch_functions.get(fn)
+        operation = ltorch._torch_to_thunder_function_map.get(fn)
     if operation is None:
         return id(fn) in _methods_of_proxies()
     return _is_thunders(operation.meta if isinstance(operation, Symbol) else operation)
@@ -250,7 +248,7 @@ def _layers(function: Any) -> list[types.FunctionType]:
 
 @lru_cache(maxsize=1)
 def _methods_of_proxies() -> Mapping[int, Any]:
-    from thunder.core import jit_ext
+    from fusioncache.thunder_adapter.programs_api import jit_ext
 
     found = [
         function

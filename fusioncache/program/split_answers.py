@@ -47,7 +47,7 @@ def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
     Raises:
         NotKept: if functions that are not Thunder's take part, or a state that has no text.
     """
-    from thunder.dynamo import utils
+    from fusioncache.thunder_adapter.dynamo_api import utils
 
     def read_function_map() -> Iterator[str]:
         yield from write_function_map(definitions, ())

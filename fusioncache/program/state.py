@@ -87,10 +87,8 @@ def _read_devices() -> Iterator[NamedValue]:
 
 
 def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
-    from thunder.core import trace
-    from thunder.core.langctxs import get_langctx
-
     from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
+    from fusioncache.thunder_adapter.programs_api import get_langctx, trace
 
     if trace._execution_file.get() is not None:
         raise NotKept("Thunder reads its traces from a file that it wrote for editing")

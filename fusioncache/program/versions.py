@@ -26,9 +26,8 @@ def read_versions() -> Iterator[NamedValue]:
     Raises:
         NotKept: if sources were changed since they were imported.
     """
-    import thunder
-
     import fusioncache
+    from fusioncache.thunder_adapter.programs_api import thunder
 
     yield from _read_releases()
     yield "thunder.sources", _digest(thunder)
@@ -36,10 +35,10 @@ def read_versions() -> Iterator[NamedValue]:
 
 
 def _read_releases() -> Iterator[NamedValue]:
-    import thunder
     import torch
 
     from fusioncache import __version__
+    from fusioncache.thunder_adapter.programs_api import thunder
 
     flags = f"optimize={sys.flags.optimize}"
     yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
@@ -51,7 +50,7 @@ def _read_releases() -> Iterator[NamedValue]:
 
 
 def _nvfuser_version() -> str:
-    from thunder.executors.nvfuserex import nvfuser_version
+    from fusioncache.thunder_adapter.programs_api import nvfuser_version
 
     return str(nvfuser_version() or "none")
 

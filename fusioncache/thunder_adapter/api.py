@@ -1,4 +1,4 @@
-"""The names of Thunder that regions, templates and programs are read and written with.
+"""The names of Thunder that regions and templates are read and written with, and that all accelerators use.
 
 ``tests/thunder_adapter/test_api.py`` checks on real traces what fusioncache expects of them. Thunder calls few of them
 public, so a new version is supported only if those tests pass.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import thunder.torch as ltorch
 from thunder.common import CompileData, CompileStats
-from thunder.core import devices, dtypes, prims
-from thunder.core.compile_data import compile_data_and_stats, get_compile_data
+from thunder.core import devices, dtypes, prims, proxies, rematerialization, utils
+from thunder.core.baseutils import build_callable
+from thunder.core.codeutils import SigInfo
+from thunder.core.compile_data import _compile_data, compile_data_and_stats, get_compile_data
 from thunder.core.devices import Device, DeviceType
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.langctxs import Languages, langctx
@@ -17,6 +19,7 @@ from thunder.core.module import ThunderModule
 from thunder.core.options import CACHE_OPTIONS
 from thunder.core.prims import OpTags, PrimIDs, get_grad, put_grad
 from thunder.core.proxies import (
+    CONSTRAINT,
     CollectionProxy,
     ComplexProxy,
     FloatProxy,
@@ -32,13 +35,16 @@ from thunder.core.proxies import (
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, TraceTag, from_trace, get_tracectx, tracectx
-from thunder.core.transform_common import Transform
+from thunder.core.transform_common import Transform, dce
 from thunder.core.transforms import register_grad
 from thunder.distributed import get_skip_data_parallel_grad_sync
 from thunder.distributed.prims import DistributedReduceOps
-from thunder.executors import torchex
+from thunder.executors import pythonex, torchex
+from thunder.executors.passes import del_last_used, transform_for_execution, update_fusion_call_ctx
+from thunder.executors.pythonex import ex as python_executor
 from thunder.executors.torchex import ex as torch_executor
 from thunder.executors.torchex import no_autocast
+from thunder.executors.utils import Region
 from thunder.extend import (
     Executor,
     FusionExecutor,
@@ -55,6 +61,7 @@ from fusioncache.thunder_adapter.loading import call_waiting
 
 __all__ = [
     "CACHE_OPTIONS",
+    "CONSTRAINT",
     "BoundSymbol",
     "BoundSymbolTag",
     "CollectionProxy",
@@ -76,6 +83,8 @@ __all__ = [
     "OperatorExecutor",
     "PrimIDs",
     "Proxy",
+    "Region",
+    "SigInfo",
     "Symbol",
     "TensorProxy",
     "ThunderModule",
@@ -84,7 +93,11 @@ __all__ = [
     "TraceTag",
     "Transform",
     "Variable",
+    "_compile_data",
+    "build_callable",
     "compile_data_and_stats",
+    "dce",
+    "del_last_used",
     "devices",
     "dtypes",
     "from_trace",
@@ -100,16 +113,23 @@ __all__ = [
     "ltorch",
     "no_autocast",
     "prims",
+    "proxies",
     "put_grad",
+    "python_executor",
+    "pythonex",
     "register_executor",
     "register_grad",
+    "rematerialization",
     "to_torch_dtype",
     "torch_executor",
     "torchex",
     "tracectx",
+    "transform_for_execution",
     "tree_flatten",
     "tree_map",
     "unvariableify",
+    "update_fusion_call_ctx",
+    "utils",
     "variableify",
 ]
 

@@ -29,6 +29,17 @@ def read_version() -> str:
     return str(getattr(thunder, "__version__", "of no known version"))
 
 
+def read_own_version() -> str:
+    """Returns the version that the installed Thunder says it is.
+
+    Raises:
+        ImportError: if it says none.
+    """
+    from thunder import __version__
+
+    return str(__version__)
+
+
 def read_digest() -> str:
     """Returns the digest of the installed Thunder's sources; empty if they were changed since they were imported."""
     import thunder

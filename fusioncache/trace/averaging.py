@@ -150,10 +150,10 @@ def _average(symbol: Any, gradient: Any) -> Any:
 
 def operation_of_torch(operation: Any) -> Any:
     """Returns torch's name for what Thunder has ranks do."""
-    from thunder.torch import to_torch_distributed_reduce_op
     from torch.distributed import ReduceOp
 
     from fusioncache.thunder_adapter.api import DistributedReduceOps
+    from fusioncache.thunder_adapter.schedule_api import to_torch_distributed_reduce_op
 
     return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
 

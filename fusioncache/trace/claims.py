@@ -16,14 +16,22 @@ from numbers import Complex, Integral, Number, Real
 from typing import Any
 
 import torch
-from thunder.core.devices import cpu
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.literals import to_plain
 from fusioncache.backends.symbols import flatten
 from fusioncache.process.warning import silence
-from fusioncache.thunder_adapter.api import Device, NumberProxy, TensorProxy, TraceCtx, dtypes, no_autocast, tracectx
+from fusioncache.thunder_adapter.api import (
+    Device,
+    NumberProxy,
+    TensorProxy,
+    TraceCtx,
+    devices,
+    dtypes,
+    no_autocast,
+    tracectx,
+)
 
 logger = logging.getLogger("fusioncache")
 
@@ -104,7 +112,7 @@ def _generalize(value: Any, sign: int | None) -> Any:
     if isinstance(value, (tuple, list)) and not any(isinstance(item, Number) for item in value):
         return tuple(_generalize(item, sign) for item in value)
     if isinstance(value, (Device, torch.device)):
-        return _Literal(Device, cpu)
+        return _Literal(Device, devices.cpu)
     if value is None or type(value) in (str, type, torch.dtype) or isinstance(value, dtypes.dtype):
         return _Literal(type(value), value)
     raise _Untried
@@ -160,7 +168,7 @@ class _Trial:
         if isinstance(value, _Literal):
             return value.value
         shape = (1,) * (value.rank - 1) + (len(_VALUES),) * (value.rank > 0)
-        self._inputs.append(TensorProxy(shape=shape, device=cpu, dtype=value.dtype))
+        self._inputs.append(TensorProxy(shape=shape, device=devices.cpu, dtype=value.dtype))
         return self._inputs[-1]
 
     def run(self, bound_symbols: Sequence[Any]) -> Sequence[Any]:

@@ -45,10 +45,8 @@ def keep_dynamo_out() -> None:
 
 def _list_entry_points() -> Iterator[CodeType]:
     """Yields the code of the first function of Thunder's in each call, and of all that autograd calls."""
-    import thunder
-    from thunder.executors.torch_autograd import ThunderFunction, ThunderOutputFunction
-
     from fusioncache.thunder_adapter.api import ThunderModule
+    from fusioncache.thunder_adapter.programs_api import ThunderFunction, ThunderOutputFunction, thunder
 
     yield from (code for code in _walk(thunder.jit.__code__) if code.co_qualname == OWN_CALL)
     yield ThunderModule.forward.__code__

@@ -9,11 +9,6 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from thunder.core import utils
-from thunder.core.transform_common import dce
-from thunder.executors.data_dependent_partition import Node, consecutive_fusion, fuse_bound_symbols
-from thunder.executors.passes import update_fusion_call_ctx
-from thunder.executors.utils import Region
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.bound_symbols import torch_function
@@ -33,14 +28,19 @@ from fusioncache.thunder_adapter.api import (
     FusionExecutor,
     ImplInfo,
     NumberProxy,
+    Region,
     TensorProxy,
     TraceProvenance,
+    dce,
     dtypes,
     from_trace,
     get_compile_data,
     tree_map,
     unvariableify,
+    update_fusion_call_ctx,
+    utils,
 )
+from fusioncache.thunder_adapter.executors_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.trace.claims import agrees_with_torch
 from fusioncache.trace.layouts import plain_region_of, tag_layouts
 from fusioncache.trace.region import region_of

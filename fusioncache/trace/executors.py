@@ -28,7 +28,7 @@ def register() -> Executor:
 
     In a Thunder that lacks what it needs, an executor that claims nothing has the name.
     """
-    from thunder.extend import OperatorExecutor, register_executor
+    from fusioncache.thunder_adapter.registration_api import OperatorExecutor, register_executor
 
     try:
         from fusioncache.trace.executor import FusionCacheExecutor
@@ -96,8 +96,7 @@ def origin_of(fusion: Any) -> Origin:
     Raises:
         Bypass: if the executor is not a known one, or was told to keep the inputs of each region.
     """
-    from thunder.executors.torch_compile import TorchCompileExecutor
-
+    from fusioncache.thunder_adapter.executors_api import TorchCompileExecutor
     from fusioncache.trace.executor import FusionCacheExecutor
 
     executor = fusion.sym.executor

@@ -34,9 +34,8 @@ _ALIGNMENT = 16
 
 def replacements() -> Iterator[Replacement]:
     """Yields what is missing in this Thunder: nothing that it has in another way."""
-    from thunder.core import jit_ext, transforms
-
     from fusioncache.thunder_adapter.api import ltorch, prims, torchex
+    from fusioncache.thunder_adapter.lean_api import jit_ext, transforms
 
     known = find_known("grouped products").values()
     for symbol in (prims._grouped_mm, ltorch._grouped_mm):
@@ -76,8 +75,11 @@ def register_operators() -> list[Any]:
 
 def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what Thunder's interpreter does where it meets a function of torch, as Thunder makes it for each."""
-    from thunder.core.interpreter import interpreter_needs_wrap
-    from thunder.core.jit_ext import ensure_recursive_proxies, record_source_loc_in_symbol_header
+    from fusioncache.thunder_adapter.lean_api import (
+        ensure_recursive_proxies,
+        interpreter_needs_wrap,
+        record_source_loc_in_symbol_header,
+    )
 
     lookaside: Callable[..., Any] = ensure_recursive_proxies(
         interpreter_needs_wrap(record_source_loc_in_symbol_header(function))
@@ -94,11 +96,9 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
     """
 
     def _grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-        from thunder.core.dtypes import to_dtype
+        from fusioncache.thunder_adapter.api import TensorProxy, dtypes
 
-        from fusioncache.thunder_adapter.api import TensorProxy
-
-        dtype = None if out_dtype is None else to_dtype(out_dtype)
+        dtype = None if out_dtype is None else dtypes.to_dtype(out_dtype)
         is_plain = type(self) is type(mat2) is TensorProxy and bias is None and dtype in (None, self.dtype)
         if not is_plain or (self.ndim == 2 and mat2.ndim == 3):
             return original(self, mat2, offs, bias, dtype)
@@ -122,9 +122,8 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
     Raises:
         RuntimeError: if torch could not compute it.
     """
-    from thunder.core import utils
-
     from fusioncache.thunder_adapter.api import TensorProxy
+    from fusioncache.thunder_adapter.lean_api import utils
 
     given = " and ".join(each.type_string() for each in (a, b, offsets) if each is not None)
     utils.check(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core.recipe import Plugin as ThunderPlugin
-from thunder.core.recipe import PluginPolicy
-
 from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.registry import problem
+from fusioncache.thunder_adapter.executors_api import Plugin as ThunderPlugin
+from fusioncache.thunder_adapter.executors_api import PluginPolicy
 from fusioncache.trace.executors import Attention, executors
 from fusioncache.trace.transform import FusionCache
 

@@ -172,7 +172,7 @@ def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str
 
 def _make_question(look: Callable[..., Any]) -> Any:
     """Returns an entry whose prologue looks at a call, and raises."""
-    from thunder import CacheEntry
+    from fusioncache.thunder_adapter.executors_api import CacheEntry
 
     return CacheEntry(look, [], None, [], None, [], None, [], False)
 
@@ -334,7 +334,7 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _find_list() -> ProgramList | None:
     """Returns the entries of the function that Thunder traces at this moment, if they are such a list."""
-    from thunder.core.compile_data import _compile_data
+    from fusioncache.thunder_adapter.api import _compile_data
 
     entries = getattr(_compile_data.get()[1], "interpreter_cache", None)
     return entries if isinstance(entries, ProgramList) else None

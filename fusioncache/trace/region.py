@@ -123,7 +123,7 @@ class RegionReader:
 @cache
 def _proxies() -> Any:
     """Imports it once: an import takes longer than the rest of a question."""
-    from thunder.core import proxies
+    from fusioncache.thunder_adapter.api import proxies
 
     return proxies
 

@@ -61,7 +61,7 @@ def rematerialize(trace: Any) -> Any:
     Args:
         trace: a fused one, in which forward and backward are not split yet. Others are left to Thunder.
     """
-    from thunder.core import rematerialization
+    from fusioncache.thunder_adapter.api import rematerialization
 
     own = rematerialization.rematerialize
     reads = _read_joint_trace(trace)
@@ -195,7 +195,7 @@ def _list_views(leaves: Iterable[Any], promoted: AbstractSet[str]) -> Iterator[A
 
 def _read_first_trace() -> Any:
     """Returns the trace of the function that is compiled, as it was interpreted; None if nothing is compiled."""
-    from thunder.core.compile_data import _compile_data
+    from fusioncache.thunder_adapter.api import _compile_data
 
     _, stats = _compile_data.get()
     traces = getattr(stats, "last_traces", None)
@@ -257,9 +257,7 @@ def _may_return_view(leaf: Any) -> bool:
 
 def find_parameters() -> set[str]:
     """Returns the names of the parameters of the function that is compiled: nothing if that cannot be told."""
-    from thunder.core.compile_data import _compile_data
-
-    from fusioncache.thunder_adapter.api import PrimIDs
+    from fusioncache.thunder_adapter.api import PrimIDs, _compile_data
 
     data, stats = _compile_data.get()
     prologues = getattr(stats, "last_prologue_traces", None) or ()

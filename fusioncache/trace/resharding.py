@@ -35,10 +35,8 @@ class Resharding:
 
 def wants_resharding() -> bool:
     """Tells whether the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
-    from thunder.distributed import FSDPType
-    from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
-
     from fusioncache.thunder_adapter.api import get_compile_data
+    from fusioncache.thunder_adapter.schedule_api import FSDPTransform, FSDPType
 
     compile_data = get_compile_data()
     transforms = () if compile_data is None else compile_data.transforms

@@ -106,9 +106,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
         what: tells, in the first line of the new trace, what was done.
         start: the time when that began, by ``time.perf_counter``.
     """
-    from thunder.executors.passes import del_last_used
-
-    from fusioncache.thunder_adapter.api import TraceProvenance, from_trace
+    from fusioncache.thunder_adapter.api import TraceProvenance, del_last_used, from_trace
 
     new = from_trace(trace)
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)

@@ -4,19 +4,32 @@ import ast
 import importlib.util
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from repository import PACKAGE
 
 ACCELERATORS: Mapping[str, tuple[str, ...]] = {
-    "sizes": ("tracing/lengths", "trace/lengths.py"),
-    "programs": ("program", "trace/program_list.py", "trace/dynamo_frames.py", "thunder_adapter/watch"),
-    "tracing": ("thunder_adapter/interpreter", "thunder_adapter/passes", "tracing/layers"),
-    "lean steps": ("trace/lean", "tracing/prologue", "trace/query_layout.py", "trace/grouped_products.py", "attention"),
-    "graphs": ("program/cuda_graphs.py",),
-    "schedule": ("distributed", "trace/averaging.py", "trace/resharding.py"),
+    "sizes": ("tracing/lengths", "trace/lengths.py", "thunder_adapter/sizes_api.py"),
+    "programs": (
+        *("program", "trace/program_list.py", "trace/dynamo_frames.py", "thunder_adapter/watch"),
+        *("thunder_adapter/programs_api.py", "thunder_adapter/dynamo_api.py"),
+    ),
+    "tracing": (
+        *("thunder_adapter/interpreter", "thunder_adapter/passes", "tracing/layers"),
+        "thunder_adapter/layers_api.py",
+    ),
+    "lean steps": (
+        *("trace/lean", "tracing/prologue", "trace/query_layout.py", "trace/grouped_products.py", "attention"),
+        *("thunder_adapter/lean_api.py", "thunder_adapter/attention_api.py"),
+    ),
+    "graphs": ("program/cuda_graphs.py", "thunder_adapter/graphs_api.py"),
+    "schedule": ("distributed", "trace/averaging.py", "trace/resharding.py", "thunder_adapter/schedule_api.py"),
 }
 """Where the code of an accelerator is. All else is the core's."""
+ADAPTER = PACKAGE / "thunder_adapter"
+_CORE_API = "api"
+"""What is imported from this module is the core's, whichever file imports it: all else works on bound symbols, too."""
 
 
 def find_accelerator(path: Path) -> str:
@@ -61,14 +74,39 @@ def _list_names_of(path: Path) -> Iterator[tuple[str, str]]:
                 yield node.module, alias.name
                 if _is_module(f"{node.module}.{alias.name}"):
                     modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        if isinstance(node, ast.ImportFrom) and node.module == "fusioncache.thunder_adapter.api":
-            known = {"ltorch": "thunder.torch", "torchex": "thunder.executors.torchex"}
-            known |= {name: f"thunder.core.{name}" for name in ("prims", "devices", "dtypes")}
-            modules |= {alias.name: known[alias.name] for alias in node.names if alias.name in known}
+        if isinstance(node, ast.ImportFrom) and (api := _find_api(node.module)):
+            for alias in node.names:
+                module, name = _read_api(api)[alias.name]
+                whole = f"{module}.{name}".strip(".")
+                if name and api != _CORE_API:
+                    yield module, name
+                if _is_module(whole):
+                    modules[alias.asname or alias.name] = whole
     for node in ast.walk(tree):
         known = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
         if known and node.attr != "__file__":
             yield modules[node.value.id], node.attr
+
+
+def _find_api(module: str | None) -> str:
+    """Returns the name of a module of the adapter that gives others names of Thunder; empty if it is another module."""
+    package, _, name = (module or "").rpartition(".")
+    return name if package == "fusioncache.thunder_adapter" and name.endswith("api") else ""
+
+
+@cache
+def _read_api(api: str) -> dict[str, tuple[str, str]]:
+    """Returns what a module of the adapter imports of Thunder: under its name there, the module and the name in that.
+
+    A module that is imported by ``import`` has no name in another.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.parse((ADAPTER / f"{api}.py").read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: (alias.name, "") for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module and _is_thunders(node.module):
+            found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    return found
 
 
 def _is_thunders(name: str) -> bool:

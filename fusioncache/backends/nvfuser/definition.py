@@ -137,12 +137,12 @@ def define(
 
 def _as_primitive(symbol: Any) -> Any:
     """Returns what Thunder's translators know in the place of a bound symbol. Here nothing depends on strides."""
-    from thunder.core.prims import full
+    from fusioncache.thunder_adapter.api import prims
 
     if symbol.sym.id != FULL_LIKE:
         return symbol
     made = symbol.output
-    return full.bind(made.shape, symbol.args[1], device=made.device, dtype=made.dtype, output=made)
+    return prims.full.bind(made.shape, symbol.args[1], device=made.device, dtype=made.dtype, output=made)
 
 
 def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
@@ -205,7 +205,7 @@ def nvfuser_executor() -> ModuleType:
         shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
         shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
         sys.modules["nvfuser"] = shim
-    import thunder.executors.nvfuserex_impl as executor
+    from fusioncache.thunder_adapter.nvfuser_api import nvfuser_executor as executor
 
     return executor
 

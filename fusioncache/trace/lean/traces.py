@@ -60,8 +60,7 @@ def _simplify(symbol: Any, taken: Counter[str]) -> Any:
 def _find_mm(executor: Any) -> Any:
     """Returns a symbol for ``torch.mm``, for which the executor has none."""
     import torch
-    from thunder.core.prims import matmul
 
-    from fusioncache.thunder_adapter.api import Symbol
+    from fusioncache.thunder_adapter.api import Symbol, prims
 
-    return Symbol("mm", meta=matmul.meta, id="mm", executor=executor, _module=torch)
+    return Symbol("mm", meta=prims.matmul.meta, id="mm", executor=executor, _module=torch)

@@ -68,7 +68,7 @@ def current_forward_trace() -> Any | None:
 
 def _data_and_stats() -> tuple[Any, Any]:
     # Thunder has a public name for the first of the two only.
-    from thunder.core.compile_data import _compile_data
+    from fusioncache.thunder_adapter.api import _compile_data
 
     return _compile_data.get()
 

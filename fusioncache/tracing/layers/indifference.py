@@ -40,10 +40,9 @@ class Indifference:
 
     def __init__(self) -> None:
         import torch
-        from thunder.core import interpreter, jit_ext
-        from thunder.torch import _torch_to_thunder_function_map as torch_functions
 
-        from fusioncache.thunder_adapter.api import Symbol
+        from fusioncache.thunder_adapter.api import Symbol, ltorch
+        from fusioncache.thunder_adapter.layers_api import interpreter, jit_ext
 
         known: list[Any] = [
             setattr, object.__setattr__, object.__delattr__, delattr,
@@ -56,6 +55,7 @@ class Indifference:
         ]  # fmt: skip
         known += interpreter._default_provenance_tracking_lookaside_map
         stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
+        torch_functions = ltorch._torch_to_thunder_function_map
         known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
         for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
             known += [function for function, _ in jit_ext.get_methods_properties(proxy)]

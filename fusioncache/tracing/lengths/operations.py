@@ -16,10 +16,8 @@ class Operations:
 
     def __init__(self) -> None:
         """Takes them from Thunder."""
-        from thunder.core import jit_ext
-        from thunder.torch import _torch_to_thunder_function_map as of_torch
-
-        from fusioncache.thunder_adapter.api import Symbol
+        from fusioncache.thunder_adapter.api import Symbol, ltorch
+        from fusioncache.thunder_adapter.sizes_api import jit_ext
 
         self._symbol = Symbol
         self._tensor = jit_ext.TensorProxy
@@ -27,7 +25,7 @@ class Operations:
         self._known: dict[int, tuple[Any, Callable[..., Any]]] = {}
         for function in jit_ext._clang_fn_set:
             self._add(function, function)
-        for function, own in of_torch.items():
+        for function, own in ltorch._torch_to_thunder_function_map.items():
             self._add(function, own)
         for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
             for function, own in jit_ext.get_methods_properties(kind):

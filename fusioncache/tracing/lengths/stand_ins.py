@@ -38,10 +38,8 @@ _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__d
 @contextmanager
 def know_symbols() -> Iterator[None]:
     """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
-    from thunder import clang
-    from thunder.core import pytree
-
     from fusioncache.thunder_adapter.api import TensorProxy, dtypes
+    from fusioncache.thunder_adapter.sizes_api import clang, pytree
 
     replacements = (
         Replacement(pytree, "tree_map", _keep_symbols, everywhere=True),
@@ -130,7 +128,7 @@ def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
-    from thunder.core.utils import dtype_to_numbertype
+    from fusioncache.thunder_adapter.sizes_api import dtype_to_numbertype
 
     @_wraps(original)
     def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:

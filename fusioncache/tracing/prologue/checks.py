@@ -57,7 +57,7 @@ None stands for a check that is better called.
 
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     """Returns how to write the condition of each of Thunder's checks that has one, by the function that checks."""
-    from thunder.executors import pythonex
+    from fusioncache.thunder_adapter.api import pythonex
 
     return {
         pythonex._check_number_type_and_value_impl: _is_number,
@@ -73,7 +73,7 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
 
 def find_tensor_check() -> Callable[..., Any]:
     """Returns Thunder's check of a tensor."""
-    from thunder.executors import pythonex
+    from fusioncache.thunder_adapter.api import pythonex
 
     check: Callable[..., Any] = pythonex._check_tensor_shape_and_metadata_impl
     return check

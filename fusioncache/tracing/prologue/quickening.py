@@ -60,7 +60,7 @@ def quicken_last() -> None:
 
     Thunder has compiled it before it asks transforms for what they make of the computation.
     """
-    from thunder.core.compile_data import _compile_data
+    from fusioncache.thunder_adapter.api import _compile_data
 
     _, stats = _compile_data.get()
     timed = getattr(stats, "last_prologue", None)
