@@ -41,8 +41,10 @@ _IMPORTS = {
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-_KNOW_THUNDER = "thunder_adapter distributed trace program tracing backends verification attention"
-KNOW_THUNDER = set(_KNOW_THUNDER.split())
+KNOWS_THUNDER = "thunder_adapter"
+_KNOW_TORCH_WHOLE = "thunder_adapter distributed trace program tracing backends verification attention"
+KNOW_TORCH_WHOLE = set(_KNOW_TORCH_WHOLE.split())
+"""The folders that may import torch, nvFuser's bindings and numpy in all their files."""
 KNOW_TORCH_ALONE = {"graphs"}
 KNOW_TORCH = {
     *(
@@ -55,7 +57,6 @@ KNOW_TORCH = {
         "process/tensor_guards.py",
     ),
 }
-THUNDER_IMPORTERS = Path(__file__).with_name("thunder_importers.txt")
 
 
 @cache
@@ -79,21 +80,31 @@ def test_imports_run_one_way():
         assert used <= MAY_IMPORT[folder] | {folder} | EVERYBODY_MAY, path
 
 
-def test_only_these_folders_know_thunder_and_torch():
+def test_the_adapter_alone_imports_thunder():
+    for path in PACKAGE.rglob("*.py"):
+        if PACKAGE / KNOWS_THUNDER not in path.parents:
+            assert "thunder" not in {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_only_these_folders_know_torch():
     for path in FILES:
-        if path.relative_to(PACKAGE).parts[0] in KNOW_THUNDER:
+        if path.relative_to(PACKAGE).parts[0] in KNOW_TORCH_WHOLE:
             continue
         roots = {name.split(".")[0] for name in imports(path)}
-        assert not roots & {"thunder", "nvfuser_direct", "numpy"}, path
+        assert not roots & {"nvfuser_direct", "numpy"}, path
         knows = path.relative_to(PACKAGE).parts[0] in KNOW_TORCH_ALONE
         assert "torch" not in roots or knows or str(path.relative_to(PACKAGE)) in KNOW_TORCH, path
 
 
-def test_fewer_and_fewer_files_import_thunder():
-    """The adapter is to be the only one. Take a file off the list once it no longer imports Thunder, and add none."""
-    importers = {path for path in FILES if any(name.split(".")[0] == "thunder" for name in imports(path))}
-    outside = [path.relative_to(PACKAGE) for path in importers if PACKAGE / "thunder_adapter" not in path.parents]
-    assert sorted(map(str, outside)) == THUNDER_IMPORTERS.read_text().split()
+def test_names_of_thunder_come_through_the_adapters_lists():
+    """Others take them from modules that do no more than import them, so that ``names.txt`` knows of each."""
+    for path in PACKAGE.joinpath(KNOWS_THUNDER).glob("*api.py"):
+        body = ast.parse(path.read_text()).body
+        found = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+        ours = [node for node in found if getattr(node, "module", "").startswith(("__future__", "fusioncache."))]
+        names = {alias.asname or alias.name for node in found if node not in ours for alias in node.names}
+        (listed,) = (ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign))
+        assert sorted(names) == sorted(listed), path
 
 
 def test_all_warnings_go_one_way():
