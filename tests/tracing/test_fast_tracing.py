@@ -17,6 +17,7 @@ from thunder.core import interpreter, jit_ext
 import fusioncache
 from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
+from fusioncache.thunder_adapter import capabilities, installation
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements
 from fusioncache.thunder_adapter.interpreter.frames import describe_one_frame, sleep_for_frame
 
@@ -234,16 +235,20 @@ def of_another_version(_):
 
 @pytest.mark.parametrize("digest", [no_source, no_file, of_another_version])
 def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
-    """Python's own library needs no known source, so that a Python without sources has that shortcut."""
+    """Python's own library needs no known source, and a probe shows that hooks work; all else stays as it is."""
     places, own = all_replacements(), in_place()
+    hooked = [each.key for each in find_replacements("hooks")]
+    monkeypatch.setattr(installation, "accepted", set())
+    capabilities.find_off.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith("fusioncache.thunder_adapter.") and hasattr(module, "digest_source"):
             monkeypatch.setattr(module, "digest_source", digest)
     caplog.set_level(logging.INFO, "fusioncache")
     fusioncache.FusionCache()
     changed = [each.key for each, before in zip(places, own, strict=True) if each.get() is not before]
-    assert changed == ["dis"]
+    assert set(changed) == {"dis", *hooked}
     assert "thunder.core.interpreter:globals_lookup has another source" in caplog.text
+    capabilities.find_off.cache_clear()
 
 
 def test_a_place_that_is_gone_is_left_alone(monkeypatch):
