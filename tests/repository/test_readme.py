@@ -131,7 +131,8 @@ def test_every_page_is_listed_once():
     index = DOCS / "README.md"
     listed = Counter((index.parent / target).resolve() for target in read_links(index))
     pages = {page.resolve() for page in DOCS.glob("*.md")} - {index.resolve()}
-    assert listed == Counter({*pages, README.resolve(), (DOCS / "commands" / "README.md").resolve()})
+    folders = {(DOCS / name / "README.md").resolve() for name in ("commands", "upstream")}
+    assert listed == Counter({*pages, README.resolve(), *folders})
 
 
 def test_what_is_shown_is_compared_in_its_order():
