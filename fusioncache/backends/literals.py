@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
@@ -114,6 +115,7 @@ def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
     raise ValueError(f"unknown kind of constant: {arg.kind}")
 
 
+@cache
 def torch_dtype(full_name: str) -> Any:
     """Returns torch's dtype for Thunder's with this full name."""
     from fusioncache.thunder_adapter.api import to_torch_dtype
@@ -121,6 +123,7 @@ def torch_dtype(full_name: str) -> Any:
     return to_torch_dtype(thunder_dtype(full_name))
 
 
+@cache
 def thunder_dtype(full_name: str) -> Any:
     """Returns Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
     from fusioncache.thunder_adapter.api import dtypes
