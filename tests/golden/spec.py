@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.common.processes import ROOT
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).with_name("data") / version("lightning-thunder")
+"""The texts of the installed Thunder: each supported version prints traces of its own."""
 TESTS = ROOT / "tests"
 
 FORWARD, TRAINING = "forward", "training"
