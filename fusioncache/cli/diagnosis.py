@@ -30,6 +30,7 @@ class CapabilityReport:
         works: whether it is there.
         how: ``known source``, ``probe`` or ``names``: how that was established; empty if it is not there.
         problem: why it is not there; empty if it is.
+        seconds: that its probe took; 0 if it has none.
     """
 
     name: str
@@ -37,6 +38,7 @@ class CapabilityReport:
     works: bool
     how: str
     problem: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,10 @@ def _read_compiler() -> str | None:
 
 
 def _report_capabilities() -> Iterator[CapabilityReport]:
+    from fusioncache.thunder_adapter import installation
     from fusioncache.thunder_adapter.capabilities import examine, list_capabilities
 
+    installation.install()  # as a FusionCache does: the probes take less time then
     for capability in list_capabilities():
         finding = examine(capability, thorough=True)
         how = ""
@@ -199,7 +203,7 @@ def _report_capabilities() -> Iterator[CapabilityReport]:
             how = "known source" if finding.sources else "names" if capability.always else "probe"
         if finding.works and finding.sources and capability.probe:
             how = "known source and probe"
-        yield CapabilityReport(capability.name, capability.users, finding.works, how, finding.problem)
+        yield CapabilityReport(capability.name, capability.users, finding.works, how, finding.problem, finding.seconds)
 
 
 def _report_misfits() -> Iterator[MisfitReport]:

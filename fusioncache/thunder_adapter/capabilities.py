@@ -6,6 +6,7 @@ observes with what it expects. Without a probe, an unknown source means that the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -52,12 +53,14 @@ class Finding:
         sources: whether all sources are known; None if the capability has no rows in the table.
         misfits: of the rows of the table that do not fit, why.
         problem: why it does not work; empty if it works.
+        seconds: that the probe took; 0 if it did not run.
     """
 
     capability: Capability
     sources: bool | None
     misfits: tuple[str, ...]
     problem: str
+    seconds: float = 0.0
 
     @property
     def works(self) -> bool:
@@ -101,12 +104,14 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
         rows = list_patches()[capability.patches].rows
         misfits = tuple(filter(None, map(find_misfit, rows)))
         sources = not misfits
-    problem = "; ".join(misfits[:3])
+    problem, seconds = "; ".join(misfits[:3]), 0.0
     if capability.probe and (thorough or capability.always or misfits or not is_tried()):
+        start = time.perf_counter()
         problem = _run(capability.probe) or ""
+        seconds = time.perf_counter() - start
         if misfits and not problem:
             accept(capability.patches)
-    return Finding(capability, sources, misfits, problem)
+    return Finding(capability, sources, misfits, problem, seconds)
 
 
 @cache

@@ -69,4 +69,5 @@ def _write_capabilities(capabilities: tuple[CapabilityReport, ...]) -> str:
         (each.name, ", ".join(each.needed_by) or "(faster)", "yes" if each.works else "no", each.how or each.problem)
         for each in capabilities
     ]
-    return format_table(columns, rows)
+    probes = f"all probes: {1000 * sum(each.seconds for each in capabilities):.0f} ms"
+    return f"{format_table(columns, rows)}\n\n{probes}"
