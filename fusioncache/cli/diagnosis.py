@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +28,7 @@ class CapabilityReport:
         works: whether it is there.
         how: ``known source``, ``probe`` or ``names``: how that was established; empty if it is not there.
         problem: why it is not there; empty if it is.
-        seconds: that its probe took; 0 if it has none.
+        seconds: the duration of its probe; 0 if it has none.
     """
 
     name: str
@@ -155,9 +153,12 @@ def diagnose(directory: Path | None) -> Diagnosis:
 
 def read_versions() -> dict[str, str | None]:
     """Returns the versions of what fusioncache runs on; None where something is missing."""
+    from fusioncache.backends.inductor.environment import read_compiler
+
+    compiler = read_compiler((os.environ.get("CXX", "g++"),))
     found: dict[str, str | None] = {"Python": platform.python_version(), "machine": platform.machine()}
     found |= {name: _read_package(name) for name in _PACKAGES}
-    return found | {"nvfuser": _read_nvfuser(), "NVIDIA driver": _read_driver(), "C++ compiler": _read_compiler()}
+    return found | {"nvfuser": _read_nvfuser(), "NVIDIA driver": _read_driver(), "C++ compiler": compiler or None}
 
 
 def _read_package(name: str) -> str | None:
@@ -178,17 +179,6 @@ def _read_driver() -> str | None:
     except OSError:
         return None
     return match[1] if match else None
-
-
-def _read_compiler() -> str | None:
-    path = shutil.which(os.environ.get("CXX", "g++"))
-    if path is None:
-        return None
-    try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said.splitlines()[0] if said else path
 
 
 def _report_capabilities() -> Iterator[CapabilityReport]:

@@ -194,7 +194,7 @@ def artifact_environment() -> Mapping[str, str]:
         "inductor python": str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag),
         "inductor platform": _platform(),
         "inductor processor": f"{torch.backends.cpu.get_cpu_capability()} {_vector_units()}\n{_processor()}",
-        "inductor compiler": _compiler(tuple(map(str, filter(None, _as_sequence(config.cpp.cxx))))),
+        "inductor compiler": read_compiler(tuple(map(str, filter(None, _as_sequence(config.cpp.cxx))))),
     }
 
 
@@ -230,7 +230,7 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 
 @cache
-def _compiler(candidates: tuple[str, ...]) -> str:
+def read_compiler(candidates: tuple[str, ...]) -> str:
     """Returns the first line that the C++ compiler says of itself, or nothing if there is no compiler."""
     for path in filter(None, map(shutil.which, candidates)):
         try:
