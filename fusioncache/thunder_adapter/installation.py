@@ -46,12 +46,6 @@ def list_installed() -> tuple[str, ...]:
     return tuple(_whole)
 
 
-def forget(capability: str) -> None:
-    """Has the next installation look at a capability anew, as its functions may have changed."""
-    with _lock:
-        _whole.pop(capability, None)
-
-
 def accept(capability: str) -> None:
     """Has all sources of a capability accepted from now on, because a probe showed that they behave as expected."""
     accepted.add(capability)

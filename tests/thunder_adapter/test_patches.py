@@ -7,6 +7,7 @@ from functools import wraps
 from types import ModuleType
 
 import pytest
+from replaced_functions import original
 
 from fusioncache.thunder_adapter import installation, patches
 from fusioncache.thunder_adapter.installation import TRACING, find_misfit, find_replacements
@@ -16,18 +17,6 @@ from fusioncache.thunder_adapter.replacement import digest_source
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
 """Without those that tests of this repository replace themselves."""
 ROWS = [row for group in GROUPS.values() for row in group.rows]
-
-
-def original():
-    return "original"
-
-
-def shorten(function):
-    @wraps(function)
-    def shortcut():
-        return f"shortened {function()}"
-
-    return shortcut
 
 
 def shorten_more(function):
@@ -52,13 +41,15 @@ def install(home, monkeypatch):
     def install_rows(*rows, whole=False, needs=""):
         groups = {"tried": PatchGroup("tried", whole, needs, rows), "needed": PatchGroup("needed", False, "", (MORE,))}
         monkeypatch.setattr(installation, "list_patches", lambda: groups)
-        installation.forget("tried")
+        installation.uninstall()
         installation.install_more("tried")
 
     return install_rows
 
 
-ROW = Patch("tried", "thunder.home:original", (digest_source(original),), f"{__name__}:shorten", "", False, False)
+ROW = Patch(
+    "tried", "thunder.home:original", (digest_source(original),), "replaced_functions:shorten", "", False, False
+)
 MORE = replace(ROW, maker=f"{__name__}:shorten_more", around=True)
 OTHER = replace(ROW, digests=("of another version",))
 GONE = replace(ROW, original="thunder.home:gone")

@@ -1,29 +1,18 @@
 """A replacement stands in wherever the original was imported by name, and only for the source that is known."""
 
 import sys
-from functools import cached_property, wraps
+from functools import cached_property
 from types import ModuleType
 from unittest import mock
 
 import pytest
 import thunder
 import torch
+from replaced_functions import original, shorten
 from thunder.core import interpreter, pytree
 
 from fusioncache.thunder_adapter import installation
 from fusioncache.thunder_adapter.replacement import Replacement, digest_source
-
-
-def original():
-    return "original"
-
-
-def shorten(function):
-    @wraps(function)
-    def shortcut():
-        return f"shortened {function()}"
-
-    return shortcut
 
 
 class Methods:

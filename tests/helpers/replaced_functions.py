@@ -1,0 +1,15 @@
+"""A function, and what replaces it."""
+
+from functools import wraps
+
+
+def original():
+    return "original"
+
+
+def shorten(function):
+    @wraps(function)
+    def shortcut():
+        return f"shortened {function()}"
+
+    return shortcut
