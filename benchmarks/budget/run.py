@@ -30,7 +30,7 @@ class Series:
     Attributes:
         sides: the two, each with a folder of its own.
         spec: of all processes, but for ``folder`` and ``process``.
-        deadline: the time at which the last process is ended, by ``time.monotonic``; None if there is none.
+        deadline: the time at which the last process is ended, by ``time.monotonic``; None for no limit.
     """
 
     sides: Sequence[Side]

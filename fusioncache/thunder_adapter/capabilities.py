@@ -27,13 +27,13 @@ _NEEDED_BY = {**dict.fromkeys(ACCELERATORS, ()), "tracing": ("programs", "sizes"
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A row.
+    """Something that fusioncache relies on in Thunder.
 
     Attributes:
-        name: for people.
-        users: the accelerators that are off without it. Others that have a use for it do without.
-        patches: the rows of the table that it consists of; empty if there are none.
-        probe: returns what is otherwise than expected, or None; None if there is no probe.
+        name: shown to users.
+        users: the accelerators that are off without it.
+        patches: the group of rows in the table; empty for none.
+        probe: returns the difference from the expected behaviour, or None if it finds none; None for no probe.
         always: whether the probe runs even if all sources are known.
     """
 
@@ -46,14 +46,14 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about a capability.
+    """The state of a capability in the installed Thunder.
 
     Attributes:
         capability: the row.
         sources: whether all sources are known; None if the capability has no rows in the table.
-        misfits: of the rows of the table that do not fit, why.
+        misfits: for each row of the table that does not fit, the reason.
         problem: why it does not work; empty if it works.
-        seconds: that the probe took; 0 if it did not run.
+        seconds: the duration of the probe; 0 if it did not run.
     """
 
     capability: Capability

@@ -23,7 +23,7 @@ _FUNCTIONS = ("examine", "add", "forget", "plus", "_generate", "__call__")
 
 
 class _Counter(hooks.Observer):
-    """Counts what it is told of the functions in this file."""
+    """Counts the events of the functions in this file."""
 
     def __init__(self) -> None:
         self.executed, self.globals, self.calls = Counter[str](), Counter[str](), Counter[str]()
@@ -50,7 +50,7 @@ class _Counter(hooks.Observer):
 
 
 def find_unobserved() -> str | None:
-    """Returns what observers are not told of, or told otherwise than Python does it; None if all is as expected.
+    """Returns the first difference between the observed events and those that Python executes; None if they are equal.
 
     Python itself executes the same function: it counts calls and instructions by ``sys.monitoring``. All that makes
     tracing faster is installed meanwhile, so that its results and what it leaves out are compared as well.
@@ -125,7 +125,7 @@ def _observable() -> Iterator[None]:
 
 
 def find_other_entries() -> str | None:
-    """Returns what is otherwise where Thunder looks for an entry of a compiled function; None if all is as expected."""
+    """Returns how the search for a compiled function's entries differs from the expected one; None if it does not."""
     import thunder
 
     asked: list[str] = []
@@ -160,7 +160,7 @@ def find_other_entries() -> str | None:
 
 
 def _find_other_lookup(compiled: Any, entry: Any, asked: list[str]) -> str | None:
-    """Returns what is otherwise where an entry that Thunder did not make is in the list."""
+    """Returns how Thunder treats an entry that it did not make, if it differs from the expectation; None otherwise."""
 
     def prologue(*args: Any, **kwargs: Any) -> Any:
         asked.append("prologue")

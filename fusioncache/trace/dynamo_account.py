@@ -158,7 +158,7 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
-    """Has each part that TorchInductor compiles in its first call say what that call takes."""
+    """Measures the first call of each part, in which TorchInductor compiles it."""
 
     def time_first(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
