@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
@@ -25,10 +25,17 @@ def to_plain(value: Any) -> Any:
 
     The value is the one that torch reads: it calls no method of the derived class.
     """
-    kind = type(value)
+    kind: type = type(value)
+    value_of = _find_value_of(kind)
+    return value if value_of is None else value_of(value)
+
+
+@lru_cache(maxsize=256)
+def _find_value_of(kind: type) -> Callable[[Any], Any] | None:
+    """Returns what makes a value of a derived class one of Python's own; None for other classes."""
     if kind in _VALUE_OF or kind is bool:
-        return value
-    return next((value_of(value) for base, value_of in _VALUE_OF.items() if issubclass(kind, base)), value)
+        return None
+    return next((value_of for base, value_of in _VALUE_OF.items() if issubclass(kind, base)), None)
 
 
 def encode(value: Any) -> Const:

@@ -23,6 +23,7 @@ from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.process.collector import without_collector
 from fusioncache.process.progress import progress_line
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
@@ -223,7 +224,7 @@ class TemplateCall:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
         begun, self.begun = time.perf_counter(), True
         failures: list[_Failure] = []
-        with progress_line().show(self._describe_compiling):
+        with progress_line().show(self._describe_compiling), without_collector():
             run = self._prepare(args, arities, failures)
         start = time.perf_counter()
         run, results = self._execute(run, args, arities, failures)

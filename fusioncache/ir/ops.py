@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from fusioncache.ir.graph import Graph, operands, refs_in
@@ -175,8 +175,13 @@ def op_traits(name: str) -> OpTraits:
 
     An operation that is not in the table is opaque. Its name tells what it may do beyond computing, as in torch.
     """
+    return TABLE.get(name) or _opaque(name)
+
+
+@lru_cache(maxsize=1024)
+def _opaque(name: str) -> OpTraits:
     composite = not name.startswith("prims.")
-    return TABLE.get(name) or OpTraits(
+    return OpTraits(
         composite=composite,
         adds_up=composite,
         writes=name.endswith("_") and not name.endswith("__"),

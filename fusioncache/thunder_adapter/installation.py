@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.process import forks
+from fusioncache.process.collector import without_collector
 from fusioncache.thunder_adapter.patches import Patch, list_patches
 from fusioncache.thunder_adapter.replacement import Importers, Replacement, is_known
 
@@ -119,7 +120,8 @@ def install(capabilities: Iterable[str] = TRACING) -> None:
     unknown = sorted(set(capabilities) - set(TRACING))
     if unknown:
         raise ValueError(f"there are no shortcuts called {', '.join(unknown)}; there are {', '.join(TRACING)}")
-    with _lock:
+    # Sources and modules are looked through: without the pause a collection of all objects comes in between.
+    with _lock, without_collector():
         missing = [name for name in TRACING if name in capabilities and not _is_in_place(name)]
         # Finding them imports modules. The modules are looked through once all are there.
         found = [(name, _find(name, partial(find_replacements, name))) for name in missing]
@@ -135,7 +137,7 @@ def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | 
         name: of the capability, or of what does not work without them.
         replacements: returns them. Those that are there already stay. By default those of the capability.
     """
-    with _lock:
+    with _lock, without_collector():
         if not _is_in_place(name):
             _install(name, _find(name, replacements or partial(find_replacements, name)), None)
 

@@ -11,9 +11,8 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
-from dataclasses import dataclass
 from numbers import Complex, Integral, Number, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -40,6 +39,8 @@ _SMALL = 8
 _KINDS = ((bool, bool, True), (Integral, int, 2), (Real, float, 2.5), (Complex, complex, 2 + 1j))
 """Which kind of number a value is, and which number stands for those of its kind."""
 _VALUES = ((1.25, -2.5, 3.5), (3.25, 1.5, -2.25), (-2.75, 3.75, 1.0))
+_NEVER_WATCH = frozenset({bool, int, float, complex, str, type(None), TensorProxy})
+"""Types of most arguments: those that are numbers are Python's own."""
 _ROUNDINGS = 64
 """By how many roundings results may differ: torch's own operation may round once where primitives do each time."""
 
@@ -50,16 +51,14 @@ class _Untried(Exception):
     """An operation that cannot be called with other tensors than its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """Stands for a tensor of any sizes."""
 
     dtype: Any
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
+class _Literal(NamedTuple):
     """Stands for a number or another literal: with its class, as 1, 1.0 and True are equal."""
 
     kind: type
@@ -82,13 +81,15 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
 
 def _may_watch(value: Any) -> bool:
     """Tells whether a value may be a number that notes who looks at it."""
-    return isinstance(value, Number) and type(to_plain(value)) not in (bool, int, float, complex)
+    if type(value) in _NEVER_WATCH:
+        return False
+    return isinstance(value, Number) and type(to_plain(value)) not in _NEVER_WATCH
 
 
 def _find_verdict(bound_symbol: Any, sign: int | None) -> bool:
     """Returns the verdict on an operation, where numbers that may watch have this sign; None for their own."""
-    args = tuple(_generalize(value, sign) for value in bound_symbol.args)
-    kwargs = tuple((name, _generalize(value, sign)) for name, value in bound_symbol.kwargs.items())
+    args = tuple([_generalize(value, sign) for value in bound_symbol.args])
+    kwargs = tuple([(name, _generalize(value, sign)) for name, value in bound_symbol.kwargs.items()])
     key = bound_symbol.sym.id, args, kwargs
     if key not in _verdicts:
         # The trace that is being made is not to know of this, and neither is what watches it.
@@ -102,9 +103,9 @@ def _generalize(value: Any, sign: int | None) -> Any:
     Raises:
         _Untried: if it is none of what operations usually take.
     """
-    value = to_plain(value)
     if type(value) is TensorProxy:
         return _Tensor(value.dtype, value.ndim)
+    value = to_plain(value)
     if isinstance(value, NumberProxy):
         return _generalize(value.python_type(2) if value.value is None else value.value, sign)
     if isinstance(value, Number):
@@ -163,10 +164,10 @@ class _Trial:
         self._outputs = [proxy for proxy in self.operation.flat_proxy_outs if isinstance(proxy, TensorProxy)]
 
     def _make(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(self._make, value))
         if isinstance(value, _Literal):
             return value.value
+        if not isinstance(value, _Tensor):
+            return tuple(map(self._make, value))
         shape = (1,) * (value.rank - 1) + (len(_VALUES),) * (value.rank > 0)
         self._inputs.append(TensorProxy(shape=shape, device=devices.cpu, dtype=value.dtype))
         return self._inputs[-1]

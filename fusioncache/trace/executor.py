@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Any
 
@@ -116,8 +117,10 @@ class FusionCacheExecutor(FusionExecutor):
         producers, consumers = utils.producers_and_consumers(trace)
         counter = 0
         fused.bound_symbols = []
-        for group in self._group(trace):
-            if self._worth_fusing(group):
+        # Each pair of neighbours is asked about, and again with each group that is made.
+        fusible = {id(bound_symbol) for bound_symbol in trace.bound_symbols if self.can_fuse(bound_symbol)}
+        for group in self._group(trace, fusible):
+            if (len(group) > 1 or id(group[0]) in fusible) and _computes(group):
                 fused.bound_symbols.append(self.fuse(Region(producers, consumers, group), counter))
                 counter += 1
             else:
@@ -130,10 +133,13 @@ class FusionCacheExecutor(FusionExecutor):
         fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
         return fused
 
-    def _group(self, trace: Any) -> list[list[BoundSymbol]]:
-        """Returns bound symbols in groups, in an order in which each reads what it reads in the trace."""
-        # Each pair of neighbours is asked about, and again with each group that is made.
-        fusible = {id(bound_symbol) for bound_symbol in trace.bound_symbols if self.can_fuse(bound_symbol)}
+    def _group(self, trace: Any, fusible: AbstractSet[int]) -> list[list[BoundSymbol]]:
+        """Returns bound symbols in groups, in an order in which each reads what it reads in the trace.
+
+        Args:
+            trace: of an executor's pass.
+            fusible: the ids of its bound symbols that may be part of a region.
+        """
 
         def may_join(*nodes: Node) -> bool:
             return all(len(node.group_bsyms) > 1 or id(node.group_bsyms[0]) in fusible for node in nodes)
@@ -216,12 +222,6 @@ class FusionCacheExecutor(FusionExecutor):
         for observer in self.observers:
             observer(event)
 
-    def _worth_fusing(self, group: Sequence[BoundSymbol]) -> bool:
-        """Tells whether a group computes anything. Changes of shape alone are views, which cost less as they are."""
-        if len(group) == 1 and not self.can_fuse(group[0]):
-            return False
-        return not _only_moves([primitive for bsym in group for primitive in flatten(bsym)])
-
 
 def has_transform() -> bool:
     """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
@@ -253,6 +253,11 @@ def _is_backward(bound_symbol: BoundSymbol) -> bool:
 def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
     results = bound_symbol.flat_proxy_outs
     return bool(results) and all(isinstance(result, NumberProxy) for result in results)
+
+
+def _computes(group: Iterable[BoundSymbol]) -> bool:
+    """True if a group computes anything. Changes of shape alone are views, which cost less as they are."""
+    return not _only_moves([primitive for bound_symbol in group for primitive in flatten(bound_symbol)])
 
 
 def _only_moves(primitives: Sequence[BoundSymbol]) -> bool:

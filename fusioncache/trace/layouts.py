@@ -101,7 +101,8 @@ def _find_layout(called: Any, maker: Any) -> Layout | None:
     from fusioncache.thunder_adapter.api import TensorProxy
 
     operation, result = called.sym.id, called.output
-    if not isinstance(result, TensorProxy):
+    is_primitive = called is maker and not isinstance(operation, str)  # such as PrimIDs.ADD: in no table
+    if is_primitive or not isinstance(result, TensorProxy):
         return None
     on_cpu = result.device.type == "cpu"
     if operation in _CONTIGUOUS or (on_cpu and operation in _CONTIGUOUS_ON_CPU):

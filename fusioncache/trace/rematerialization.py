@@ -134,13 +134,13 @@ def _read_joint_trace(trace: Any) -> _Reads | None:
     reads = _Reads(forward, frozenset())
     read = set(reads.list_read_in_backward(trace.bound_symbols))
     exposed = (arguments - find_parameters()) | results
-    leaves = [leaf for symbol in trace.bound_symbols for leaf in leaves_of(symbol)]
+    leaves = _read_leaves(leaf for symbol in trace.bound_symbols for leaf in leaves_of(symbol))
     # What reads a view of a buffer reads the buffer: backward may have another view of it. And where an operation takes
     # a buffer in a narrow dtype, Thunder's backward reads it in a wide one, and PyTorch's the buffer itself.
     named = {name: name for name in arguments} | _pair_results(values[_RESULTS])
     promoted = set(named.values()) - _find_converted(named)
     harmless = _spread(_list_views(leaves, promoted), read)
-    return _Reads(forward, _spread((leaf for leaf in leaves if _may_return_view(leaf)), exposed) - harmless)
+    return _Reads(forward, _spread(leaves, exposed) - harmless)
 
 
 def _returns(symbol: Any) -> bool:
@@ -166,14 +166,45 @@ def _belongs_to_forward(symbol: Any, forward: AbstractSet[str]) -> bool:
     return is_copy and getattr(symbol.args[1], "name", None) in forward
 
 
-def _spread(leaves: Iterable[Any], names: AbstractSet[str]) -> AbstractSet[str]:
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A primitive whose result may be a view of its operand, or the operand.
+
+    Attributes:
+        operands: the names of the values that it takes.
+        results: the names of those that it returns.
+        is_view: its result is a view of its operand wherever torch can make one.
+        converts: its result has another dtype.
+    """
+
+    operands: Sequence[str]
+    results: Sequence[str]
+    is_view: bool
+    converts: bool
+
+
+def _read_leaves(symbols: Iterable[Any]) -> list[_Leaf]:
+    """Returns those of these operations whose results may be views."""
+    leaves = []
+    for symbol in symbols:
+        traits = op_traits(symbol_name(symbol.sym) or symbol.sym.name)
+        is_view = traits.shape_only or traits.identity
+        is_other = traits.conversion or traits.writes or symbol.sym.name in _OTHER_VIEWS
+        if is_view or is_other or not symbol.sym.is_prim:
+            results = [proxy.name for proxy in symbol.flat_proxy_outs]
+            converts = traits.conversion and not traits.identity
+            leaves.append(_Leaf(argument_names(symbol), results, is_view, converts))
+    return leaves
+
+
+def _spread(leaves: Iterable[_Leaf], names: AbstractSet[str]) -> AbstractSet[str]:
     """Returns these names, and those of values that lie in the same memory where these operations return views."""
     views: defaultdict[str, set[str]] = defaultdict(set)
     for leaf in leaves:
-        for source in argument_names(leaf):
-            for proxy in leaf.flat_proxy_outs:
-                views[source].add(proxy.name)
-                views[proxy.name].add(source)
+        for source in leaf.operands:
+            for result in leaf.results:
+                views[source].add(result)
+                views[result].add(source)
     found, new = set(names), list(names)
     for name in new:
         new += views[name] - found
@@ -181,15 +212,14 @@ def _spread(leaves: Iterable[Any], names: AbstractSet[str]) -> AbstractSet[str]:
     return found
 
 
-def _list_views(leaves: Iterable[Any], promoted: AbstractSet[str]) -> Iterator[Any]:
+def _list_views(leaves: Iterable[_Leaf], promoted: AbstractSet[str]) -> Iterator[_Leaf]:
     """Yields the operations that return a view, and those that only convert a view of these arguments."""
     inside = set(promoted)
     for leaf in leaves:
-        is_view = _returns_view(leaf)
-        if is_view or _converts(leaf):
-            is_inside = not inside.isdisjoint(argument_names(leaf))
-            inside.update(proxy.name for proxy in leaf.flat_proxy_outs if is_inside)
-            if is_view or is_inside:
+        if leaf.is_view or leaf.converts:
+            is_inside = not inside.isdisjoint(leaf.operands)
+            inside.update(leaf.results if is_inside else ())
+            if leaf.is_view or is_inside:
                 yield leaf
 
 
@@ -225,34 +255,17 @@ def _find_converted(names: Mapping[str, str]) -> AbstractSet[str]:
         return set(names.values())
     origin, converted = dict(names), set()
     for symbol in trace.bound_symbols:
-        leaves = list(leaves_of(symbol))
-        if not all(_returns_view(leaf) or _converts(leaf) for leaf in leaves):
-            continue
         found = next((origin[name] for name in argument_names(symbol) if name in origin), None)
-        if found is not None:
-            for leaf in leaves:
-                for proxy in leaf.flat_proxy_outs:
-                    origin.setdefault(proxy.name, found)
-            if any(map(_converts, leaves)):
-                converted.add(found)
+        if found is None:
+            continue
+        operations = list(leaves_of(symbol))
+        leaves = _read_leaves(operations)
+        if len(leaves) < len(operations) or not all(leaf.is_view or leaf.converts for leaf in leaves):
+            continue
+        origin = {result: found for leaf in leaves for result in leaf.results} | origin
+        if any(leaf.converts for leaf in leaves):
+            converted.add(found)
     return converted
-
-
-def _converts(leaf: Any) -> bool:
-    traits = op_traits(symbol_name(leaf.sym) or leaf.sym.name)
-    return traits.conversion and not traits.identity
-
-
-def _returns_view(leaf: Any) -> bool:
-    """True if the result of a primitive is a view of its operand wherever torch can make one."""
-    traits = op_traits(symbol_name(leaf.sym) or leaf.sym.name)
-    return traits.shape_only or traits.identity
-
-
-def _may_return_view(leaf: Any) -> bool:
-    traits = op_traits(symbol_name(leaf.sym) or leaf.sym.name)
-    is_other = traits.conversion or traits.writes or leaf.sym.name in _OTHER_VIEWS
-    return _returns_view(leaf) or is_other or not leaf.sym.is_prim
 
 
 def find_parameters() -> set[str]:
