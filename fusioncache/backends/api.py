@@ -56,7 +56,8 @@ class Compiled:
         lasting: whether nothing ever will, as far as is known, so that nobody has to try again.
         exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
             if nothing does.
-        alone_seconds: estimate of what compiling it alone takes, if it was compiled together with others; else None.
+        alone_seconds: what compiling it alone takes, without its artifacts: an estimate if it was compiled together
+            with others. None if all that it took here was that.
     """
 
     run: Run

@@ -30,7 +30,7 @@ class BuiltFunction:
         instance: the region, and which of the graph's values its values are.
         key: under which the store has it; None if it is not persisted.
         loaded: whether it was loaded, rather than compiled here.
-        compile_seconds: that compiling it alone takes, where it was loaded or compiled together with others; else 0.
+        compile_seconds: that compiling it alone takes, without making its artifacts; 0 if ``seconds`` is just that.
         seconds: that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.

@@ -7,6 +7,7 @@ values at other addresses.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,11 +67,12 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
         check_persistable(graph, args)
     except NotPersistable as refusal:
         return _refuse(compile_definition(graph, args, switches), refusal)
-    database = kernel_database()
+    database, start = kernel_database(), time.perf_counter()
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
+    seconds = time.perf_counter() - start
     try:
         artifacts, launched = _make_artifacts(compiled, find_device(graph, args), args, switches)
-        return Compiled(compiled.keep_if_captured(), artifacts, None, exact=launched)
+        return Compiled(compiled.keep_if_captured(), artifacts, None, exact=launched, alone_seconds=seconds)
     except NotPersistable as refusal:
         return _refuse(compiled, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
