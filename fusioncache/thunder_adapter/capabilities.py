@@ -81,6 +81,7 @@ CAPABILITIES = (
     Capability("observed interpreter", ("programs", "sizes", "tracing"), "hooks", probes.find_unobserved),
     Capability("list of entries", ("programs", "graphs"), "stored programs", probes.find_other_entries),
     Capability("symbolic sizes", ("sizes",), "sizes"),
+    Capability("symbolic passes", ("sizes",), "symbolic passes"),
 )
 """Those that an accelerator cannot do without."""
 

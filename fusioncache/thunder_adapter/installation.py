@@ -54,6 +54,8 @@ def accept(capability: str) -> None:
 
 def find_misfit(row: Patch) -> str | None:
     """Returns why a row of the table does not fit the installed Thunder; None if it fits."""
+    if row.is_idle:
+        return None
     try:
         holder, key = row.find()
     except LookupError as error:
@@ -72,7 +74,7 @@ def find_own(value: Any) -> Any:
 
 def find_known(capability: str) -> dict[str, Any]:
     """Returns the functions of a capability whose sources are known, by their name in the table."""
-    rows = [row for row in list_patches()[capability].rows if find_misfit(row) is None]
+    rows = [row for row in list_patches()[capability].rows if not row.is_idle and find_misfit(row) is None]
     return {row.original: find_own(Replacement(*row.find(), type).get()) for row in rows}
 
 
@@ -100,7 +102,7 @@ def find_replacements(capability: str, *, any_source: bool = False) -> tuple[Rep
             raise LookupError(misfit)
         if misfit:
             logger.info("tracing keeps Thunder's own function: %s", misfit)
-        elif row.maker:
+        elif row.maker and not row.is_idle:
             found.append(row.make_replacement())
     return (*found, *(find_replacements(group.needs) if group.needs else ()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ class Patch:
         argument: of ``maker``, which then returns the function that makes the replacement; empty if it has none.
         everywhere: see ``Replacement``.
         around: see ``Replacement``.
+        loaded: whether the module is left alone unless other code imported it.
     """
 
     capability: str
@@ -40,6 +42,7 @@ class Patch:
     argument: str
     everywhere: bool
     around: bool
+    loaded: bool = False
 
     def find(self) -> tuple[Any, Any]:
         """Returns what holds the original: a module, a class or a dict; and its name or key there.
@@ -62,6 +65,11 @@ class Patch:
         except (ImportError, AttributeError, KeyError) as error:
             raise LookupError(f"Thunder has no {self.original}") from error
         return holder, name
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the row waits for a module that no code has imported."""
+        return self.loaded and self.original.partition(":")[0] not in sys.modules
 
     def make_replacement(self) -> Replacement:
         """Returns the replacement, which is not installed.
@@ -113,7 +121,7 @@ def read_table(text: str) -> Iterator[PatchGroup]:
 
 def _read_row(capability: str, module: str, line: str) -> Patch:
     original, *words = line.split()
-    flags = {word for word in words if word in ("everywhere", "around")}
+    flags = {word for word in words if word in ("everywhere", "around", "loaded")}
     *digests, replacement = (word for word in words if word not in flags)
     maker = _MAKER.fullmatch(replacement)
     return Patch(
@@ -124,6 +132,7 @@ def _read_row(capability: str, module: str, line: str) -> Patch:
         (maker["argument"] or "") if maker else "",
         "everywhere" in flags,
         "around" in flags,
+        "loaded" in flags,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FunctionType
@@ -22,28 +22,18 @@ from typing import Any
 
 from fusioncache.backends.symbols import argument_names, symbol_name
 from fusioncache.ir.ops import op_traits
-from fusioncache.thunder_adapter.replacement import Replacement
 from fusioncache.trace.collectives import leaves_of
 
 logger = logging.getLogger("fusioncache")
 
-_MODULES = "thunder.executors.nvfuserex_impl", "thunder.executors.torch_compile"
-"""The modules of Thunder's that rematerialize the trace that they fused."""
 _OTHER_VIEWS = frozenset({"bitcast", "device_put", "imag", "real"})
 """Primitives without traits that may return a view of their operand, or the operand."""
 _FIND_CUT, _RESULTS = "find_cut", "fw_flat_out"
 
 
-def replacements() -> Iterator[Replacement]:
-    """Yields what takes the place of Thunder's rematerialization, for functions that have a transform of ours."""
-    import sys
+def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Takes the place of Thunder's rematerialization, for functions that have a transform of ours."""
 
-    for name in _MODULES:
-        if name in sys.modules:
-            yield Replacement(sys.modules[name], "rematerialize", _guard_ours)
-
-
-def _guard_ours(original: Any) -> Any:
     def rematerialize_ours(trace: Any) -> Any:
         from fusioncache.thunder_adapter.api import get_compile_data
         from fusioncache.trace.transform import FusionCache

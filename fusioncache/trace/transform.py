@@ -38,7 +38,7 @@ from fusioncache.thunder_adapter.capabilities import find_off
 from fusioncache.thunder_adapter.installation import install, install_more
 from fusioncache.thunder_adapter.version import read_digest
 from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
-from fusioncache.trace import ahead, dynamo_graphs, grouped_products, rematerialization
+from fusioncache.trace import ahead, dynamo_graphs, grouped_products
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.dynamo_account import StepAccount
 from fusioncache.trace.dynamo_frames import keep_dynamo_out
@@ -190,7 +190,7 @@ class FusionCache(Transform):
         check_fold(fold)
         self._fold = fold
         install_more("grouped products", grouped_products.replacements)
-        install_more("rematerialization", rematerialization.replacements)
+        install_more("rematerialization")
         dynamo_graphs.separate_graphs()
         keep_dynamo_out()
         if fast_tracing:

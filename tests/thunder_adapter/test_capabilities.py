@@ -1,5 +1,6 @@
 """A capability is there if its sources are known or its probe passes; an accelerator is off without those it needs."""
 
+import dis
 import sys
 from dataclasses import replace
 
@@ -71,7 +72,7 @@ def test_an_instruction_with_another_source_isaccepted_if_it_is_observed(monkeyp
     assert hooks.are_installed()
 
 
-@pytest.mark.parametrize("name", hooks.INSTRUCTIONS)
+@pytest.mark.parametrize("name", [each for each in hooks.INSTRUCTIONS if dis.opmap[each] < 256])  # others are never met
 def test_an_instruction_that_is_not_observed_is_a_problem(monkeypatch, name):
     monkeypatch.setattr(hooks, "watch_instruction", lambda own: lambda handler: handler)
     monkeypatch.setattr(hooks, "INSTRUCTIONS", (name,))

@@ -96,6 +96,15 @@ def test_a_row_that_does_not_fit_replaces_nothing(home, install, row, reason):
     assert home.original() == "more original"
 
 
+def test_a_row_may_wait_for_its_module(home, install):
+    waiting = replace(ROW, loaded=True)
+    absent = replace(waiting, original="antigravity:fly")  # a module that nothing imports
+    install(waiting, absent)
+    assert home.original() == "shortened original"
+    assert find_misfit(absent) is None
+    assert "antigravity" not in sys.modules
+
+
 @pytest.mark.parametrize("misfit", [OTHER, GONE, replace(OTHER, maker=""), replace(GONE, maker="")])
 def test_no_row_is_installed_without_those_that_it_needs(home, install, misfit):
     install(ROW, misfit, whole=bool(misfit.maker))

@@ -7,6 +7,7 @@ slots, and values of builtin types. All others, as properties, are left to Thund
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import ismethod
@@ -211,8 +212,10 @@ def shorten_load_method(original: Callable[..., Any]) -> Callable[..., Any]:
             interpreter.populate_attribute_wrapper(method, "__self__", obj)
         if ismethod(method.value):
             first, second = load(method, "__func__"), load(method, "__self__")
-        else:
+        elif sys.version_info < (3, 13):
             first, second = interpreter.wrap_const(interpreter.Py_NULL()), method
+        else:  # as ``CALL`` has it from then on
+            first, second = method, interpreter.wrap_const(interpreter.Py_NULL())
         stack.append(first)
         stack.append(second)
         return None

@@ -85,8 +85,8 @@ def _measure_leap(code: CodeType) -> int:
     """Returns how far it is, as jumps are measured, from the begin of a function to its last statement."""
     instructions = list(dis.get_instructions(code))
     begin = next(index for index, each in enumerate(instructions) if each.opname == "RESUME")
-    last = [each for each in instructions if each.starts_line is not None][-1]
-    return (last.offset - instructions[begin + 1].offset) // 2
+    *_, (last, _) = dis.findlinestarts(code)
+    return (last - instructions[begin + 1].offset) // 2
 
 
 def _make_judge() -> Callable[[Any], bool]:

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fusioncache.process import forks
-from fusioncache.thunder_adapter.replacement import Importers, Replacement
-from fusioncache.tracing.lengths.decisions import DECIDERS, find_home
+from fusioncache.thunder_adapter.installation import find_replacements
+from fusioncache.thunder_adapter.replacement import Importers
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicFraction, SymbolicSize, to_float
 
 
@@ -38,18 +38,7 @@ _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__d
 @contextmanager
 def know_symbols() -> Iterator[None]:
     """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
-    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
-    from fusioncache.thunder_adapter.sizes_api import clang, pytree
-
-    replacements = (
-        Replacement(pytree, "tree_map", _keep_symbols, everywhere=True),
-        Replacement(pytree, "tree_flatten", _flatten_symbols, everywhere=True),
-        *(Replacement(find_home(name), name, note_decision, everywhere=True) for name in sorted(DECIDERS)),
-        Replacement(TensorProxy, "__init__", _count_symbols),
-        Replacement(clang, "math", _ask_no_symbol),
-        Replacement(clang, "maybe_convert_to_dtype", _convert_symbols, everywhere=True),
-        Replacement(dtypes, "_numberclass_to_numbertype", _know_their_type, everywhere=True),
-    )
+    replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
         importers = Importers()
@@ -63,7 +52,7 @@ def know_symbols() -> Iterator[None]:
                 each.swap(new, old, importers)
 
 
-def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to integers stay a symbol, as ``int`` may return nothing but integers."""
 
     @_wraps(original)
@@ -74,7 +63,7 @@ def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     return tree_map
 
 
-def _flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+def flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a symbol be a tree of one leaf, as a number is that an operation returned."""
 
     @_wraps(original)
@@ -104,7 +93,7 @@ def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has the number of elements of a tensor be a symbol, which Thunder makes a kind of integer of."""
 
     @_wraps(original)
@@ -116,7 +105,7 @@ def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
+def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a symbol be a number where Thunder asks of which class a number is."""
 
     @_wraps(original)
@@ -126,7 +115,7 @@ def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
     return find_type
 
 
-def _convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
     from fusioncache.thunder_adapter.sizes_api import dtype_to_numbertype
 
@@ -139,7 +128,7 @@ def _convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     return maybe_convert_to_dtype
 
 
-def _ask_no_symbol(original: ModuleType) -> ModuleType:
+def ask_no_symbol(original: ModuleType) -> ModuleType:
     """Has no symbol asked whether it is finite."""
     copy = ModuleType(original.__name__, original.__doc__)
     vars(copy).update(vars(original))
