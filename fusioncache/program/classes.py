@@ -31,6 +31,8 @@ _NOTHING: tuple[frozenset[str], str] = (frozenset(), "")
 _SAYS_NOTHING = {
     "__doc__": "it is documentation, in which there may be representations of values",
     "_autograd_function_id": "it counts the classes of the process",
+    "__firstlineno__": "it is where the class is written",
+    "__static_attributes__": "it follows from the methods, in an order that may be another one in each process",
 }
 """Attributes of any class that are not described, with the reason. A program that reads one is not kept."""
 
@@ -55,7 +57,7 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
     if cls is torch.nn.Module:
         _note_unknown(writer, cls, MARK, "it says that Dynamo ran in the process")
     for name, value in namespace_of(cls).items():
-        if name in _SAYS_NOTHING and type(value) in (str, int):
+        if name in _SAYS_NOTHING and type(value) in (str, int, tuple):
             _note_unknown(writer, cls, name, _SAYS_NOTHING[name])
         elif not _is_left_out(cls, name, value):
             parts.append(f"\n{write_name(name)} ")

@@ -116,6 +116,7 @@ _SKIPPED = frozenset(
 _SKIPPED_IN_CLASSES = frozenset(
     {"__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__module__"}
     | {"__orig_bases__", "__parameters__", "__slotnames__", "__weakref__", "_abc_impl"}
+    | {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
 )
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 

@@ -56,7 +56,7 @@ _NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "en
 """Attributes of modules that differ from process to process."""
 _NOT_DESCRIBED = frozenset({
     "__annotations__", "__type_params__", "__doc__", "__code__", "co_filename", "co_firstlineno", "co_lines",
-    "co_linetable", "co_lnotab", "co_positions",
+    "co_linetable", "co_lnotab", "co_positions", "__firstlineno__", "__static_attributes__",
 })  # fmt: skip
 """Attributes of functions, classes and code of which descriptions say nothing, or not everything."""
 

@@ -25,8 +25,8 @@ X = torch.zeros(3, 4)
 
 
 VERSIONS = {
-    "python": (sys, "version", "3.12.99 (main)", "python: cpython-312 .*, cpython-312 3.12.99"),
-    "torch": (torch, "__version__", "2.10.1", "torch: 2.10.0.*, 2.10.1"),
+    "python": (sys, "version", "3.12.99 (main)", r"python: (cpython-3\d+) .*, \1 3.12.99"),
+    "torch": (torch, "__version__", "2.10.1", r"torch: 2\.\d+\.\d.*, 2.10.1"),
     "torch's commit": (torch.version, "git_version", "abcdef", "torch: .*, .*abcdef"),
     "thunder": (thunder, "__version__", "0.2.8", f"thunder: {VERSION}, 0.2.8"),
     "fusioncache": (fusioncache, "__version__", "99", "fusioncache: .*, 99"),

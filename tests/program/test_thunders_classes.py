@@ -37,7 +37,12 @@ def copy(name, code=None, own=None, defaults=None, closure=None, **attributes):
 def make(bases=(int,), meta=type, **body):
     """Returns a class like Thunder's but for this. What is None is left out of it."""
     parts = {"__new__": copy("__new__"), "__call__": copy("__call__"), "__module__": proxies.__name__}
-    body = {"__qualname__": PLACE, **parts, **body}
+    since_3_13 = {
+        name: value
+        for name, value in vars(type(count())).items()
+        if name in ("__firstlineno__", "__static_attributes__")
+    }
+    body = {"__qualname__": PLACE, **since_3_13, **parts, **body}
     return meta("_Numel", bases, {name: value for name, value in body.items() if value is not None})
 
 

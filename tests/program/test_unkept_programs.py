@@ -1,5 +1,7 @@
 """What no other process could repeat or compare is not kept, and the reason says what it was."""
 
+import sys
+
 import pytest
 import torch
 from recorded_reads import record
@@ -130,6 +132,8 @@ def test_all_of_them_are_known():
 def test_it_is_not_kept(function):
     if HAS_MINIMUM and function.__name__ == "choose_by_function":
         pytest.skip("this Thunder takes no key")
+    if function.__name__ in ("format_object", "replace_builtin") and sys.version_info >= (3, 13):
+        pytest.skip("Thunder interprets the one there, and refuses the other")
     assert reason(function).startswith(REASONS[function.__name__])
 
 

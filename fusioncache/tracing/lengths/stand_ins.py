@@ -47,7 +47,6 @@ def know_symbols() -> Iterator[None]:
         try:
             yield
         finally:
-            importers = Importers()
             for each, old, new in swapped:
                 each.swap(new, old, importers)
 
