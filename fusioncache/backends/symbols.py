@@ -72,6 +72,14 @@ def flatten(bound_symbol: Any) -> list[Any]:
     return [primitive for inner in bound_symbol.subsymbols for primitive in flatten(inner)]
 
 
+def leaves_of(symbol: Any) -> Iterator[Any]:
+    """Yields the operations that a bound symbol consists of in the end, itself if it is one."""
+    if not symbol.subsymbols:
+        yield symbol
+    for inner in symbol.subsymbols:
+        yield from leaves_of(inner)
+
+
 def may_write(bound_symbol: Any) -> bool:
     """Returns whether a bound symbol, or one that it consists of, may write into its arguments."""
     return any(True for _ in _writing(bound_symbol))

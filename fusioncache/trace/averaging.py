@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.symbols import outputs_of
+from fusioncache.backends.symbols import leaves_of, outputs_of
 from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import Kind
-from fusioncache.trace.collectives import arguments_of, check_effects, kind_of, leaves_of
+from fusioncache.trace.collectives import arguments_of, check_effects, kind_of
 from fusioncache.trace.rewrite import deletes, derive, rebind
 
 _DTYPES = ("bfloat16", "float32", "float64")

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from fusioncache.attention import NAME as ATTENTION
-from fusioncache.backends.symbols import argument_names, may_write
+from fusioncache.backends.symbols import argument_names, leaves_of, may_write
 from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import COLLECTIVES, EXCHANGES, CallGraph, CallNode, Kind
 
@@ -225,14 +225,6 @@ def check_effects(symbol: Any) -> None:
     executor = symbol.sym.executor
     if executor is not None and not symbol.sym.is_fusion and str(executor.name) not in _EXECUTORS:
         raise Bypass(f"a trace with collectives has an unknown operation of the executor {executor.name}")
-
-
-def leaves_of(symbol: Any) -> Iterator[Any]:
-    """Yields the operations that a bound symbol consists of in the end, itself if it is one."""
-    if not symbol.subsymbols:
-        yield symbol
-    for inner in symbol.subsymbols:
-        yield from leaves_of(inner)
 
 
 def _is_pure(leaf: Any) -> bool:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.symbols import symbol_name
+from fusioncache.backends.symbols import leaves_of, symbol_name
 from fusioncache.ir.ops import RESHAPE, op_traits
-from fusioncache.trace.collectives import leaves_of
 from fusioncache.trace.rewrite import deletes
 
 ONE_ROW = -1

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from fusioncache.backends.symbols import argument_names, symbol_name
+from fusioncache.backends.symbols import argument_names, leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
-from fusioncache.trace.collectives import leaves_of
 
 logger = logging.getLogger("fusioncache")
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.backends.symbols import argument_names, may_write, symbol_name, written_values
+from fusioncache.backends.symbols import argument_names, leaves_of, may_write, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
-from fusioncache.trace.collectives import leaves_of
 
 _OUTSIDE = ""
 """Stands for the memory of all inputs. No value has this name."""

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.symbols import symbol_name
+from fusioncache.backends.symbols import leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
-from fusioncache.trace.collectives import leaves_of
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Views of torch's that are another tensor each time, also where they have nothing to do."""
