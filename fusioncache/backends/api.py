@@ -164,7 +164,7 @@ class Backend(ABC):
         They are those of this moment: settings of torch may change from one compilation to the next.
 
         Raises:
-            Bypass: if nothing that is compiled now may be shared. The reason says what cannot be compared.
+            Declined: if nothing that is compiled now may be shared. The reason says what cannot be compared.
         """
 
     def artifact_environment(self) -> Mapping[str, str] | None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from fusioncache.ir import Arg, Bypass, Const
+from fusioncache.ir import Arg, Const
+from fusioncache.ir.errors import Declined, Scope
 
 HERE = Const("device", "cuda")
 """The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""
@@ -42,7 +43,7 @@ def encode(value: Any) -> Const:
     """Encodes a literal of a bound symbol as a constant.
 
     Raises:
-        Bypass: if the literal is of a type that is not understood.
+        Declined: if the literal is of a type that is not understood.
     """
     if value is None:
         return Const("none", "None")
@@ -65,7 +66,7 @@ def encode(value: Any) -> Const:
         return Const("device", value.device_str())
     if isinstance(value, type) and value.__name__ in _PYTHON_TYPES:
         return Const("type", value.__name__)
-    raise Bypass(f"literal of type {type(value).__name__}")
+    raise Declined(f"literal of type {type(value).__name__}", Scope.REGION)
 
 
 def is_here(arg: Arg) -> bool:

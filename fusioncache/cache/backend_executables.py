@@ -95,7 +95,7 @@ class BackendExecutables:
         """Returns the executable for a graph without parameters. A new one is to be compiled now, from the instance.
 
         Raises:
-            Bypass: if what is compiled now may not be shared.
+            Declined: if what is compiled now may not be shared.
         """
         environment = self.backend.environment()
         return self._cache.executable(
@@ -110,7 +110,7 @@ class BackendExecutables:
         costs next to nothing. Of others, and where there is none, it is compiled.
 
         Raises:
-            Bypass: if what is compiled now may not be shared.
+            Declined: if what is compiled now may not be shared.
             RejectedRegion: if the compiler rejects the graph, or rejected it with other sizes.
             Exception: whatever else the backend raises.
         """

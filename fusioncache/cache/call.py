@@ -19,7 +19,8 @@ from fusioncache.cache.helpers import Ask
 from fusioncache.cache.rejections import Piece, RejectedRegion, describe_pieces
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Bypass, Graph, Instance, Template
+from fusioncache.ir import Graph, Instance, Template
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
@@ -269,11 +270,11 @@ class TemplateCall:
             return prepare(args, arities)
         except torch.OutOfMemoryError:
             raise
-        except Bypass as bypass:
-            return self._bypass(arities, bypass.reason)
         except RejectedRegion as rejection:
             return self._run_rejected(args, arities, rejection, failures)
         except Exception as error:
+            if is_declined(error, Scope.REGION):
+                return self._bypass(arities, error.reason)
             failures.append(("compile", error))
             return self._fall_back(args, arities)
 

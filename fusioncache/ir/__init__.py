@@ -1,7 +1,7 @@
 """The immutable values that travel from stage to stage. Knows no torch, no Thunder, no compiler."""
 
 from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
-from fusioncache.ir.errors import Bypass
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.graph import (
     Arg,
     Const,
@@ -23,8 +23,8 @@ __all__ = [
     "Arg",
     "Arithmetic",
     "Binding",
-    "Bypass",
     "Const",
+    "Declined",
     "GeneralRegion",
     "Graph",
     "Ingredient",
@@ -34,10 +34,12 @@ __all__ = [
     "Op",
     "Ref",
     "Region",
+    "Scope",
     "Template",
     "TensorType",
     "Value",
     "ValueType",
+    "is_declined",
     "map_arg",
     "map_type",
     "operands",

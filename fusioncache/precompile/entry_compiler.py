@@ -14,7 +14,8 @@ from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import Busy, PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Bypass, Graph
+from fusioncache.ir import Graph
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import Request
 from fusioncache.precompile.arguments import (
@@ -184,7 +185,8 @@ class EntryCompiler:
             reasons: list[str] = []
             try:
                 environment = backend.environment()
-            except Bypass as bypass:
+            except Declined as bypass:
+                bypass.require(Scope.REGION)
                 raise Refused(bypass.reason) from bypass
             how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
             builder = PersistentBuilder(

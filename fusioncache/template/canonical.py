@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache as remember
 
-from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, ValueType, map_type, operands, refs_in
+from fusioncache.ir import Arg, Binding, Graph, Op, Ref, TensorType, ValueType, map_type, operands, refs_in
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.template.chains import Collapsed, collapse
 from fusioncache.template.holes import blank_args, blank_type, read_each
@@ -39,12 +40,12 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
         chains: whether to make residual chains parametrized ops; without, every add stays as it is.
 
     Raises:
-        Bypass: if an output is an input, or a view of what was written in place, or if a symbolic size occurs in no
+        Declined: if an output is an input, or a view of what was written in place, or if a symbolic size occurs in no
             input that is used.
     """
     simple = simplify(region)
     if any(value < simple.first_result for value in simple.outputs):
-        raise Bypass("an output is an input")
+        raise Declined("an output is an input", Scope.REGION)
     collapsed = collapse(simple) if chains else Collapsed(simple, ())
     return CanonicalWriter(collapsed).write()
 
@@ -79,7 +80,7 @@ class CanonicalWriter:
         slots = sorted((value for value in inputs if not self._is_size(value)), key=self._is_tensor)
         carried = {index for slot in slots for _, index in refs_in(self.old.inputs[slot])}
         if not carried.issuperset(sizes):
-            raise Bypass("a symbolic size occurs in no used input")
+            raise Declined("a symbolic size occurs in no used input", Scope.REGION)
         number = {value: position for position, value in enumerate([*slots, *sizes])}
         graph = self._renumber(slots, sizes, ops, outputs, number)
         position = {value: index for index, value in enumerate(outputs)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusioncache.ir import Arg, Bypass, Graph, Op, Ref, operands, refs_in
+from fusioncache.ir import Arg, Graph, Op, Ref, operands, refs_in
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import ADD, COPY, MUL, op_traits
 from fusioncache.template.writer import GraphWriter, rename_operands
 
@@ -18,7 +19,7 @@ def simplify(graph: Graph) -> Graph:
     were one tensor still are, those that were two still are, and so it is with their memory.
 
     Raises:
-        Bypass: if a view of what was written in place leaves.
+        Declined: if a view of what was written in place leaves.
     """
     return remove_dead_ops(_merge_duplicates(_remove_identities(graph)))
 
@@ -42,7 +43,7 @@ def _remove_identities(graph: Graph) -> Graph:
             used = op
             op = rename_operands(op, lambda index: Ref(written.get(index, index)))
             if op != used and not traits.allocates and first in leaving:
-                raise Bypass("a view of a value written in place")
+                raise Declined("a view of a value written in place", Scope.REGION)
         operand = _forward(writer.rename(op))
         if operand is None or (operand < graph.first_result and first in outputs):
             writer.copy(op, first)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.symbols import leaves_of, outputs_of
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.schedule.calls import Kind
 from fusioncache.trace.collectives import arguments_of, check_effects, kind_of
 from fusioncache.trace.rewrite import deletes, derive, rebind
@@ -136,7 +136,8 @@ def _all_effects_known(symbols: Iterable[Any]) -> bool:
         for symbol in symbols:
             if kind_of(symbol) is None:
                 check_effects(symbol)
-    except Bypass:
+    except Declined as declined:
+        declined.require(Scope.REGION)
         return False
     return True
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.symbols import symbol_name, written_values
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Bypass
+from fusioncache.ir import AS_WRITTEN, Arithmetic
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call
@@ -93,7 +94,8 @@ def _read_call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
     try:
         origin_of(fusion)
         region = region_of(fusion.from_bsym(subsymbols=leaves))
-    except Bypass:
+    except Declined as declined:
+        declined.require(Scope.REGION)
         return None
     if region.sizes or writes_in_place(region):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.symbols import argument_names, leaves_of, may_write
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.schedule.calls import COLLECTIVES, EXCHANGES, CallGraph, CallNode, Kind
 
 TOGETHER: Mapping[str, str] = {
@@ -133,7 +133,7 @@ def read_calls(symbols: Iterable[Any]) -> CallGraph:
     """Returns bound symbols as calls.
 
     Raises:
-        Bypass: if the effect of one of them is not known, or it writes in place.
+        Declined: if the effect of one of them is not known, or it writes in place.
     """
     sizes: dict[str, int] = {}
     return CallGraph(tuple(_read_all(symbols, sizes)), sizes)
@@ -194,12 +194,12 @@ def _libraries_of(group: Any) -> Iterable[str]:
 
 def _check_collective(symbol: Any) -> None:
     if str(symbol.sym.id) not in TOGETHER:
-        raise Bypass("collectives are coalesced already")
+        raise Declined("collectives are coalesced already", Scope.REGION)
     given = arguments_of(symbol)
     if given["do_async"] is not True:
-        raise Bypass("a synchronous collective")
+        raise Declined("a synchronous collective", Scope.REGION)
     if given.get("skip_clone"):
-        raise Bypass("a collective that writes into its input")
+        raise Declined("a collective that writes into its input", Scope.REGION)
 
 
 def is_view(symbol: Any) -> bool:
@@ -213,18 +213,20 @@ def check_effects(symbol: Any) -> None:
     """Raises what keeps the order of a trace with this bound symbol as it is.
 
     Raises:
-        Bypass: if it writes in place, or it is not known whether it does.
+        Declined: if it writes in place, or it is not known whether it does.
     """
     name = str(symbol.sym.id)
     if name.removeprefix(_PREFIX).removesuffix(_SUFFIX) in _OTHERS and name.endswith(_SUFFIX):
-        raise Bypass(f"a collective of a kind that is not moved: {name}")
+        raise Declined(f"a collective of a kind that is not moved: {name}", Scope.REGION)
     if may_write(symbol):
-        raise Bypass("a trace with collectives writes in place")
+        raise Declined("a trace with collectives writes in place", Scope.REGION)
     if _has_tags(symbol, "CTX_MANAGER_ENTER_EXIT_OP"):
-        raise Bypass("a trace with collectives enters a context")
+        raise Declined("a trace with collectives enters a context", Scope.REGION)
     executor = symbol.sym.executor
     if executor is not None and not symbol.sym.is_fusion and str(executor.name) not in _EXECUTORS:
-        raise Bypass(f"a trace with collectives has an unknown operation of the executor {executor.name}")
+        raise Declined(
+            f"a trace with collectives has an unknown operation of the executor {executor.name}", Scope.REGION
+        )
 
 
 def _is_pure(leaf: Any) -> bool:

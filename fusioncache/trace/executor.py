@@ -19,7 +19,8 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
 from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
-from fusioncache.ir import Bypass, Instance
+from fusioncache.ir import Instance
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver
@@ -280,7 +281,8 @@ def _read_instance(fusion: BoundSymbol) -> Instance | None:
     """Returns the region in a fused call as an instance of itself; None if it cannot be read."""
     try:
         region, plain = region_of(fusion), plain_region_of(fusion)
-    except Bypass:
+    except Declined as declined:
+        declined.require(Scope.REGION)
         return None
     inputs, outputs = range(len(region.inputs)), range(len(region.outputs))
     return Instance(region, tuple(inputs), tuple(outputs), plain) if len(outputs) == len(fusion.output) else None

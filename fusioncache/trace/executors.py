@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.backends.registry import problem
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.versions import explain_unusable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def origin_of(fusion: Any) -> Origin:
     """Returns the origin of a fused bound symbol.
 
     Raises:
-        Bypass: if the executor is not a known one, or was told to keep the inputs of each region.
+        Declined: if the executor is not a known one, or was told to keep the inputs of each region.
     """
     from fusioncache.thunder_adapter.executors_api import TorchCompileExecutor
     from fusioncache.trace.executor import FusionCacheExecutor
@@ -102,19 +102,19 @@ def origin_of(fusion: Any) -> Origin:
     executor = fusion.sym.executor
     call = (fusion._call_ctx or {}).get(fusion.sym.name)
     if call is None:
-        raise Bypass("a fused call without a function")
+        raise Declined("a fused call without a function", Scope.REGION)
     if isinstance(executor, FusionCacheExecutor):
         return Origin(call)
     if isinstance(executor, TorchCompileExecutor):
         return Origin(call, "inductor", {"mode": executor.mode})
     if getattr(executor, "name", None) == "nvfuser":
         return _nvfuser_origin(call)
-    raise Bypass(f"regions of executor {getattr(executor, 'name', type(executor).__name__)}")
+    raise Declined(f"regions of executor {getattr(executor, 'name', type(executor).__name__)}", Scope.REGION)
 
 
 def _nvfuser_origin(wrapper: Any) -> Origin:
     if wrapper.store_inputs or wrapper.save_fake_inputs:
-        raise Bypass("Thunder's nvFuser executor was told to save each region's inputs")
+        raise Declined("Thunder's nvFuser executor was told to save each region's inputs", Scope.REGION)
     options = {"enable": tuple(wrapper.enable_options or ()), "disable": tuple(wrapper.disable_options or ())}
     return Origin(wrapper, "nvfuser", options)
 

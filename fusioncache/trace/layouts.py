@@ -143,7 +143,7 @@ def plain_region_of(fusion: Any) -> Region | None:
         The region; None if plain Thunder lays out all of them as the region's own operations do.
 
     Raises:
-        Bypass: what ``region_of`` raises.
+        Declined: what ``region_of`` raises.
     """
     if not any(isinstance(tag, Layout) for symbol in fusion.subsymbols for tag in symbol.tags):
         return None

@@ -136,7 +136,7 @@ class ProgramTemplates:
         """Returns the digests and the names that the templates of a program have here.
 
         Raises:
-            Bypass: if a backend does not have such a template.
+            Declined: if a backend does not have such a template.
         """
         return self._make_loader(call, None).identify(templates)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from fusioncache.backends.literals import HERE, encode
 from fusioncache.backends.symbols import may_write, outputs_of, symbol_name
-from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
+from fusioncache.ir import Arg, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import COPY, op_traits
 from fusioncache.process.secrets import is_word
 
@@ -17,7 +18,7 @@ def region_of(fusion: Any) -> Region:
     """Reads a region out of a fused bound symbol. The inputs and outputs keep the order of the call.
 
     Raises:
-        Bypass: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
+        Declined: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
     """
     return RegionReader(fusion).read()
 
@@ -39,11 +40,11 @@ class RegionReader:
         """Returns the region.
 
         Raises:
-            Bypass: if something is not understood.
+            Declined: if something is not understood.
         """
         inputs = self.fusion.args
         if self.fusion.kwargs or not all(isinstance(proxy, self.proxies.Proxy) for proxy in inputs):
-            raise Bypass("an argument of the region is not a tensor or a number")
+            raise Declined("an argument of the region is not a tensor or a number", Scope.REGION)
         for proxy in inputs:
             self._define(proxy.name)
         sizes = self._define_sizes(inputs)
@@ -55,7 +56,7 @@ class RegionReader:
 
     def _define(self, name: str) -> None:
         if name in self.number:
-            raise Bypass("a value defined twice")
+            raise Declined("a value defined twice", Scope.REGION)
         self.number[name] = len(self.number)
 
     def _define_sizes(self, inputs: Any) -> int:
@@ -72,7 +73,7 @@ class RegionReader:
         try:
             return self.number[proxy.name]
         except (AttributeError, KeyError):
-            raise Bypass("a value that no operation defines") from None
+            raise Declined("a value that no operation defines", Scope.REGION) from None
 
     def redefine(self, name: str) -> None:
         """Gives a name to the next value, and takes it from the one that has it."""
@@ -93,7 +94,7 @@ class RegionReader:
 
     def _name_of(self, proxy: Any) -> str:
         if not isinstance(proxy, self.proxies.Proxy):
-            raise Bypass("a result of the region is not a tensor or a number")
+            raise Declined("a result of the region is not a tensor or a number", Scope.REGION)
         return proxy.name
 
     def _arg(self, arg: Any) -> Arg:
@@ -102,7 +103,7 @@ class RegionReader:
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
         if type(arg) is str and not is_word(arg):
-            raise Bypass("a string among its arguments")
+            raise Declined("a string among its arguments", Scope.REGION)
         return HERE if arg is not None and arg is self.device else encode(arg)
 
     def type_of(self, proxy: Any) -> ValueType:
@@ -110,7 +111,7 @@ class RegionReader:
         if isinstance(proxy, self.proxies.NumberProxy):
             return NumberType(proxy.python_type.__name__)
         if type(proxy) is not self.proxies.TensorProxy:
-            raise Bypass(f"a value of type {type(proxy).__name__}")
+            raise Declined(f"a value of type {type(proxy).__name__}", Scope.REGION)
         return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
 
     def _size(self, size: Any) -> int | Ref:
@@ -141,22 +142,22 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
     """Admits writes into inputs that are neither read nor written afterwards: it does not matter when these are done.
 
     Raises:
-        Bypass: for any other write.
+        Declined: for any other write.
     """
     copies = [op for op in ops if op.name == COPY]
     targets = {index for op in copies for _, index in refs_in(op.args[1])}
     if len(targets) < len(copies):
-        raise Bypass("a value written in place twice")
+        raise Declined("a value written in place twice", Scope.REGION)
     written: set[int] = set()
     for op in ops if copies else ():
         if not written.isdisjoint(index for _, index in operands(op)):
-            raise Bypass("a value used after it was written in place")
+            raise Declined("a value used after it was written in place", Scope.REGION)
         if op.name == COPY:
             source, target = op.args[0], op.args[1]
             if not (isinstance(target, Ref) and target.index < inputs):
-                raise Bypass("a value of the region written in place")
+                raise Declined("a value of the region written in place", Scope.REGION)
             if isinstance(source, Ref) and source.index in targets:
-                raise Bypass("a value written in place copied in place")
+                raise Declined("a value written in place copied in place", Scope.REGION)
             written.add(target.index)
 
 
@@ -165,16 +166,16 @@ def _checked_name(bound_symbol: Any) -> str:
 
     name = symbol_name(bound_symbol.sym)
     if name is None:
-        raise Bypass(f"unknown operation {bound_symbol.sym.name}")
+        raise Declined(f"unknown operation {bound_symbol.sym.name}", Scope.REGION)
     if name == COPY:
         return name  # `check_effects` looks at it
     if may_write(bound_symbol):
-        raise Bypass(f"in-place effect of {name}")
+        raise Declined(f"in-place effect of {name}", Scope.REGION)
     tags = _tags(bound_symbol)
     if OpTags.RANDOM_OP in tags and not op_traits(name).seeded:
-        raise Bypass(f"random state used by {name}")
+        raise Declined(f"random state used by {name}", Scope.REGION)
     if OpTags.DONT_DCE in tags or OpTags.CTX_MANAGER_ENTER_EXIT_OP in tags or OpTags.DEVICE_SYNC_OP in tags:
-        raise Bypass(f"side effect of {name}")
+        raise Declined(f"side effect of {name}", Scope.REGION)
     return name
 
 

@@ -9,7 +9,8 @@ from fusioncache.backends.registry import best_backend, make_backend, problem
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.sizes import Sizes
-from fusioncache.ir import Arithmetic, Bypass
+from fusioncache.ir import Arithmetic
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.executors import Origin, origin_of
 
@@ -52,7 +53,8 @@ class RegionBackends:
         """Returns how a fused call is computed. Nothing is known of a call that stays as Thunder made it."""
         try:
             origin = origin_of(fusion)
-        except Bypass:
+        except Declined as declined:
+            declined.require(Scope.REGION)
             return Arithmetic(rounds=False, contracts_alike=False)
         return self.choose(fusion, origin).backend.arithmetic(_device_of(fusion))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.symbols import may_write
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.schedule.calls import Kind
 from fusioncache.trace.collectives import is_view, kind_of
 from fusioncache.trace.rewrite import derive
@@ -53,7 +53,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         The trace, and what the backward trace must gather; None if that is nothing.
 
     Raises:
-        Bypass: if the forward pass writes in place: what is gathered again might not be what was gathered.
+        Declined: if the forward pass writes in place: what is gathered again might not be what was gathered.
     """
     from fusioncache.thunder_adapter.api import TraceTag
 
@@ -73,7 +73,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     if not gathering:
         return trace, None
     if any(may_write(symbol) for symbol in trace.bound_symbols):
-        raise Bypass("whole parameters are saved: a trace with collectives writes in place")
+        raise Declined("whole parameters are saved: a trace with collectives writes in place", Scope.REGION)
     taken = tuple(left.values())
     if len(taken) == len(tensors):
         # Should the backward trace ever be one that knows nothing of this, it fails, and takes no shard for the whole.

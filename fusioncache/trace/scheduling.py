@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.process.warning import warn_once
 from fusioncache.record.placements import PlacementRecord
 from fusioncache.schedule.batches import choose_budget
@@ -148,10 +148,11 @@ class CollectivePasses:
     def _reporting(self, what: str) -> Iterator[None]:
         try:
             yield
-        except Bypass as bypass:
-            self._report_left(bypass.reason)
         except Exception as error:
-            self._report_failure(what, error)
+            if is_declined(error, Scope.REGION):
+                self._report_left(error.reason)
+            else:
+                self._report_failure(what, error)
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:
@@ -168,7 +169,7 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
         The trace in another order, or as it was, and what became of its collectives.
 
     Raises:
-        Bypass: if it holds something whose effect is not known.
+        Declined: if it holds something whose effect is not known.
     """
     start = time.perf_counter()
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]

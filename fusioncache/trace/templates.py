@@ -15,7 +15,8 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Bypass, Graph, Instance, Template
+from fusioncache.ir import Graph, Instance, Template
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.collector import collect_behind
 from fusioncache.process.lru import LruMap
 from fusioncache.program.filling import Identity
@@ -182,7 +183,9 @@ class TemplateLoader:
         try:
             executables = self._backends.find(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
-        except (Bypass, TypeError) as error:
+        except (Declined, TypeError) as error:
+            if isinstance(error, Declined):
+                error.require(Scope.REGION)
             raise ValueError(f"a template cannot be had from the backend {reference.backend}: {error}") from error
         if template.key.digest != reference.digest:
             raise ValueError(f"{template.name} is another template here")
@@ -198,7 +201,7 @@ class TemplateLoader:
         """Returns the digests and the names that the templates of one program have here, whatever digests they had.
 
         Raises:
-            Bypass: if a backend does not have such a template.
+            Declined: if a backend does not have such a template.
         """
         identities: dict[str, Identity] = {}
         taken: set[str] = set()

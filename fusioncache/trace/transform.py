@@ -21,7 +21,8 @@ from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
-from fusioncache.ir import Bypass, Template
+from fusioncache.ir import Template
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.batch import find_batch_compiler
 from fusioncache.precompile.jobs import choose_jobs
@@ -374,14 +375,14 @@ class FusionCache(Transform):
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
             shared, hit = self._share_region(position, fusion, sharing)
-        except Bypass as bypass:
-            self._ledger.count_bypass(bypass.reason)
-            notes.note_bypass(position, fusion, bypass.reason)
-            logger.info("%s bypassed: %s", fusion.sym.name, bypass.reason)
-            return None
         except Exception as error:
-            self._report_failure(fusion.sym.name, error)
-            notes.note_bypass(position, fusion, f"failed: {type(error).__name__}")
+            if is_declined(error, Scope.REGION):
+                self._ledger.count_bypass(error.reason)
+                notes.note_bypass(position, fusion, error.reason)
+                logger.info("%s bypassed: %s", fusion.sym.name, error.reason)
+            else:
+                self._report_failure(fusion.sym.name, error)
+                notes.note_bypass(position, fusion, f"failed: {type(error).__name__}")
             return None
         template, arities = shared.call.template, shared.binding.arities
         self._ledger.count_region(template, arities, hit=hit)
@@ -394,7 +395,7 @@ class FusionCache(Transform):
         """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
         Raises:
-            Bypass: if the region cannot be shared.
+            Declined: if the region cannot be shared.
         """
         origin, region = origin_of(fusion), region_of(fusion)
         canonical = sharing.canonicalize(region)

@@ -25,7 +25,7 @@ from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
 from fusioncache.explain.difference import compare
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import read_changed, read_values, write_values
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
@@ -206,7 +206,7 @@ NAMELESS = {
 @pytest.mark.parametrize("own", NAMELESS.values(), ids=NAMELESS)
 @pytest.mark.parametrize("name", ["post_grad_custom_pre_pass", "pre_grad_custom_pass", "_post_fusion_custom_pass"])
 def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
-    with INDUCTOR.patch({name: own}), pytest.raises(Bypass, match=f"TorchInductor's setting {name} is a"):
+    with INDUCTOR.patch({name: own}), pytest.raises(Declined, match=f"TorchInductor's setting {name} is a"):
         Inductor().environment()
 
 
@@ -327,7 +327,7 @@ def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> O
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
     class Unsure(PersistentEager):
         def environment(self):
-            raise Bypass("a setting that cannot be compared")
+            raise Declined("a setting that cannot be compared", Scope.REGION)
 
     process = Process(tmp_path)
     process.run(make_region(), X, Y)

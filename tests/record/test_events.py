@@ -17,7 +17,7 @@ from models import Blocks, compile_with, step
 from recorded_templates import make_cast_template, make_chain_template, make_full_ledger
 
 import fusioncache
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.settings import LOG
 from fusioncache.record import ledger as ledger_module
 from fusioncache.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
@@ -64,7 +64,7 @@ def check(told: list[Event], stats: Stats) -> None:
 def test_a_models_events_are_what_was_counted(file, monkeypatch):
     def odd(fusion):
         if len(fusion.subsymbols) == 1:
-            raise Bypass("a lonely operation")
+            raise Declined("a lonely operation", Scope.REGION)
         return region_of(fusion)
 
     region_of = transform_module.region_of

@@ -12,6 +12,7 @@ from store_contents import collect_warnings
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import warn_once
 from fusioncache.trace import executor
 
@@ -123,7 +124,7 @@ def test_what_may_not_be_shared_is_compiled_by_itself(compiler, monkeypatch):
     """Settings that cannot be compared are no failure: the region is compiled as Thunder made it."""
 
     def bypass(self):
-        raise fusioncache.ir.Bypass("a setting without a value")
+        raise Declined("a setting without a value", Scope.REGION)
 
     compiler.fails = False
     model, x = Blocks(1), torch.randn(3, 16)

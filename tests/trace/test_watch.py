@@ -8,7 +8,7 @@ import torch
 from models import Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.record.reader import RecordReader
 from fusioncache.trace import transform as transform_module
 
@@ -62,7 +62,7 @@ def test_executables_and_phases_on_disk_agree_with_the_counts():
 def test_a_bypassed_region_carries_its_reason(monkeypatch):
     def odd(fusion):
         if len(fusion.subsymbols) == 1:
-            raise Bypass("a lonely operation")
+            raise Declined("a lonely operation", Scope.REGION)
         return region_of(fusion)
 
     region_of = transform_module.region_of

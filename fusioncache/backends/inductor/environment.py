@@ -22,7 +22,7 @@ from typing import Any
 
 from fusioncache.backends.inductor.artifacts import FORMAT
 from fusioncache.backends.torch_settings import read_variables
-from fusioncache.ir import Bypass
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue, write_changed
 
 _PREFIXES = (
@@ -64,7 +64,7 @@ def inductor_settings() -> list[NamedValue]:
     """Returns name and value of each setting that TorchInductor's code depends on beyond torch's own.
 
     Raises:
-        Bypass: if one is a function, or anything else that cannot be told from another one. torch does not keep what
+        Declined: if one is a function, or anything else that cannot be told from another one. torch does not keep what
             was compiled with such a one either.
     """
     import torch
@@ -118,7 +118,8 @@ def _default_text(entry: Any) -> str:
     ]
     try:
         return _text(values[0], "") if values else "another's"
-    except Bypass:  # torch's own function: its version says which
+    except Declined as declined:  # torch's own function: its version says which
+        declined.require(Scope.REGION)
         return type(values[0]).__name__
 
 
@@ -155,7 +156,7 @@ def _text(value: Any, name: str) -> str:
     """Writes a setting's value, such that values of one text are the same.
 
     Raises:
-        Bypass: if there is no such text.
+        Declined: if there is no such text.
     """
     if value is None or type(value) in (bool, int, float, str, bytes):
         return repr(value)
@@ -170,7 +171,7 @@ def _text(value: Any, name: str) -> str:
 
 def _uuid(value: Any, name: str) -> str:
     """Writes the identity that a custom pass gives itself: see ``torch._inductor.custom_graph_pass``."""
-    unknown = Bypass(f"TorchInductor's setting {name} is a {type(value).__name__} without a uuid")
+    unknown = Declined(f"TorchInductor's setting {name} is a {type(value).__name__} without a uuid", Scope.REGION)
     if isinstance(value, type) or not callable(getattr(value, "uuid", None)):
         raise unknown
     try:
