@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.api import NotGeneral
+from fusioncache.ir.errors import Declined, Scope
 
 Number = int | float
 
@@ -36,11 +36,11 @@ def merge_sources(sources: Sequence[Source], values: Sequence[Sequence[Number]])
         values: for each source, the value of each variable. Those of no two variables are equal in all of them.
 
     Raises:
-        NotGeneral: if the sources differ in anything else.
+        Declined: if the sources differ in anything else.
     """
     first, *others = sources
     if any(not _have_equal_names(first.names, other.names) for other in others):
-        raise NotGeneral("Thunder makes other operations at other sizes")
+        raise Declined("Thunder makes other operations at other sizes", Scope.GENERAL)
     trees = [ast.parse(source.text) for source in sources]
     merger = _Merger(values)
     merged = merger.merge(trees)
@@ -121,16 +121,16 @@ class _Merger:
         if isinstance(first, ast.expr) and all(_number(node) is not None for node in nodes):
             return self._merge_numbers(nodes)
         if any(type(node) is not type(first) for node in nodes):
-            raise NotGeneral("Thunder makes another definition at other sizes")
+            raise Declined("Thunder makes another definition at other sizes", Scope.GENERAL)
         if isinstance(first, ast.AST):
             fields = {name: self.merge([getattr(node, name, None) for node in nodes]) for name in first._fields}
             return type(first)(**fields)
         if isinstance(first, list):
             if len({len(node) for node in nodes}) != 1:
-                raise NotGeneral("Thunder makes a longer definition at some sizes")
+                raise Declined("Thunder makes a longer definition at some sizes", Scope.GENERAL)
             return [self.merge(items) for items in zip(*nodes, strict=True)]
         if any(node != first for node in nodes):
-            raise NotGeneral("Thunder makes another definition at other sizes")
+            raise Declined("Thunder makes another definition at other sizes", Scope.GENERAL)
         return first
 
     def _merge_numbers(self, nodes: Sequence[ast.expr]) -> ast.expr:
@@ -139,7 +139,7 @@ class _Merger:
             return nodes[0]
         name = self._variable.get(column)
         if name is None:
-            raise NotGeneral("Thunder computes with a size")
+            raise Declined("Thunder computes with a size", Scope.GENERAL)
         return ast.Name(name, ast.Load())
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.request import Option
 from fusioncache.record.savings import Alone
 
@@ -24,25 +25,13 @@ Progress = Callable[[int], None]
 
 GeneralFunction = Callable[[Sequence[Any], Sequence[Value]], Run]
 """What a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
-function for arguments of these sizes. Compiles nothing: what was not compiled for them raises ``NotGeneral``."""
+function for arguments of these sizes. Compiles nothing: what was not compiled for them raises ``Declined``."""
 
 Sum = Callable[[Any, Sequence[Any]], Any]
 """Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
 
 FOLDS = ("auto", "nvfuser", "triton")
 """The values of the option ``fold``."""
-
-
-class NotGeneral(Exception):
-    """A compiler makes no function of any sizes of a region, or not for these. The message is the reason."""
-
-
-class NotPersistable(Exception):
-    """Compiled code cannot be loaded by another process. The message is the reason: a short phrase."""
-
-
-class NotPersistableNow(NotPersistable):
-    """The reason lies in this process and not in the code: another time the code may be persisted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +262,15 @@ class Backend(ABC):
         """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.
 
         Raises:
-            NotGeneral: if that cannot be done. The message says why: a short phrase.
+            Declined: if that cannot be done. The message says why: a short phrase.
         """
-        raise NotGeneral(f"backend {self.name} compiles each size")
+        raise Declined(f"backend {self.name} compiles each size", Scope.GENERAL)
 
     def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
         """Compiles what ``compile_general`` compiles, and gives artifacts, or why there are none.
 
         Raises:
-            NotGeneral: if that cannot be done. The message says why: a short phrase.
+            Declined: if that cannot be done. The message says why: a short phrase.
         """
         return CompiledGeneral(self.compile_general(general, args, values))
 

@@ -167,7 +167,7 @@ def general_torch_source(general: GeneralRegion, gpu: int = 0) -> Source:
     """Returns the source of a function that runs a general region, and takes its variables' numbers behind its tensors.
 
     Raises:
-        NotGeneral: if Thunder runs regions of other sizes by other operations.
+        Declined: if Thunder runs regions of other sizes by other operations.
     """
     sources = [torch_source(region, gpu) for region in general.regions]
     return merge_sources(sources, [read_numbers(values) for values in general.values])

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.api import Backend, NotGeneral, Run
+from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import read_torch_settings
@@ -24,6 +24,7 @@ from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, Rejec
 from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, TensorType
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.general_region import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
@@ -233,7 +234,8 @@ class BackendExecutables:
         try:
             check_general(region)
             served = found.executable.serve(args, found.values)
-        except NotGeneral as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.GENERAL)
             logger.info("compiled for one size only: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None

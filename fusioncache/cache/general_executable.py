@@ -8,11 +8,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, Run
+from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, Run
 from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.cache.persistence import not_kept
 from fusioncache.cache.reuse import Allowance
 from fusioncache.ir import GeneralRegion, Graph, Key, Value
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.template.general_region import Family
@@ -105,7 +106,7 @@ class GeneralBuilder:
             values: of the variables there.
 
         Raises:
-            NotGeneral: if there can be none.
+            Declined: if there can be none.
             Exception: whatever the backend raises.
         """
         start, key = time.perf_counter(), self._key(general, args)
@@ -209,7 +210,7 @@ class GeneralExecutable:
             values: of the region's variables.
 
         Raises:
-            NotGeneral: if there is no such function.
+            Declined: if there is no such function.
             Exception: whatever the backend raises.
         """
         layout = self._builder.backend.general_layout(args)
@@ -219,7 +220,7 @@ class GeneralExecutable:
                 self._functions[layout] = self._build(args, values)
             built = self._functions[layout]
         if isinstance(built, str):
-            raise NotGeneral(built)
+            raise Declined(built, Scope.GENERAL)
         return ServedGeneral(built.function(args, values), built, self.family.general.graph, is_new)
 
     def serve_at_once(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral | None:
@@ -229,7 +230,8 @@ class GeneralExecutable:
             return None
         try:
             return ServedGeneral(built.function(args, values), built, self.family.general.graph)
-        except NotGeneral:
+        except Declined as declined:
+            declined.require(Scope.GENERAL)
             return None
 
     def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral | str:
@@ -239,8 +241,8 @@ class GeneralExecutable:
         """
         try:
             return self._builder.build(self.family.general, args, values)
-        except NotGeneral as refusal:
-            return str(refusal)
         except Exception as error:
+            if is_declined(error, Scope.GENERAL):
+                return error.reason
             logger.info("nothing is compiled for any sizes", exc_info=error)
             return f"compile failed: {type(error).__name__}"

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from fusioncache.backends.api import NotGeneral
 from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
 from fusioncache.cache.kept_places import Holes, KeptPlace, keep_place, read_places
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, Key, NumberType, TensorType, Value
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap
@@ -282,17 +282,17 @@ def check_general(region: Graph) -> None:
     """Refuses regions that are compiled for their own sizes, whoever compiles them.
 
     Raises:
-        NotGeneral: says why.
+        Declined: says why.
     """
     if region.sizes or any(isinstance(type_, NumberType) and type_.python_type != "float" for type_ in region.inputs):
-        raise NotGeneral("whole numbers or symbolic sizes among the inputs")
+        raise Declined("whole numbers or symbolic sizes among the inputs", Scope.GENERAL)
     if writes_in_place(region):
-        raise NotGeneral("in-place effects")
+        raise Declined("in-place effects", Scope.GENERAL)
     if any(op_traits(op.name).random for op in region.ops):
-        raise NotGeneral("random numbers")
+        raise Declined("random numbers", Scope.GENERAL)
     types = [*region.inputs, *(type_ for op in region.ops for type_ in op.outputs)]
     if any(_count_elements(type_) > MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
-        raise NotGeneral("a tensor with more elements than a 32-bit index can count")
+        raise Declined("a tensor with more elements than a 32-bit index can count", Scope.GENERAL)
 
 
 def _count_elements(type_: TensorType) -> int:

@@ -3,9 +3,9 @@
 import pytest
 from drawn_regions import Sketch
 
-from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.ir import Const, Graph, NumberType, TensorType
+from fusioncache.ir.errors import Declined
 from fusioncache.template.general_region import make_family
 
 FLOAT = NumberType("float")
@@ -27,7 +27,7 @@ def use(name: str, type_: TensorType, *, first: bool = False) -> list[Graph]:
 
 
 def reason(regions: list[Graph]) -> str:
-    with pytest.raises(NotGeneral) as refusal:
+    with pytest.raises(Declined) as refusal:
         carry_numbers(make_family(regions).general)
     return str(refusal.value)
 

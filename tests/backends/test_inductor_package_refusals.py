@@ -14,12 +14,13 @@ from drawn_regions import Sketch
 from inductor_artifacts import CASES, artifacts_of, made, sum_of_two, tensor, two
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.backends.api import Compiled, NotPersistable
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import artifacts as files
 from fusioncache.backends.inductor import language
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Graph, NumberType, TensorType
+from fusioncache.ir.errors import Declined
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -108,7 +109,7 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
     )
     wrapper, outputs = compiled.read_wrapper(source)
     assert outputs == 1
-    with pytest.raises(NotPersistable, match="a wrapper that calls default"):
+    with pytest.raises(Declined, match="a wrapper that calls default"):
         language.check_wrapper(wrapper, {})
 
 
@@ -119,9 +120,9 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
 def test_products_are_called_only_as_torchinductor_does(call):
     wrapper = "def call(args):\n    a, b = args\n    c = {}\n    return [c]\n"
     good = call == "mm(a, a)"
-    with nullcontext() if good else pytest.raises(NotPersistable, match="a wrapper that"):
+    with nullcontext() if good else pytest.raises(Declined, match="a wrapper that"):
         language.check_wrapper(wrapper.format(f"extern_kernels.{call}"), {})
-    with pytest.raises(NotPersistable, match="a wrapper that"):
+    with pytest.raises(Declined, match="a wrapper that"):
         language.check_wrapper(wrapper.format(f"a.{call}"), {})
 
 
@@ -130,7 +131,7 @@ def test_a_product_that_was_replaced_is_not_kept():
     compiled.check_operations(SimpleNamespace(**own))
     compiled.check_operations(None)  # a wrapper without any
     for name in own:
-        with pytest.raises(NotPersistable, match="an operation that was replaced"):
+        with pytest.raises(Declined, match="an operation that was replaced"):
             compiled.check_operations(SimpleNamespace(**{**own, name: torch.add}))
 
 

@@ -11,7 +11,6 @@ import torch
 from fake_driver import fake_driver
 from sample_recipe import NAME, RECIPE, make_elf
 
-from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.backends.nvfuser import kernel_database, persistence
 from fusioncache.backends.nvfuser.driver import driver
 from fusioncache.backends.nvfuser.launch import check_cubin
@@ -19,6 +18,7 @@ from fusioncache.backends.nvfuser.persistence import CompilingRun
 from fusioncache.backends.nvfuser.recipe_json import encode
 from fusioncache.backends.nvfuser.verification import copy_tensor, have_equal_bits, roll_tensor
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir.errors import Declined, Scope
 
 OPTIONS = ((), ())
 
@@ -52,7 +52,7 @@ def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
         "b": [make_row("b", "code b")],
         "d": [make_row("d", "code d"), make_row("d", "twice")],
     }
-    with pytest.raises(NotPersistable, match=reason):
+    with pytest.raises(Declined, match=reason):
         kernel_database.match_rows(known, names, code, options)
 
 
@@ -83,7 +83,7 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     (found,) = database.rows(["a"], "code a", OPTIONS)
     assert kernel_database.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)
-    with pytest.raises(NotPersistable, match="not compiled to the end"):
+    with pytest.raises(Declined, match="not compiled to the end"):
         kernel_database.read_cubin(found)
     kernel_database._remove(folder.parent, os.getpid() + 1)
     assert folder.exists()
@@ -122,7 +122,7 @@ def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
     assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
     database.note_compiled()
     assert database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
-    with pytest.raises(NotPersistable, match="by another library"):
+    with pytest.raises(Declined, match="by another library"):
         database.rows(["a"], "code a", OPTIONS)
 
 
@@ -210,10 +210,10 @@ def make(device):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_kept_is_known_before_it_is_compiled(graph, args, reason):
-    with pytest.raises(NotPersistable) as refusal:
+    with pytest.raises(Declined) as refusal:
         persistence.check_persistable(graph, args)
     assert str(refusal.value) == reason
-    assert not isinstance(refusal.value, NotPersistableNow)
+    assert refusal.value.scope is Scope.STORING
 
 
 class Own(torch.Tensor):
@@ -232,8 +232,9 @@ class Own(torch.Tensor):
 )
 def test_what_arguments_are_this_time_is_no_lasting_reason(arg, reason, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: tensor.is_meta)
-    with pytest.raises(NotPersistableNow, match=reason):
+    with pytest.raises(Declined, match=reason) as refusal:
         persistence.check_tensors([torch.zeros(2, 3), arg])
+    assert refusal.value.scope is Scope.STORING_NOW
     persistence.check_tensors([torch.nn.Parameter(torch.zeros(2, 3))])
 
 
@@ -243,7 +244,7 @@ def test_gpus_of_several_kinds_are_told_apart(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", kinds.__getitem__)
     assert persistence.list_device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    with pytest.raises(NotPersistable, match="several kinds"):
+    with pytest.raises(Declined, match="several kinds"):
         persistence.check_persistable(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
 
 

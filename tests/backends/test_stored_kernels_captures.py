@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_recipe import NAME, pack_words
 
-from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser.capture import (
     MemoryMap,
     MemoryRange,
@@ -20,6 +19,7 @@ from fusioncache.backends.nvfuser.capture import (
 )
 from fusioncache.backends.nvfuser.cuda_graph import FillNode, KernelNode, read_graph
 from fusioncache.backends.nvfuser.recipe import Fill, Pointer
+from fusioncache.ir.errors import Declined
 
 
 def make_node(*parameters, **changes):
@@ -56,31 +56,31 @@ def test_addresses_are_what_differs_and_lies_in_the_same_place():
     ],
 )
 def test_numbers_that_cannot_be_told_are_refused(one, two, reason):
-    with pytest.raises(NotPersistable, match=reason):
+    with pytest.raises(Declined, match=reason):
         resolve(make_node(pack_words(one)), make_node(pack_words(two)), known={0x77777})
 
 
 def test_kernels_that_differ_are_refused():
     for change in ({"grid": (2, 1, 1)}, {"name": "other"}, {"cooperative": True}, {"parameters": (bytes(16),)}):
-        with pytest.raises(NotPersistable, match="differ between two runs"):
+        with pytest.raises(Declined, match="differ between two runs"):
             resolve(make_node(bytes(8)), make_node(bytes(8), **change))
-    with pytest.raises(NotPersistable, match="differ between two runs"):
+    with pytest.raises(Declined, match="differ between two runs"):
         resolve(make_node(bytes(8)), FillNode(0x50000, 8, 0))
-    with pytest.raises(NotPersistable, match="differ between two runs"):
+    with pytest.raises(Declined, match="differ between two runs"):
         resolve_addresses([make_node()], MEMORY, [], OTHER, lambda number: False)
 
 
 def test_an_end_that_is_no_word_must_be_the_same():
-    with pytest.raises(NotPersistable, match="differs between two runs"):
+    with pytest.raises(Declined, match="differs between two runs"):
         resolve(make_node(b"\x01\0\0\0"), make_node(b"\x02\0\0\0"))
 
 
 def test_fills():
     assert resolve(FillNode(0x10020, 32, 7), FillNode(0x50020, 32, 7)) == (Fill(0, 32, 32, 7),)
     for other in (FillNode(0x50028, 32, 7), FillNode(0x50020, 40, 7), FillNode(0x50020, 32, 8)):
-        with pytest.raises(NotPersistable, match="unknown memory"):
+        with pytest.raises(Declined, match="unknown memory"):
             resolve(FillNode(0x10020, 32, 7), other)
-    with pytest.raises(NotPersistable, match="beyond"):
+    with pytest.raises(Declined, match="beyond"):
         resolve(FillNode(0x10020, 256, 0), FillNode(0x50020, 256, 0))
 
 
@@ -109,7 +109,7 @@ def test_regions_are_apart_and_hold_every_piece(pieces):
 
 
 def test_memory_that_overlaps_is_refused():
-    with pytest.raises(NotPersistable):
+    with pytest.raises(Declined):
         MemoryMap([MemoryRange(10, 10), MemoryRange(19, 1)])
 
 
@@ -176,7 +176,7 @@ def test_a_graph_is_read_in_the_order_of_its_dependencies():
 
 @pytest.mark.parametrize("edges", [{}, {2: [1], 3: [1]}, {2: [1], 3: [1, 2]}, {1: [3], 2: [1], 3: [2]}, {3: [2]}])
 def test_graphs_that_are_no_chain_are_refused(edges):
-    with pytest.raises(NotPersistable, match="no fixed order"):
+    with pytest.raises(Declined, match="no fixed order"):
         read_graph(make_graph_driver("MEMSET", "MEMSET", "MEMSET", edges=edges), 0)
 
 
@@ -213,7 +213,7 @@ def test_what_torch_fills_is_a_fill():
     ],
 )
 def test_what_is_not_understood_is_refused(type_, graph, reason):
-    with pytest.raises(NotPersistable, match=reason):
+    with pytest.raises(Declined, match=reason):
         read_graph(make_graph_driver(type_, **graph), 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from drawn_regions import Sketch
 
-from fusioncache.backends.api import GeneralFunction, NotGeneral, Run
+from fusioncache.backends.api import GeneralFunction, Run
 from fusioncache.backends.eager import Eager
 from fusioncache.cache import cache as cache_module
 from fusioncache.cache import generals
@@ -18,6 +18,7 @@ from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, TensorType, Value
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.key import template_key
@@ -50,7 +51,7 @@ class Contiguous(Eager):
 
         def fit_all_but_13(args: Sequence[Any], values: Sequence[Value]) -> Run:
             if 13 in values:
-                raise NotGeneral("13")
+                raise Declined("13", Scope.GENERAL)
             return fit(args, values)
 
         return fit_all_but_13

@@ -9,8 +9,8 @@ import torch
 from models import are_same, compile_plain, compile_with
 
 import fusioncache
-from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.eager import Eager
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.trace.generations import Generations
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -131,7 +131,7 @@ def test_a_refusal_keeps_no_tensor_alive(cache, monkeypatch):
     """The error would keep the frames that it came through: a whole model, and what is computed with it."""
 
     def refuse(*_):
-        raise NotGeneral("no")
+        raise Declined("no", Scope.GENERAL)
 
     monkeypatch.setattr(Eager, "compile_general", refuse)
     model = Norm()

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.alike_sources import Source, move_variables
-from fusioncache.backends.api import GeneralFunction, NotGeneral, Run
+from fusioncache.backends.api import GeneralFunction, Run
 from fusioncache.ir import GeneralRegion, Graph, NumberType, Op, TensorType, Value
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
 
@@ -67,7 +68,7 @@ class CarriedRegion:
         """Returns the source of a function of the arguments and, behind them, the variables.
 
         Raises:
-            NotGeneral: if Thunder runs regions of other sizes by other operations.
+            Declined: if Thunder runs regions of other sizes by other operations.
         """
         from fusioncache.backends.bound_symbols import general_torch_source
 
@@ -104,7 +105,7 @@ def carry_numbers(general: GeneralRegion) -> CarriedRegion:
     """Returns a general region with tensors for the numbers of its arithmetic.
 
     Raises:
-        NotGeneral: if there cannot be one for each of them.
+        Declined: if there cannot be one for each of them.
     """
     own = len(general.regions[0].inputs)
     dtypes = {
@@ -124,13 +125,13 @@ def _find_dtype(graph: Graph, number: int) -> str:
     """Returns the dtype of the tensor that may stand for a number.
 
     Raises:
-        NotGeneral: if there is none.
+        Declined: if there is none.
     """
     if number in graph.outputs:
-        raise NotGeneral("a variable number is a result")
+        raise Declined("a variable number is a result", Scope.GENERAL)
     found = {dtype for op in graph.ops for dtype in _find_dtypes(op, number)}
     if len(found) > 1:
-        raise NotGeneral("a variable number together with tensors with and without dimensions")
+        raise Declined("a variable number together with tensors with and without dimensions", Scope.GENERAL)
     return found.pop() if found else _DOUBLE
 
 
@@ -139,19 +140,19 @@ def _find_dtypes(op: Op, number: int) -> Iterator[str]:
     for path, index in argument_refs(op):
         if index == number:
             if not path.isdecimal() or (int(path),) not in op_traits(op.name).scalar_arguments:
-                raise NotGeneral(f"a variable number in {op.name}")
+                raise Declined(f"a variable number in {op.name}", Scope.GENERAL)
             yield _dtype_beside(op.outputs[0])
 
 
 def _dtype_beside(result: object) -> str:
     """Returns the dtype of the tensor that may stand for an operand, by the result of the operation."""
     if not isinstance(result, TensorType):
-        raise NotGeneral("a number computed from a variable number")
+        raise Declined("a number computed from a variable number", Scope.GENERAL)
     if result.device != "cpu":
-        raise NotGeneral("a variable number on a GPU")
+        raise Declined("a variable number on a GPU", Scope.GENERAL)
     dtype = result.dtype.removesuffix("_")
     if dtype not in (_FLOATING if result.shape else _OWN_TYPE):
-        raise NotGeneral(f"a variable number together with {dtype}")
+        raise Declined(f"a variable number together with {dtype}", Scope.GENERAL)
     return _DOUBLE if result.shape else dtype
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from types import CodeType
 from typing import Any
 
-from fusioncache.backends.api import NotPersistable
+from fusioncache.ir.errors import Declined, Scope
 
 _LONGEST = 10_000
 _NODES = (
@@ -21,26 +21,22 @@ _NODES = (
 )
 
 
-class ForeignCondition(NotPersistable, ValueError):
-    """A text is not in the language. What it belongs to is not persisted, and not loaded."""
-
-
 def check_condition(text: str, names: Collection[str]) -> None:
     """Checks that a text is in the language and has no other names.
 
     Raises:
-        NotPersistable: says what it has besides; a ``ValueError`` as well.
+        Declined: says what it has besides.
     """
     unknown = set(_compile(text).co_names).difference(names)
     if unknown:
-        raise ForeignCondition(f"a condition with the name {min(unknown)[:60]}")
+        raise Declined(f"a condition with the name {min(unknown)[:60]}", Scope.STORING)
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> Any:
     """Returns what a text says where its names stand for these integers, which may be symbolic.
 
     Raises:
-        NotPersistable: if it is not in the language; a ``ValueError`` as well.
+        Declined: if it is not in the language.
         NameError, ZeroDivisionError: if a name stands for nothing, or something is divided by zero.
     """
     return eval(_compile(text), {"__builtins__": {}}, dict(values))
@@ -48,12 +44,12 @@ def evaluate(text: str, values: Mapping[str, Any]) -> Any:
 
 def _compile(text: str) -> CodeType:
     if len(text) > _LONGEST:
-        raise ForeignCondition("a long condition")
+        raise Declined("a long condition", Scope.STORING)
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ForeignCondition("a condition that is no Python") from error
+        raise Declined("a condition that is no Python", Scope.STORING) from error
     for node in ast.walk(tree):
         if not isinstance(node, _NODES) or (isinstance(node, ast.Constant) and type(node.value) not in (int, bool)):
-            raise ForeignCondition(f"a condition with {type(node).__name__}")
+            raise Declined(f"a condition with {type(node).__name__}", Scope.STORING)
     return compile(tree, "<a condition on sizes>", "eval", dont_inherit=True)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from fusioncache.backends.alike_sources import define_source, read_shapes
-from fusioncache.backends.api import NotGeneral, Run
+from fusioncache.backends.api import Run
 from fusioncache.backends.inductor.carriers import CarriedRegion
 from fusioncache.ir import Ref, Value
+from fusioncache.ir.errors import Declined, Scope
 
 
 def layout_of_any_size(args: Sequence[Any]) -> Hashable:
@@ -46,7 +47,7 @@ class GeneralCode:
         mode: as for ``torch.compile``.
 
     Raises:
-        NotGeneral: if Thunder runs other sizes by other operations.
+        Declined: if Thunder runs other sizes by other operations.
         Exception: whatever TorchInductor raises, also where it takes a size for constant.
     """
 
@@ -68,7 +69,7 @@ class GeneralCode:
         """Returns the function for arguments of these sizes.
 
         Raises:
-            NotGeneral: if the code is not for them.
+            Declined: if the code is not for them.
         """
         run, carriers = self._run, _make_carriers(self._places, values)
 
@@ -98,7 +99,7 @@ class GeneralCode:
         """Runs once what must not compile.
 
         Raises:
-            NotGeneral: if it would have to.
+            Declined: if it would have to.
         """
         from torch._dynamo.exc import BackendCompilerFailed
 
@@ -106,7 +107,7 @@ class GeneralCode:
         try:
             run(args)
         except BackendCompilerFailed as error:
-            raise NotGeneral("TorchInductor's code for any sizes excludes these sizes") from error
+            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL) from error
         finally:
             self._checking = None
 
@@ -116,7 +117,7 @@ class GeneralCode:
         from torch._inductor.compile_fx import compile_fx
 
         if self._checking == threading.get_ident():
-            raise NotGeneral
+            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
         return compile_fx(graph, inputs, config_patches=list_mode_options(self._mode) if self._mode else {})
 
 

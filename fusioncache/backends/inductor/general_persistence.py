@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import CompiledGeneral, GeneralFunction, NotGeneral, NotPersistable, Run
+from fusioncache.backends.api import CompiledGeneral, GeneralFunction, Run
 from fusioncache.backends.inductor.artifacts import (
     check_arguments_of_any_size,
     load_kernels,
@@ -27,6 +27,7 @@ from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Fakes, Package, make_package
 from fusioncache.backends.inductor.persistence import guard_plain, refuse_unpersistable
 from fusioncache.ir import Ref, Value
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.strict_json import decode, encode
 
 FORMAT = 1
@@ -39,17 +40,16 @@ def persist_general(
     """Compiles a region for any sizes and gives the artifacts to load it from, or the reason why there are none.
 
     Raises:
-        NotGeneral: if it cannot be compiled for any sizes.
+        Declined: if it cannot be compiled for any sizes.
         Exception: whatever ``GeneralCode`` raises, which compiles where code cannot be persisted.
     """
     try:
         return _compile(carried, args, values, mode)
-    except NotGeneral:
-        raise
-    except NotPersistable as refusal:
-        reason = str(refusal)
     except Exception as error:  # a region that fails here may well work with torch.compile
-        reason = f"{type(error).__name__} where its code for any sizes is to be stored"
+        if is_declined(error, Scope.GENERAL):
+            raise
+        is_refused = is_declined(error, Scope.STORING, Scope.STORING_NOW)
+        reason = str(error) if is_refused else f"{type(error).__name__} where its code for any sizes is to be stored"
     return CompiledGeneral(GeneralCode(carried, args, values, mode).fit, None, reason)
 
 
@@ -60,6 +60,7 @@ def load_general(
 
     Raises:
         ValueError: if they are none of this format, or not for this region.
+        Declined: if the code is not in the language that is stored.
         OSError: if there is no room for temporary files.
     """
     signature = read_signature(artifacts)
@@ -85,7 +86,7 @@ def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value
     layouts = list(_describe_layouts(carried, args))
     package = make_package(function, _fake(layouts, args, symbols), mode)
     if package.outputs != len(carried.general.graph.outputs):
-        raise NotPersistable("outputs of TorchInductor's own")
+        raise Declined("outputs of TorchInductor's own", Scope.STORING)
     conditions = [*_write_layouts(layouts), *symbols.guards()]
     _check_conditions(conditions, carried)
     run = define(package.code, package.functions)
@@ -133,7 +134,7 @@ def _fit(
         for dimension, (size, stride) in enumerate(zip(arg.shape, arg.stride(), strict=True)):
             names |= {f"size_{number}_{dimension}": size, f"stride_{number}_{dimension}": stride}
     if not all(evaluate(text, names) for text in conditions):
-        raise NotGeneral("TorchInductor's code for any sizes excludes these sizes")
+        raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
     numbers = list(values)
     return guard_plain(
         lambda args: run([*args, *numbers]),

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.inductor.vector_probe import can_use, forget_probes, keep_proof
+from fusioncache.ir.errors import Declined, Scope
 
 ENTRY = "kernel"
 """The name of the module in each library of TorchInductor, and of its function."""
@@ -136,13 +136,13 @@ def read_kernel(function: Any) -> Kernel:
     """Returns a kernel that TorchInductor compiled, with the library that it was loaded from.
 
     Raises:
-        NotPersistable: if it is in none.
+        Declined: if it is in none.
     """
     if isinstance(function, CollectedKernel):
         return function.finish()
     path = getattr(getattr(function, "__self__", None), "__file__", None)
     if path is None or getattr(function, "__name__", None) != ENTRY:
-        raise NotPersistable("a kernel that is in no library")
+        raise Declined("a kernel that is in no library", Scope.STORING)
     return Kernel(function, Path(path).read_bytes())
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.api import NotPersistable, Run
+from fusioncache.backends.api import Run
+from fusioncache.ir.errors import Declined, Scope
 
 TORCH_FUNCTIONS = {
     "assert_size_stride": "assert_size_stride",
@@ -48,40 +49,36 @@ _DTYPES = (
 )
 
 
-class _Foreign(NotPersistable, ValueError):
-    """A wrapper is not in the language. It is not persisted, and not loaded."""
-
-
 def check_wrapper(wrapper: str, kernels: Collection[str]) -> CodeType:
     """Compiles a text that is a wrapper of these kernels.
 
     Raises:
-        NotPersistable: names what the text does besides; a ``ValueError`` as well.
+        Declined: names what the text does besides.
     """
     if len(wrapper) > _LONGEST:
-        raise _Foreign("a long wrapper")
+        raise Declined("a long wrapper", Scope.STORING)
     try:
         tree = ast.parse(wrapper)
         code = compile(tree, "<TorchInductor's wrapper, kept>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _Foreign("a wrapper that is no Python") from error
+        raise Declined("a wrapper that is no Python", Scope.STORING) from error
     match tree.body:
         case [
             ast.FunctionDef("call", ast.arguments([], [ast.arg("args", None)], None, [], [], None, []), body, [], None)
         ]:
             _check_body(body, {*TORCH_FUNCTIONS, *kernels})
         case _:
-            raise _Foreign("a wrapper that is no single function")
+            raise Declined("a wrapper that is no single function", Scope.STORING)
     return code
 
 
 def _check_body(body: Sequence[ast.stmt], functions: set[str]) -> None:
     if any(not isinstance(statement, _STATEMENTS) for statement in body):
-        raise _Foreign("a wrapper with control flow")
+        raise Declined("a wrapper with control flow", Scope.STORING)
     nodes = [node for statement in body for node in ast.walk(statement)]
     given = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     if given & {*functions, *RESERVED}:
-        raise _Foreign("a wrapper that redefines what it uses")
+        raise Declined("a wrapper that redefines what it uses", Scope.STORING)
     calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     called = {id(part) for function in calls for part in (function, getattr(function, "value", None))}
     for node in nodes:
@@ -95,20 +92,22 @@ def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
         case ast.Attribute(ast.Name("torch"), dtype, ast.Load()) if dtype in _DTYPES:
             pass
         case ast.Attribute():
-            raise _Foreign(f"a wrapper that uses {node.attr[:60]}")
+            raise Declined(f"a wrapper that uses {node.attr[:60]}", Scope.STORING)
         case ast.Call(ast.Name(name), _, []) if name in functions:
             pass
         case ast.Call(ast.Attribute(ast.Name(name), operation), _, keywords) if (name, operation) in _OPERATIONS:
             if not _KEYWORDS.issuperset(keyword.arg for keyword in keywords):
-                raise _Foreign(f"a wrapper that calls {operation} in another way")
+                raise Declined(f"a wrapper that calls {operation} in another way", Scope.STORING)
         case ast.Call():
-            raise _Foreign(f"a wrapper that calls {getattr(node.func, 'attr', getattr(node.func, 'id', ''))[:60]}")
+            raise Declined(
+                f"a wrapper that calls {getattr(node.func, 'attr', getattr(node.func, 'id', ''))[:60]}", Scope.STORING
+            )
         case ast.Name(name) if name not in values:
-            raise _Foreign(f"a wrapper that uses {name[:60]}")
+            raise Declined(f"a wrapper that uses {name[:60]}", Scope.STORING)
         case ast.Constant(value) if type(value) not in (int, float, bool, type(None)):
-            raise _Foreign(f"a wrapper with a literal of type {type(value).__name__}")
+            raise Declined(f"a wrapper with a literal of type {type(value).__name__}", Scope.STORING)
         case _ if not isinstance(node, _STATEMENTS + _EXPRESSIONS + _CONTEXTS):
-            raise _Foreign(f"a wrapper with {type(node).__name__}")
+            raise Declined(f"a wrapper with {type(node).__name__}", Scope.STORING)
 
 
 def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:

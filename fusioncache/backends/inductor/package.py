@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.inductor.joined_kernels import Kernel, read_kernel
 from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, check_wrapper
+from fusioncache.ir.errors import Declined, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Lowered:
         """Returns the package. A kernel that was collected and not compiled is compiled alone.
 
         Raises:
-            NotPersistable: if a kernel is in no library.
+            Declined: if a kernel is in no library.
         """
         kernels = {name: read_kernel(function) for name, function in self.functions.items()}
         return Package(self.wrapper, self.code, kernels, self.source, self.outputs)
@@ -100,16 +100,16 @@ def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Lower
     """Has TorchInductor write code for a function of torch operations, and compile kernels that are not collected.
 
     Raises:
-        NotPersistable: if the code could not be kept.
+        Declined: if the code could not be kept.
     """
     compiled = compile_graph(function, fakes, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
-        raise NotPersistable("nothing to compile")
+        raise Declined("nothing to compile", Scope.STORING)
     if compiled.mutated_input_idxs:
-        raise NotPersistable("in-place effects")
+        raise Declined("in-place effects", Scope.STORING)
     if compiled.constants or compiled.torchbind_constants:
-        raise NotPersistable("constant tensors")
+        raise Declined("constant tensors", Scope.STORING)
     wrapper, outputs = read_wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
@@ -154,7 +154,7 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     with compile_lock:
         torch.no_grad()(no_autocast(lower))()
     if len(found) != 1:
-        raise NotPersistable(f"{len(found)} graphs in place of one")
+        raise Declined(f"{len(found)} graphs in place of one", Scope.STORING)
     return found[0]
 
 
@@ -165,7 +165,7 @@ def check_operations(external: Any) -> None:
     if any(
         getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
     ):
-        raise NotPersistable("an operation that was replaced")
+        raise Declined("an operation that was replaced", Scope.STORING)
 
 
 def read_wrapper(source: str) -> tuple[str, int]:
@@ -174,10 +174,10 @@ def read_wrapper(source: str) -> tuple[str, int]:
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
     if len(functions) != 1:
-        raise NotPersistable("a wrapper in several parts")
+        raise Declined("a wrapper in several parts", Scope.STORING)
     body = [statement for statement in functions[0].body if ast.unparse(statement) != "args.clear()"]
     if not body or not isinstance(body[-1], ast.Return) or not isinstance(body[-1].value, ast.Tuple):
-        raise NotPersistable("a wrapper without a plain return")
+        raise Declined("a wrapper without a plain return", Scope.STORING)
     outputs = body[-1].value.elts
     body[-1] = ast.Return(ast.List(outputs, ast.Load()))
     text = "\n    ".join(["def call(args):", *(line for node in body for line in ast.unparse(node).splitlines())])

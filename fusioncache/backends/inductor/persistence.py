@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, NotPersistable, NotPersistableNow, Progress, Run
+from fusioncache.backends.api import Backend, Compiled, Progress, Run
 from fusioncache.backends.inductor.artifacts import (
     check_arguments,
     find_kernel,
@@ -33,6 +33,7 @@ from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
 from fusioncache.backends.inductor.start import estimate_alone
 from fusioncache.ir import Graph, TensorType
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 
@@ -59,10 +60,10 @@ def persist(
     try:
         run, artifacts = _compile(backend, graph, args, mode, package)
         return Compiled(run, artifacts, None, alone_seconds=package.alone_seconds if package else None)
-    except NotPersistable as refusal:
-        reason, lasting = str(refusal), not isinstance(refusal, NotPersistableNow)
     except Exception as error:  # a region that fails here may well work with torch.compile
-        reason, lasting = f"{type(error).__name__} where its code is to be stored", False
+        lasting = is_declined(error, Scope.STORING)
+        is_refused = lasting or is_declined(error, Scope.STORING_NOW)
+        reason = str(error) if is_refused else f"{type(error).__name__} where its code is to be stored"
     return Compiled(backend.compile(graph, args), None, reason, lasting)
 
 
@@ -73,6 +74,7 @@ def load(
 
     Raises:
         ValueError: if they are none of this format, or not for this graph and arguments of this layout.
+        Declined: if the code is not in the language that is stored.
         OSError: if there is no room for temporary files.
     """
     signature = read_signature(artifacts)
@@ -153,7 +155,7 @@ def _compile(
     refuse_unpersistable(graph, args)
     package = package or _lower(graph, args, mode).pack()
     if package.outputs != len(graph.outputs):
-        raise NotPersistable("outputs of TorchInductor's own")
+        raise Declined("outputs of TorchInductor's own", Scope.STORING)
     run = define(package.code, package.functions)
     run(args)  # what cannot run shows here
     return guard_plain(run, args, lambda args: backend.compile(graph, args)), pack(package, args)
@@ -163,14 +165,14 @@ def refuse_unpersistable(graph: Graph, args: Sequence[Any]) -> None:
     """Refuses what is known not to be persistable before it is compiled.
 
     Raises:
-        NotPersistable: names it.
+        Declined: names it.
     """
     if (obstacle := find_obstacle(graph)) is not None:
-        raise NotPersistable(obstacle)
+        raise Declined(obstacle, Scope.STORING)
     if any(arg.device.type != "cpu" for arg in args):
-        raise NotPersistable(_ELSEWHERE)
+        raise Declined(_ELSEWHERE, Scope.STORING)
     if (problem := find_mode() or _find_odd_tensor(args)) is not None:
-        raise NotPersistableNow(problem)
+        raise Declined(problem, Scope.STORING_NOW)
 
 
 def find_obstacle(graph: Graph) -> str | None:

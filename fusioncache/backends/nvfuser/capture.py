@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
+from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.cuda_graph import FillNode, KernelNode, Node, read_graph, shorten
 from fusioncache.backends.nvfuser.driver import Driver
 from fusioncache.backends.nvfuser.recipe import (
@@ -34,6 +34,7 @@ from fusioncache.backends.nvfuser.recipe import (
     Step,
     View,
 )
+from fusioncache.ir.errors import Declined, Scope
 
 _LEAST_ADDRESS = 2**16
 
@@ -61,7 +62,7 @@ class MemoryMap:
     """The memory of one captured run: that of its inputs, then what it allocated. A range may be empty.
 
     Raises:
-        NotPersistable: if ranges overlap.
+        Declined: if ranges overlap.
     """
 
     def __init__(self, ranges: Sequence[MemoryRange]):
@@ -70,7 +71,7 @@ class MemoryMap:
         end = 0
         for start, index in self._order:
             if start < end:
-                raise NotPersistable("memory that overlaps")
+                raise Declined("memory that overlaps", Scope.STORING)
             end = start + self.ranges[index].size
 
     def find(self, address: int) -> tuple[int, int] | None:
@@ -103,7 +104,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
         others: tensors of the same layouts and alignments in other memory.
 
     Raises:
-        NotPersistable: if it launches anything that is not understood.
+        Declined: if it launches anything that is not understood.
     """
     device = torch.cuda.current_device()
     widest = widest_access(device)
@@ -114,13 +115,13 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     steps = resolve_addresses(first.nodes, memory, second.nodes, other, driver.is_pointer)
     outputs = _describe_outputs(first, memory)
     if outputs != _describe_outputs(second, other):
-        raise NotPersistable("outputs that differ between two runs")
+        raise Declined("outputs that differ between two runs", Scope.STORING)
     inputs = tuple(Input(read_layout(arg), alignment(arg.data_ptr(), widest)) for arg in args)
     sizes = tuple(range_.size for range_ in memory.ranges[len(args) :])
     try:
         recipe = Recipe(inputs, sizes, outputs, steps, widest)
     except ValueError as error:
-        raise NotPersistable(str(error)) from error
+        raise Declined(str(error), Scope.STORING) from error
     return Capture(recipe, tuple(node.function for node in first.nodes if isinstance(node, KernelNode)))
 
 
@@ -138,11 +139,11 @@ def read_layout(tensor: Any) -> Layout:
     """Returns the layout of a tensor.
 
     Raises:
-        NotPersistable: if it is of a dtype that is not known here.
+        Declined: if it is of a dtype that is not known here.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
-        raise NotPersistable(f"a tensor of dtype {dtype}")
+        raise Declined(f"a tensor of dtype {dtype}", Scope.STORING)
     return Layout(dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
@@ -150,7 +151,7 @@ def read_layout(tensor: Any) -> Layout:
 def _record_allocations() -> Iterator[None]:
     """Has torch take note of what is allocated."""
     if torch._C._cuda_isHistoryEnabled():
-        raise NotPersistableNow("torch's memory history is in use")
+        raise Declined("torch's memory history is in use", Scope.STORING_NOW)
     torch.cuda.memory._record_memory_history("all", context=None, stacks="python", clear_history=True)
     try:
         yield
@@ -246,23 +247,23 @@ def _describe_output(index: int, run: _CapturedRun, memory: MemoryMap) -> Output
         if run.outputs[earlier] is output:
             return Duplicate(earlier)
     if not output.is_cuda or output.is_conj() or output.is_neg():
-        raise NotPersistable("an output that is no plain tensor")
+        raise Declined("an output that is no plain tensor", Scope.STORING)
     layout = read_layout(output)
     for input_, arg in enumerate(run.args):
         if output is arg:
             return View(layout, input_, 0, itself=True)
     if not layout.extent:
-        raise NotPersistable("an output without elements")
+        raise Declined("an output without elements", Scope.STORING)
     found = memory.find(output.data_ptr())
     if found is None:
-        raise NotPersistable("an output in unknown memory")
+        raise Declined("an output in unknown memory", Scope.STORING)
     buffer, delta = found
     if delta + layout.extent > memory.ranges[buffer].size:
-        raise NotPersistable("an output that reaches beyond its allocation")
+        raise Declined("an output that reaches beyond its allocation", Scope.STORING)
     if buffer >= len(run.args):
         return Fresh(layout, buffer - len(run.args), delta)
     if run.args[buffer].dtype != output.dtype or delta % ITEM_BYTES[layout.dtype]:
-        raise NotPersistable("an output that is a view of an input in another dtype")
+        raise Declined("an output that is a view of an input in another dtype", Scope.STORING)
     return View(layout, buffer, delta // ITEM_BYTES[layout.dtype], itself=False)
 
 
@@ -279,11 +280,11 @@ def resolve_addresses(
     that the GPU reads.
 
     Raises:
-        NotPersistable: if anything cannot be told for certain.
+        Declined: if anything cannot be told for certain.
     """
     sizes, other_sizes = ([range_.size for range_ in map_.ranges] for map_ in (memory, other))
     if len(first) != len(second) or sizes != other_sizes:
-        raise NotPersistable("launches that differ between two runs")
+        raise Declined("launches that differ between two runs", Scope.STORING)
     steps: list[Step] = []
     for one, two in zip(first, second, strict=True):
         if isinstance(one, KernelNode) and isinstance(two, KernelNode):
@@ -291,17 +292,17 @@ def resolve_addresses(
         elif isinstance(one, FillNode) and isinstance(two, FillNode):
             steps.append(_resolve_fill(one, memory, two, other))
         else:
-            raise NotPersistable("launches that differ between two runs")
+            raise Declined("launches that differ between two runs", Scope.STORING)
     return tuple(steps)
 
 
 def _resolve_fill(one: FillNode, memory: MemoryMap, two: FillNode, other: MemoryMap) -> Fill:
     found = memory.find(one.address)
     if found is None or found != other.find(two.address) or (one.size, one.value) != (two.size, two.value):
-        raise NotPersistable("a fill of unknown memory")
+        raise Declined("a fill of unknown memory", Scope.STORING)
     buffer, delta = found
     if delta + one.size > memory.ranges[buffer].size:
-        raise NotPersistable("a fill that reaches beyond its allocation")
+        raise Declined("a fill that reaches beyond its allocation", Scope.STORING)
     return Fill(buffer, delta, one.size, one.value)
 
 
@@ -310,7 +311,7 @@ def _resolve_launch(
 ) -> Launch:
     same_sizes = [*map(len, one.parameters)] == [*map(len, two.parameters)]
     if not same_sizes or one != replace(two, function=one.function, parameters=one.parameters):
-        raise NotPersistable("launches that differ between two runs")
+        raise Declined("launches that differ between two runs", Scope.STORING)
     parameters, pointers = [], []
     for index, (left, right) in enumerate(zip(one.parameters, two.parameters, strict=True)):
         content = bytearray(left)
@@ -333,8 +334,8 @@ def _resolve_word(
     found = memory.find(number) if len(word) == WORD else None
     if word == again:
         if found is not None or (number >= _LEAST_ADDRESS and len(word) == WORD and is_pointer(number)):
-            raise NotPersistable(f"memory that outlives a run, or a number that may be an address: {what}")
+            raise Declined(f"memory that outlives a run, or a number that may be an address: {what}", Scope.STORING)
         return None
     if found is None or found != other.find(number_again):
-        raise NotPersistable(f"a kernel argument that differs between two runs: {what}")
+        raise Declined(f"a kernel argument that differs between two runs: {what}", Scope.STORING)
     return found

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser.recipe import WORD
+from fusioncache.ir.errors import Declined, Scope
 
 _NODE_TYPES = {"GRAPH": "child graph", "MEM_ALLOC": "allocation", "MEM_FREE": "free"}
 """Types of nodes whose names in a refusal are not CUDA's own."""
@@ -53,7 +53,7 @@ def read_graph(driver: Any, graph: int) -> list[Node]:
     """Returns what a captured graph launches, in order.
 
     Raises:
-        NotPersistable: if there is anything in it that is not understood.
+        Declined: if there is anything in it that is not understood.
     """
     return [_read_node(driver, node) for node in _sort_nodes(driver, graph)]
 
@@ -66,7 +66,7 @@ def _sort_nodes(driver: Any, graph: int) -> list[int]:
         waits_for = driver.dependencies(node)
         before = waits_for[0] if waits_for else None
         if len(waits_for) > 1 or before in after:
-            raise NotPersistable("kernels in no fixed order")
+            raise Declined("kernels in no fixed order", Scope.STORING)
         after[before] = node
     ordered = []
     node = after.get(None)
@@ -74,7 +74,7 @@ def _sort_nodes(driver: Any, graph: int) -> list[int]:
         ordered.append(node)
         node = after.get(node)
     if len(ordered) != len(nodes):
-        raise NotPersistable("kernels in no fixed order")
+        raise Declined("kernels in no fixed order", Scope.STORING)
     return ordered
 
 
@@ -83,7 +83,7 @@ def _read_node(driver: Any, node: int) -> Node:
     if kind == "MEMSET":
         return _read_memset(driver.memset_node(node))
     if kind != "KERNEL":
-        raise NotPersistable(f"a {_NODE_TYPES.get(kind, kind.lower())} node")
+        raise Declined(f"a {_NODE_TYPES.get(kind, kind.lower())} node", Scope.STORING)
     found, function = driver.kernel_node(node)
     name = driver.function_name(function)
     parameters = _read_parameters(driver, found, function, name)
@@ -105,20 +105,20 @@ def _read_node(driver: Any, node: int) -> Node:
 def _read_memset(found: Any) -> FillNode:
     item, value = found.elementSize, found.value
     if found.height != 1 or item not in (1, 2, 4):
-        raise NotPersistable("a memset of rows")
+        raise Declined("a memset of rows", Scope.STORING)
     pattern = (value & (2 ** (8 * item) - 1)).to_bytes(item, "little")
     if len(set(pattern)) != 1:
-        raise NotPersistable("a memset of more than one byte")
+        raise Declined("a memset of more than one byte", Scope.STORING)
     return FillNode(int(found.dst), found.width * item, pattern[0])
 
 
 def _read_parameters(driver: Any, found: Any, function: int, name: str) -> tuple[bytes, ...]:
     if found.extra or not found.kernelParams:
-        raise NotPersistable(f"parameters of {shorten(name)} in one piece")
+        raise Declined(f"parameters of {shorten(name)} in one piece", Scope.STORING)
     sizes = driver.parameter_sizes(function)
     addresses = (ctypes.c_void_p * len(sizes)).from_address(found.kernelParams)
     if not all(addresses):
-        raise NotPersistable(f"parameters of {shorten(name)} that are not there")
+        raise Declined(f"parameters of {shorten(name)} that are not there", Scope.STORING)
     return tuple(ctypes.string_at(address, size) for address, size in zip(addresses, sizes, strict=True))
 
 
@@ -126,20 +126,20 @@ def _check_clusters(driver: Any, node: int, function: int) -> None:
     # A kernel that may overlap with the one before shows in the order of the graph, which is none then.
     cluster = driver.launch_attribute(node, "CLUSTER_DIMENSION").clusterDim
     if max(cluster.x, cluster.y, cluster.z) > 1 or driver.has_cluster(function):
-        raise NotPersistable("a kernel in clusters")
+        raise Declined("a kernel in clusters", Scope.STORING)
 
 
 def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> FillNode:
     """Torch zeroes workspaces by a kernel. Its name says all that it does, so its parameters say the rest."""
     match = _FILL.fullmatch(name)
     if match is None:
-        raise NotPersistable(f"a kernel that nvFuser did not compile: {shorten(name)}")
+        raise Declined(f"a kernel that nvFuser did not compile: {shorten(name)}", Scope.STORING)
     item = _FILL_ITEMS[match[1]]
     if [len(parameter) for parameter in parameters] != [4, item, WORD]:
-        raise NotPersistable(f"a kernel with other parameters than expected: {shorten(name)}")
+        raise Declined(f"a kernel with other parameters than expected: {shorten(name)}", Scope.STORING)
     count, pattern, address = parameters
     if len(set(pattern)) != 1:
-        raise NotPersistable("a fill of more than one byte")
+        raise Declined("a fill of more than one byte", Scope.STORING)
     return FillNode(int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
 
 

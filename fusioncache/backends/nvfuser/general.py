@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.nvfuser.definition import define, nvfuser_executor
 from fusioncache.ir import Const, GeneralRegion
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.graph import Arg
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
@@ -28,7 +28,7 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         layouts: of the arguments: see ``describe_arguments``. There are none for the variables among the inputs.
 
     Raises:
-        NotGeneral: if the definition has an integer that those of the regions have not.
+        Declined: if the definition has an integer that those of the regions have not.
         Exception: whatever Thunder or nvFuser raise.
     """
     definition = define(general.graph, layouts, TRANSLATORS)
@@ -51,7 +51,7 @@ def _check_integers(definition: Any, known: AbstractSet[str], others: Sequence[A
     """Refuses a definition with an integer that is neither known nor in all others: it would be made of some size."""
     common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
     if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
-        raise NotGeneral("a size that nvFuser's definition takes for constant")
+        raise Declined("a size that nvFuser's definition takes for constant", Scope.GENERAL)
 
 
 def _full(shape: Sequence[Any], fill_value: Any, *, device: Any, dtype: Any, fd: Any, lc_to_nv_map: Any) -> Any:

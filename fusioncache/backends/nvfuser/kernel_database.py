@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.backends.nvfuser.definition import Switches
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process import forks
 
 OPTION = "kernel_db"
@@ -70,11 +70,11 @@ class KernelDatabase:
         """Returns the row of each kernel of a run: see ``match_rows``.
 
         Raises:
-            NotPersistable: if not exactly one row fits each, or the database is another one.
+            Declined: if not exactly one row fits each, or the database is another one.
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
-                raise NotPersistableNow("nvFuser's kernel database was opened by another library")
+                raise Declined("nvFuser's kernel database was opened by another library", Scope.STORING_NOW)
             return match_rows(self._rows, names, code, options)
 
     @contextmanager
@@ -129,22 +129,22 @@ def match_rows(
     launches, their CUDA, as nvFuser says it, and the options that it was compiled with.
 
     Raises:
-        NotPersistable: if not exactly one row fits each, or there is other code.
+        Declined: if not exactly one row fits each, or there is other code.
     """
     if len(set(names)) != len(names):
-        raise NotPersistable("two kernels of one name")
+        raise Declined("two kernels of one name", Scope.STORING)
     found = []
     for name in names:
         rows = [row for row in known.get(name, ()) if row.code in code]
         if len(rows) != 1:
-            raise NotPersistableNow(f"{len(rows)} rows of nvFuser's kernel database for one kernel")
+            raise Declined(f"{len(rows)} rows of nvFuser's kernel database for one kernel", Scope.STORING_NOW)
         if rows[0].options != options:
             # The database goes by code alone, so that what was compiled with these options is not in it.
-            raise NotPersistableNow("a kernel that is known with other options of nvFuser")
+            raise Declined("a kernel that is known with other options of nvFuser", Scope.STORING_NOW)
         found.append(rows[0])
     ordered = sorted(found, key=lambda row: code.index(row.code))
     if "\n".join(row.code for row in ordered) != code:
-        raise NotPersistable("code of kernels that were not launched")
+        raise Declined("code of kernels that were not launched", Scope.STORING)
     return tuple(found)
 
 
@@ -152,11 +152,11 @@ def read_cubin(row: Row) -> bytes:
     """Returns the cubin of a row.
 
     Raises:
-        NotPersistable: if it is not a cubin.
+        Declined: if it is not a cubin.
     """
     image = row.cubin.read_bytes()
     if not image.startswith(_ELF):
-        raise NotPersistable("a kernel that is not compiled to the end")
+        raise Declined("a kernel that is not compiled to the end", Scope.STORING)
     return image
 
 

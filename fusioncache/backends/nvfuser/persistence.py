@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
+from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.bound_symbols import find_fixed_gpu
 from fusioncache.backends.nvfuser.capture import Capture, capture
 from fusioncache.backends.nvfuser.definition import VERSION as DEFINITION_VERSION
@@ -26,6 +26,7 @@ from fusioncache.backends.nvfuser.recipe_json import decode, encode
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
 from fusioncache.backends.nvfuser.verification import copy_tensor, roll_tensor, verify
 from fusioncache.ir import Graph, NumberType
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
@@ -65,7 +66,8 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     """Compiles with nvFuser, and gives what launches the same kernels in another process."""
     try:
         check_persistable(graph, args)
-    except NotPersistable as refusal:
+    except Declined as refusal:
+        refusal.require(Scope.STORING, Scope.STORING_NOW)
         return _refuse(compile_definition(graph, args, switches), refusal)
     database, start = kernel_database(), time.perf_counter()
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
@@ -73,16 +75,16 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     try:
         artifacts, launched = _make_artifacts(compiled, find_device(graph, args), args, switches)
         return Compiled(compiled.keep_if_captured(), artifacts, None, exact=launched, alone_seconds=seconds)
-    except NotPersistable as refusal:
-        return _refuse(compiled, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
+        if is_declined(error, Scope.STORING, Scope.STORING_NOW):
+            return _refuse(compiled, error)
         logger.info("an executable is not stored", exc_info=error)
         reason = f"keeping failed: {type(error).__name__}"
         return Compiled(compiled.keep_if_captured(), None, reason, lasting=False)
 
 
-def _refuse(compiled: CompiledDefinition, refusal: NotPersistable) -> Compiled:
-    return Compiled(compiled.keep_if_captured(), None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
+def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled:
+    return Compiled(compiled.keep_if_captured(), None, refusal.reason, lasting=refusal.scope is Scope.STORING)
 
 
 def load(
@@ -132,16 +134,16 @@ def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
     """Checks a graph before nvFuser compiles it.
 
     Raises:
-        NotPersistable: if it is known that nothing of it can be persisted. The message says why.
+        Declined: if it is known that nothing of it can be persisted. The message says why.
     """
     obstacle = find_obstacle(graph)
     if obstacle:
-        raise NotPersistable(obstacle)
+        raise Declined(obstacle, Scope.STORING)
     if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
-        raise NotPersistable("an input that is no CUDA tensor")
+        raise Declined("an input that is no CUDA tensor", Scope.STORING)
     if len(list_device_kinds()) > 1:
         # The key does not say on which of them a region runs, and kernels are scheduled for one.
-        raise NotPersistable("GPUs of several kinds in one process")
+        raise Declined("GPUs of several kinds in one process", Scope.STORING)
     check_tensors(args)
 
 
@@ -165,14 +167,14 @@ def check_tensors(args: Sequence[Any]) -> None:
     """Checks arguments that are tensors.
 
     Raises:
-        NotPersistableNow: if one of them is of a kind that another call of the same graph may do without.
+        Declined: if one of them is of a kind that another call of the same graph may do without.
     """
     if len({arg.get_device() for arg in args}) > 1:
-        raise NotPersistableNow("inputs on several devices")
+        raise Declined("inputs on several devices", Scope.STORING_NOW)
     if not all(arg.layout == torch.strided and type(arg.data) is torch.Tensor for arg in args):
-        raise NotPersistableNow("an input that is no plain tensor")
+        raise Declined("an input that is no plain tensor", Scope.STORING_NOW)
     if any(arg.is_conj() or arg.is_neg() for arg in args):
-        raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
+        raise Declined("an input that is to be conjugated or negated when it is read", Scope.STORING_NOW)
 
 
 def _make_artifacts(
@@ -180,10 +182,10 @@ def _make_artifacts(
 ) -> tuple[Mapping[str, bytes], Run]:
     """Returns what is to be stored, and what launches it here: nvFuser looks at each argument in every call."""
     if compiled.device not in (None, device):
-        raise NotPersistableNow("a definition that is written for another device")
+        raise Declined("a definition that is written for another device", Scope.STORING_NOW)
     with torch.cuda.device(device), torch.no_grad():
         if torch.cuda.is_current_stream_capturing():
-            raise NotPersistableNow("a CUDA graph is being captured")
+            raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
         own, others = [copy_tensor(arg) for arg in args], [roll_tensor(arg) for arg in args]
         compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
         captured = capture(driver(), compiled.run, own, others)
@@ -196,7 +198,7 @@ def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], s
     """Returns the recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all.
 
     Raises:
-        NotPersistable: if nvFuser's database does not have the kernels, or they are of a kind that is not supported.
+        Declined: if nvFuser's database does not have the kernels, or they are of a kind that is not supported.
     """
     recipe, code = captured.recipe, _read_code(compiled, args)
     cubins = iter(_read_cubins([step.function for step in recipe.launches], code, switches))
@@ -216,9 +218,9 @@ def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
     device = torch.cuda.current_device() if compiled.device is None else compiled.device
     code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
     if _DESCRIPTORS in code:
-        raise NotPersistable("a kernel that takes descriptors of tensors")
+        raise Declined("a kernel that takes descriptors of tensors", Scope.STORING)
     if _RANDOM_CODE in code:
-        raise NotPersistable("a kernel that draws random numbers")
+        raise Declined("a kernel that draws random numbers", Scope.STORING)
     return code
 
 

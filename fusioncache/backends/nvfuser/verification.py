@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import NotPersistable, Run
+from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.capture import Capture
 from fusioncache.backends.nvfuser.cuda_graph import shorten
 from fusioncache.backends.nvfuser.driver import Driver
 from fusioncache.backends.nvfuser.recipe import RECIPE
 from fusioncache.backends.nvfuser.recipe_json import decode
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
+from fusioncache.ir.errors import Declined, Scope
 
 _APART = 512
 """Copies are as far off a multiple of so many bytes as their original. Torch's own blocks start at a multiple."""
@@ -31,18 +32,18 @@ def verify(
         What was launched, which fills new memory first.
 
     Raises:
-        NotPersistable: if there is any difference.
+        Declined: if there is any difference.
     """
     recipe = decode(artifacts[RECIPE])
     if recipe.inputs != capture.recipe.inputs or recipe.outputs != capture.recipe.outputs:
-        raise NotPersistable("a recipe that reads otherwise than it was written")
+        raise Declined("a recipe that reads otherwise than it was written", Scope.STORING)
     check_arguments(recipe, args)
     device = torch.cuda.current_device()
     stored = StoredRun(recipe, artifacts, refuse_arguments, driver, device, poison=True)
     steps = stored.load(device)
     for ours, theirs in zip(steps.functions, capture.functions, strict=True):
         if driver.describe_code(ours) != driver.describe_code(theirs):
-            raise NotPersistable(f"a cubin that is not that of {shorten(driver.function_name(theirs))}")
+            raise Declined(f"a cubin that is not that of {shorten(driver.function_name(theirs))}", Scope.STORING)
     compare(stored, run, args)
     return stored
 
@@ -51,15 +52,15 @@ def compare(stored: StoredRun, run: Run, args: Sequence[Any]) -> None:
     """Compares all outputs and all inputs of a launch, which fills new memory first, with those of ``run``.
 
     Raises:
-        NotPersistable: if there is any difference.
+        Declined: if there is any difference.
     """
     again = [copy_tensor(arg) for arg in args]
     expected = run(args)
     outputs = stored.run(again)
     if len(outputs) != len(expected) or not all(map(have_equal_bits, outputs, expected)):
-        raise NotPersistable("other outputs than nvFuser's")
+        raise Declined("other outputs than nvFuser's", Scope.STORING)
     if not all(map(have_equal_bits, again, args)):
-        raise NotPersistable("other writes into inputs than nvFuser's")
+        raise Declined("other writes into inputs than nvFuser's", Scope.STORING)
     torch.cuda.current_stream().synchronize()
 
 
@@ -67,9 +68,9 @@ def refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
     """Says of a launch that is tried that it is for other arguments.
 
     Raises:
-        NotPersistable: always.
+        Declined: always.
     """
-    raise NotPersistable("inputs that are not aligned as those that were captured")
+    raise Declined("inputs that are not aligned as those that were captured", Scope.STORING)
 
 
 def copy_tensor(tensor: Any) -> Any:
