@@ -11,7 +11,7 @@ from fusioncache.graphs.captured_backward import BackwardFunction, CapturedBackw
 from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, find_promise
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 
 class BackwardProgram:
@@ -49,7 +49,8 @@ class BackwardProgram:
         try:
             kind = (self._reader or self._begin(cotangents)).read(cotangents)
             return self._call(kind, saved_for_backward, cotangents, promise)
-        except NotCaptured as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
         return self._run(saved_for_backward, cotangents, promise)
 
@@ -57,7 +58,8 @@ class BackwardProgram:
         try:
             reader = KindReader(cotangents)
             self._memory_of(reader.device)
-        except NotCaptured as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self._refused = refusal.reason
             raise
         self._reader = reader
@@ -73,9 +75,11 @@ class BackwardProgram:
             return self._warm_up(warm, saved_for_backward, cotangents, promise)
         assert promise is not None
         if promise.is_over:
-            raise NotCaptured("the memory of its forward pass was given to another program before the backward pass")
+            raise Declined(
+                "the memory of its forward pass was given to another program before the backward pass", Scope.CAPTURE
+            )
         if keeps_graph():
-            raise NotCaptured("a backward pass with retain_graph=True")
+            raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
         return self._replay(kind, warm, saved_for_backward, cotangents, promise)
 
     def _warm_up(
@@ -101,10 +105,10 @@ class BackwardProgram:
         memory = self._memory_of(cotangents[0].device)
         reason = memory.begin()
         if reason is not None:
-            raise NotCaptured(reason)
+            raise Declined(reason, Scope.CAPTURE)
         try:
             if not promise.captured.knows(saved, promise):
-                raise NotCaptured("the tensors saved for backward were replaced")
+                raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
             memory.loans.settle()
             captured = promise.captured.backwards.find(kind)
             if captured is None:
@@ -137,7 +141,7 @@ class BackwardProgram:
                 captured = CapturedBackward(self._function, promise, others, given, kind, memory, pool)
         except Exception as error:
             warm.refused = self._failures.explain(error, "a backward program")
-            raise NotCaptured(warm.refused) from None
+            raise Declined(warm.refused, Scope.CAPTURE) from None
         promise.captured.backwards.add(captured)
         promise.captured.let_go()
         self._failures.tally.count_capture()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fusioncache.graphs.calls import Kind
 from fusioncache.graphs.loans import LENT, Loans
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 if TYPE_CHECKING:
     from fusioncache.graphs.captured_backward import CapturedBackward
@@ -31,11 +31,11 @@ class BackwardCaptures:
         """Returns the pool for another capture for gradients of a kind.
 
         Raises:
-            NotCaptured: if there is none now.
+            Declined: if there is none now.
         """
         pool = self._loans.find_pool([each.pool for each in self._captured if each.kind == kind])
         if pool is None:
-            raise NotCaptured(LENT)
+            raise Declined(LENT, Scope.CAPTURE)
         return pool
 
     def add(self, captured: CapturedBackward) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 _ALIGNMENT = 16
 """Bytes. Kernels are chosen by how an address lies within so many, so a buffer lies as the argument does."""
@@ -35,14 +35,14 @@ def make_buffer(argument: Any) -> StaticBuffer:
     """Returns a buffer for arguments that lie as this one does.
 
     Raises:
-        NotCaptured: if elements of it lie over each other in another way than by a stride of 0.
+        Declined: if elements of it lie over each other in another way than by a stride of 0.
     """
     import torch
 
     shape, strides = tuple(argument.shape), argument.stride()
     compact_shape = tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
     if overlaps(compact_shape, strides):
-        raise NotCaptured("an argument whose elements overlap in memory")
+        raise Declined("an argument whose elements overlap in memory", Scope.CAPTURE)
     itemsize = argument.element_size()
     offset = argument.data_ptr() % _ALIGNMENT // itemsize
     memory = torch.empty(offset + count_elements(compact_shape, strides), dtype=argument.dtype, device=argument.device)

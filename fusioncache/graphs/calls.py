@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.graphs.recorder import NotCaptured, Recorder
+from fusioncache.graphs.recorder import Recorder
 from fusioncache.graphs.results import check_tensor
 from fusioncache.graphs.settings import is_intercepted, read_settings
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.preparation import WAITING, prepare
 from fusioncache.process.tensor_guards import Guard, guard_tensors
 
@@ -29,14 +30,14 @@ class KindReader:
 
     Args:
         arguments: of its first call.
-        recorder_of: returns the recorder of a device, or raises ``NotCaptured`` if nothing can be captured there.
+        recorder_of: returns the recorder of a device, or raises ``Declined`` if nothing can be captured there.
 
     Attributes:
         positions: of the tensors among the arguments.
         device: of all of them.
 
     Raises:
-        NotCaptured: if there is no tensor, or not all are on one device on which programs can be captured.
+        Declined: if there is no tensor, or not all are on one device on which programs can be captured.
     """
 
     def __init__(self, arguments: Sequence[Any]):
@@ -47,7 +48,7 @@ class KindReader:
         tensors = [check_tensor(arguments[place], "takes") for place in self.positions]
         devices = {tensor.device for tensor in tensors}
         if len(devices) != 1:
-            raise NotCaptured("tensors on several devices" if devices else "no tensor among its arguments")
+            raise Declined("tensors on several devices" if devices else "no tensor among its arguments", Scope.CAPTURE)
         (self.device,) = devices
         self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
         self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
@@ -63,7 +64,7 @@ class KindReader:
         """Returns the kind of a call.
 
         Raises:
-            NotCaptured: if there is no tensor where others had one, a value that has no hash, or one kind too many.
+            Declined: if there is no tensor where others had one, a value that has no hash, or one kind too many.
         """
         tensors, settings = self.take_tensors(arguments), read_settings()
         others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
@@ -74,7 +75,7 @@ class KindReader:
         try:
             kind = self._find(tensors, (settings, others))
         except TypeError as error:
-            raise NotCaptured("an argument that cannot be compared with those of earlier calls") from error
+            raise Declined("an argument that cannot be compared with those of earlier calls", Scope.CAPTURE) from error
         self._last = guard and _LastCall(guard, settings, others, kind)
         return kind
 
@@ -83,7 +84,7 @@ class KindReader:
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
-            raise NotCaptured(f"more than {MOST_KINDS} kinds of inputs")
+            raise Declined(f"more than {MOST_KINDS} kinds of inputs", Scope.CAPTURE)
         return self._kinds.setdefault(key, Kind())  # other threads get the same one, and never one of another call
 
 
@@ -134,8 +135,9 @@ class Warm:
             for tensor in tensors:
                 check_tensor(tensor, "takes")
             if is_intercepted():
-                raise NotCaptured("a torch mode that intercepts each operation is active")
-        except NotCaptured as refusal:
+                raise Declined("a torch mode that intercepts each operation is active", Scope.CAPTURE)
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self.refused = refusal.reason
             return call()
         before = recorder.read_random_state()

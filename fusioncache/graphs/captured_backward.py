@@ -39,7 +39,7 @@ class CapturedBackward:
         pool: the same.
 
     Raises:
-        NotCaptured: if it cannot be.
+        Declined: if it cannot be.
         Exception: whatever goes wrong in the capture.
     """
 

@@ -14,10 +14,11 @@ from fusioncache.graphs.buffers import StaticBuffer, make_buffer
 from fusioncache.graphs.last_product import BEHIND, LastProduct
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, SavedValues
-from fusioncache.graphs.recorder import NotCaptured, Recording
+from fusioncache.graphs.recorder import Recording
 from fusioncache.graphs.results import Arguments, Results
 from fusioncache.graphs.settings import without_gradients
 from fusioncache.graphs.structure import Build, take_apart
+from fusioncache.ir.errors import Declined, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class CapturedForward:
         is_stale: whether it is to be captured anew.
 
     Raises:
-        NotCaptured: if it cannot be.
+        Declined: if it cannot be.
         Exception: whatever goes wrong in the capture.
     """
 
@@ -127,7 +128,7 @@ class CapturedForward:
         self._replay = recording.replay
         written = [place for place in places if versions[place] != _read_version(inside[place])]
         if not moving.isdisjoint(written):
-            raise NotCaptured("it writes into an argument whose address changes")
+            raise Declined("it writes into an argument whose address changes", Scope.CAPTURE)
         self._written = tuple(written)
         self._keep(recording, Arguments((place, inside[place]) for place in places))
 

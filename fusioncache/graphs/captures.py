@@ -9,7 +9,7 @@ from weakref import ref
 from fusioncache.graphs.addresses import Addresses
 from fusioncache.graphs.captured_forward import CapturedForward, ForwardFunction
 from fusioncache.graphs.memory import PROMISED, GraphMemory
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 MOST_COPIES = 4
 """How many captures one kind of call may have: for calls that overlap, each before the backward of the one before."""
@@ -71,23 +71,26 @@ class ForwardCaptures:
         """Captures the program for a call.
 
         Raises:
-            NotCaptured: if it cannot be, now or at all; ``refused`` tells which.
+            Declined: if it cannot be, now or at all; ``refused`` tells which.
             Exception: whatever goes wrong in the capture.
         """
         if not self._memory.allows_capture():
             overlaps = any(self._memory.is_promised(each.name) for each in self._captured)
-            raise NotCaptured("a call before the backward pass of the previous call" if overlaps else PROMISED)
+            raise Declined(
+                "a call before the backward pass of the previous call" if overlaps else PROMISED, Scope.CAPTURE
+            )
         if self._times >= MOST_TIMES:
             reason = "addresses of arguments, or other programs, change too often"
             self.refused = None if self._captured else reason
-            raise NotCaptured(reason)
+            raise Declined(reason, Scope.CAPTURE)
         self._make_room()
         self._times += 1
         self.observe(arguments)
         still, moving = self._divide()
         try:
             captured = CapturedForward(self._function, arguments, still, moving, self._memory, ref(self))
-        except NotCaptured as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self.refused = refusal.reason
             raise
         self._captured.append(captured)
@@ -103,7 +106,7 @@ class ForwardCaptures:
             return
         idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
         if idle is None:
-            raise NotCaptured(f"more than {MOST_COPIES} calls before the backward pass of the first")
+            raise Declined(f"more than {MOST_COPIES} calls before the backward pass of the first", Scope.CAPTURE)
         self._memory.remove(idle.name)
 
     def _divide(self) -> tuple[list[int], list[int]]:
@@ -111,5 +114,5 @@ class ForwardCaptures:
         moving = [place for place in self._positions if place not in lie_still]
         if moving and self._function.writes:
             self.refused = "it writes into arguments whose addresses change"
-            raise NotCaptured(self.refused)
+            raise Declined(self.refused, Scope.CAPTURE)
         return [place for place in self._positions if place in lie_still], moving

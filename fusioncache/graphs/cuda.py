@@ -9,26 +9,26 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from fusioncache.graphs.recorder import FORWARD, NotCaptured, Record, Recorder, Recording
+from fusioncache.graphs.recorder import FORWARD, Record, Recorder, Recording
 from fusioncache.graphs.workspace import borrow_workspace
+from fusioncache.ir.errors import Declined, Scope
 
 
 def find_recorder(device: Any) -> Recorder:
     """Returns what captures on a device.
 
     Raises:
-        NotCaptured: if CUDA graphs cannot be captured there.
+        Declined: if CUDA graphs cannot be captured there.
     """
     import torch
 
     if device.type != "cuda":
-        raise NotCaptured(
-            "tensors on the CPU" if device.type == "cpu" else f"tensors on a device of type {device.type}"
-        )
+        where = "the CPU" if device.type == "cpu" else f"a device of type {device.type}"
+        raise Declined(f"tensors on {where}", Scope.CAPTURE)
     if torch.version.hip is not None:
-        raise NotCaptured("a GPU that is not NVIDIA's")
+        raise Declined("a GPU that is not NVIDIA's", Scope.CAPTURE)
     if torch.cuda.get_allocator_backend() != "native":
-        raise NotCaptured("another allocator than torch's native one")
+        raise Declined("another allocator than torch's native one", Scope.CAPTURE)
     return CudaRecorder(device)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from fusioncache.graphs.recorder import NotCaptured, Tally
+from fusioncache.graphs.recorder import Tally
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.process.warning import warn
 
 logger = logging.getLogger("fusioncache")
@@ -28,7 +29,7 @@ class Failures:
 
     def explain(self, error: Exception, what: str) -> str:
         """Returns the reason that an error in a capture is, and warns of it if it should not have happened."""
-        if isinstance(error, NotCaptured):
+        if is_declined(error, Scope.CAPTURE):
             return error.reason
         logger.info("capturing %s failed", what, exc_info=error)
         reason = f"capture failed: {type(error).__name__}"

@@ -12,8 +12,8 @@ from fusioncache.graphs.captured_forward import CapturedForward, ForwardFunction
 from fusioncache.graphs.captures import ForwardCaptures
 from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.memory import GraphMemory
-from fusioncache.graphs.recorder import NotCaptured
 from fusioncache.graphs.settings import is_saving_hooked
+from fusioncache.ir.errors import Declined, Scope, is_declined
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class ForwardProgram:
             kind = self._find_kind(reader, args)
             if not kind.is_refused:
                 return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
-        except NotCaptured as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
         return self._function.call(*args)
 
@@ -74,7 +75,8 @@ class ForwardProgram:
         try:
             reader = KindReader(args)
             self._memory_of(reader.device)
-        except NotCaptured as refusal:
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
             self._refused = refusal.reason
             raise
         self._reader = reader
@@ -103,11 +105,11 @@ class ForwardProgram:
 
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
-            raise NotCaptured("saved-tensor hooks are active")
+            raise Declined("saved-tensor hooks are active", Scope.CAPTURE)
         memory = self._memory_of(reader.device)
         reason = memory.begin()
         if reason is not None:
-            raise NotCaptured(reason)
+            raise Declined(reason, Scope.CAPTURE)
         try:
             captured = kind.captures.find(args)
             if captured is None:
@@ -124,10 +126,10 @@ class ForwardProgram:
         try:
             with torch.inference_mode(False), torch.no_grad():
                 captured = kind.captures.capture(args)
-        except NotCaptured:
-            raise
         except Exception as error:
+            if is_declined(error, Scope.CAPTURE):
+                raise
             kind.captures.refused = self._failures.explain(error, "a forward program")
-            raise NotCaptured(kind.captures.refused) from None
+            raise Declined(kind.captures.refused, Scope.CAPTURE) from None
         self._failures.tally.count_capture()
         return captured

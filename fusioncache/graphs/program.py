@@ -35,7 +35,7 @@ class CudaGraphs:
 
     Args:
         tally: counts.
-        find_recorder: returns what captures on a device, or raises ``NotCaptured``.
+        find_recorder: returns what captures on a device, or raises ``Declined``.
 
     Attributes:
         find_recorder: the same. It is asked once for each device.
@@ -66,7 +66,7 @@ class CudaGraphs:
         """Returns the memory of a device.
 
         Raises:
-            NotCaptured: if nothing can be captured there.
+            Declined: if nothing can be captured there.
         """
         found = self._memories.get(device)
         if found is None:

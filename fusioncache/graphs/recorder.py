@@ -1,22 +1,10 @@
-"""The contract between what decides over captures and what captures, and why something is not captured."""
+"""The contract between what decides over captures and what captures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-
-class NotCaptured(Exception):  # it is no error: the program runs as it is
-    """Says why a program is not captured, or not for such a call.
-
-    Attributes:
-        reason: for people, and to count by.
-    """
-
-    def __init__(self, reason: str):
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

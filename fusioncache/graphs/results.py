@@ -9,7 +9,7 @@ from typing import Any
 from fusioncache.graphs.aliases import Aliases
 from fusioncache.graphs.buffers import count_elements
 from fusioncache.graphs.copies import Copier, find_base, find_memory
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 _CONSTANTS = (type(None), bool, int, float, complex, str)
 
@@ -69,7 +69,7 @@ class Arguments:
         views = [each for each in found if find_base(each[1]) is find_base(result)]
         alike = [each for each in views or found if each[1].dtype == result.dtype]
         if not alike:
-            raise NotCaptured("a result that is a view of an argument in another dtype")
+            raise Declined("a result that is a view of an argument in another dtype", Scope.CAPTURE)
         position, argument = next((each for each in alike if _covers(each[1], result)), alike[0])
         offset = result.storage_offset() - argument.storage_offset()
         layout = tuple(result.shape), tuple(result.stride())
@@ -101,7 +101,7 @@ class Results:
         copier: has what the graph computed.
 
     Raises:
-        NotCaptured: if there is something among the leaves that cannot be given again.
+        Declined: if there is something among the leaves that cannot be given again.
     """
 
     __slots__ = ("_computed", "_from_arguments", "_template", "_views", "copier")
@@ -133,7 +133,7 @@ class Results:
                     self._views.append((origin, views[id(value)]))
                 views[id(value)].append(leaf)
             elif value.device != device:
-                raise NotCaptured("results on several devices")
+                raise Declined("results on several devices", Scope.CAPTURE)
             elif leaf in kept:
                 self._template[leaf] = aliases.make(value)
             else:
@@ -170,12 +170,12 @@ def check_tensor(value: Any, verb: str) -> Any:
     """Returns a value that is a tensor as any other.
 
     Raises:
-        NotCaptured: if it is something else. The reason begins with the verb.
+        Declined: if it is something else. The reason begins with the verb.
     """
     import torch
 
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        raise NotCaptured(f"it {verb} a value of type {type(value).__qualname__}")
+        raise Declined(f"it {verb} a value of type {type(value).__qualname__}", Scope.CAPTURE)
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        raise NotCaptured(f"it {verb} a sparse, quantized, conjugated or negated tensor")
+        raise Declined(f"it {verb} a sparse, quantized, conjugated or negated tensor", Scope.CAPTURE)
     return value

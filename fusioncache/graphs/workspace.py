@@ -14,7 +14,7 @@ import weakref
 from functools import cache
 from typing import Any
 
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined, Scope
 
 _NON_BLOCKING = 1
 """A flag of CUDA's streams: work on the default stream neither waits for one, nor ends a capture on it."""
@@ -30,7 +30,7 @@ class Workspace:
         stream: the same as long as the process lives, as torch knows workspaces by their streams.
 
     Raises:
-        NotCaptured: if CUDA makes no stream.
+        Declined: if CUDA makes no stream.
     """
 
     def __init__(self, device: Any):
@@ -60,7 +60,7 @@ def borrow_workspace(device: Any, borrower: object) -> Workspace:
     """Returns a workspace that nobody else has as long as the borrower lives.
 
     Raises:
-        NotCaptured: if CUDA makes no stream.
+        Declined: if CUDA makes no stream.
     """
     idle = find_idle(device.index)
     workspace = idle.pop() if idle else Workspace(device)
@@ -83,5 +83,5 @@ def make_stream(device: Any) -> Any:
         torch.cuda.current_blas_handle()  # makes the device's context
         code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _NON_BLOCKING)
     if code:
-        raise NotCaptured("CUDA has no stream to capture on")
+        raise Declined("CUDA has no stream to capture on", Scope.CAPTURE)
     return torch.cuda.ExternalStream(handle.value, device=device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusioncache.graphs.cuda import find_recorder
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 0)
 
@@ -189,5 +189,5 @@ def test_random_numbers_are_known_by_seed_and_offset(driver):
 def test_devices_on_which_nothing_is_captured(driver, monkeypatch, device, change, reason):
     if change:
         monkeypatch.setattr(*change)
-    with pytest.raises(NotCaptured, match=reason):
+    with pytest.raises(Declined, match=reason):
         find_recorder(torch.device(device))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fusioncache.graphs.calls import KindReader
-from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.ir.errors import Declined
 
 
 def make(*, value=1.0):
@@ -68,7 +68,7 @@ def test_readers_have_no_kind_in_common():
 def test_no_tensor_where_others_had_one(other):
     reader = KindReader(make())
     reader.read(make())
-    with pytest.raises(NotCaptured, match="an argument that cannot be compared with those of earlier calls"):
+    with pytest.raises(Declined, match="an argument that cannot be compared with those of earlier calls"):
         reader.read([torch.zeros(2, 3), other, 1.0])
 
 

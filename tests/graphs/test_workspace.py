@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fusioncache.graphs import workspace
-from fusioncache.graphs.recorder import NotCaptured
 from fusioncache.graphs.workspace import Workspace, borrow_workspace
+from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 91)
 
@@ -103,5 +103,5 @@ def test_without_a_stream_nothing_is_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
     library = SimpleNamespace(cuStreamCreate=lambda handle, flags: 2)
     monkeypatch.setattr(workspace.ctypes, "CDLL", lambda name: library)
-    with pytest.raises(NotCaptured, match="CUDA has no stream"):
+    with pytest.raises(Declined, match="CUDA has no stream"):
         Workspace(DEVICE)
