@@ -54,7 +54,7 @@ class ProgramForm:
         general: the program.
 
     Raises:
-        NumbersUnknown: if a number is where none can be filled in.
+        Declined: if a number is where none can be filled in.
     """
 
     __slots__ = ("_general", "_prologue", "_templates", "_texts")
@@ -73,7 +73,7 @@ class ProgramForm:
             identify: tells what its templates are.
 
         Raises:
-            NumbersUnknown: if a number is not known.
+            Declined: if a number is not known.
         """
         values, places = self._general.evaluate(numbers), self._general.places
         templates = self._templates.fill(values)

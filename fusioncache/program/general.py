@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.ir import Const, Graph, Instance, Op, TensorType
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.graph import Arg
 from fusioncache.ir.types import ValueType
 from fusioncache.program.annotations import Shapes, mark_sizes
@@ -43,10 +44,6 @@ TEMPLATE = "template__"
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 
 
-class NumbersUnknown(Exception):
-    """Programs that do not differ in numbers alone, or numbers of which nobody knows what they are made of."""
-
-
 @dataclass(frozen=True, slots=True)
 class GeneralProgram:
     """A program with expressions in the place of numbers.
@@ -67,14 +64,14 @@ class GeneralProgram:
         """Returns the values at other sizes.
 
         Raises:
-            NumbersUnknown: if one is not known.
+            Declined: if one is not known.
         """
         for expression, value in self.unchanged.items():
             if _evaluate(expression, numbers) != value:
-                raise NumbersUnknown(f"{expression} was {value} so far")
+                raise Declined(f"{expression} was {value} so far", Scope.LENGTH)
         found = [{_evaluate(one, numbers) for one in each} for each in self.values]
         if any(len(values) > 1 for values in found):
-            raise NumbersUnknown("a number in it may be one of several sizes")
+            raise Declined("a number in it may be one of several sizes", Scope.LENGTH)
         return tuple(evaluate(value, {}) for (value,) in found)
 
 
@@ -89,12 +86,12 @@ def generalize(
         shapes: of tensors whose sizes are in comments alone, and may be none of the expressions.
 
     Raises:
-        NumbersUnknown: if they differ in something else, or a number is none of these.
+        Declined: if they differ in something else, or a number is none of these.
     """
     blanks = [blank(program) for program, _ in programs]
     rests, lists = zip(*map(take_numbers, blanks), strict=True)
     if any(rest != rests[0] for rest in rests):
-        raise NumbersUnknown("they differ in more than numbers")
+        raise Declined("they differ in more than numbers", Scope.LENGTH)
     known: dict[tuple[Expression, ...], list[Expression]] = {}
     for expression in expressions:
         values = tuple(_evaluate(expression, numbers) for _, numbers in programs)
@@ -118,12 +115,12 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
     """Returns what an expression comes to as a constant, by which 1 is not 1.0.
 
     Raises:
-        NumbersUnknown: if it cannot be computed.
+        Declined: if it cannot be computed.
     """
     try:
         return write_constant(evaluate(expression, numbers))
     except ArithmeticError as error:
-        raise NumbersUnknown(str(error)) from error
+        raise Declined(str(error), Scope.LENGTH) from error
 
 
 def _explain(
@@ -132,8 +129,9 @@ def _explain(
     if len(set(values)) == 1:
         return values[:1]
     if values not in known:
-        raise NumbersUnknown(
-            f"a number is {', '.join(map(str, values))} at the known lengths: Thunder computed no such size"
+        raise Declined(
+            f"a number is {', '.join(map(str, values))} at the known lengths: Thunder computed no such size",
+            Scope.LENGTH,
         )
     return tuple(known[values])
 
@@ -150,7 +148,7 @@ def _check_told(
     size: Expression, values: tuple[Expression, ...], programs: Sequence[tuple[ProgramText, Numbers]]
 ) -> tuple[Expression]:
     if values != tuple(_evaluate(size, numbers) for _, numbers in programs):
-        raise NumbersUnknown(f"a size is {', '.join(map(str, values))}, and not {size}")
+        raise Declined(f"a size is {', '.join(map(str, values))}, and not {size}", Scope.LENGTH)
     return (size,)
 
 
@@ -169,13 +167,13 @@ def blank(program: ProgramText) -> ProgramText:
     """Returns a program without what follows from its numbers, and without the seconds that its passes took.
 
     Raises:
-        NumbersUnknown: if a name in it is one that stands for a template, or it does not call each of its templates.
+        Declined: if a name in it is one that stands for a template, or it does not call each of its templates.
     """
     if any(TEMPLATE in trace.source for trace in program.texts()):
-        raise NumbersUnknown(f"it has names with {TEMPLATE} in them")
+        raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
     names = {name: f"{TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
     if names.keys() != program.templates().keys():
-        raise NumbersUnknown("it names a template that it does not call")
+        raise Declined("it names a template that it does not call", Scope.LENGTH)
     return rename_templates(program, names).map_traces(_blank_trace)
 
 

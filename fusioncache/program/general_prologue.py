@@ -38,7 +38,7 @@ class GeneralPrologue:
             words: what went into its places.
 
         Raises:
-            NotRewritten: if it is not as Thunder writes.
+            Declined: if it is not as Thunder writes.
         """
         function = check_prologue(prologue)
         context = {name: value for name, value in function.__globals__.items() if name != FUNCTION_OBJECT}

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.bytecode import compile_trace, name_file
-from fusioncache.program.general import TEMPLATE, WORD, GeneralProgram, NumbersUnknown, read_number
+from fusioncache.program.general import TEMPLATE, WORD, GeneralProgram, read_number
 from fusioncache.program.references import TraceText
 from fusioncache.tracing.lengths.expressions import Expression, Float, gives_float
 
@@ -91,10 +92,10 @@ class GeneralText:
         """Cuts a text of a general program, and compiles it.
 
         Raises:
-            NumbersUnknown: if a number is where none can be filled in.
+            Declined: if a number is where none can be filled in.
         """
         if _FIRST in trace.source or _FIRST in str(general.values):
-            raise NumbersUnknown("one of its numbers may be another size")
+            raise Declined("one of its numbers may be another size", Scope.LENGTH)
         pieces, places, end = [""], [], 0
         for found in WORD.finditer(trace.source):
             pieces[-1] += trace.source[end : found.start()]
@@ -150,15 +151,15 @@ def _compile(trace: TraceText) -> CodeType:
     """Compiles a text with marks.
 
     Raises:
-        NumbersUnknown: if it is no Python, or a mark is in what is no number, text or collection of these.
+        Declined: if it is no Python, or a mark is in what is no number, text or collection of these.
     """
     try:
         code = compile_trace(trace)
     except ValueError as error:
-        raise NumbersUnknown(str(error)) from error
+        raise Declined(str(error), Scope.LENGTH) from error
     for constant in _list_constants(code.co_consts):
         if not isinstance(constant, (int, float, str, *_WITHOUT_NUMBERS)):
-            raise NumbersUnknown(f"it has a constant of type {type(constant).__qualname__}")
+            raise Declined(f"it has a constant of type {type(constant).__qualname__}", Scope.LENGTH)
     return code
 
 

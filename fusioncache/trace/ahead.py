@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.program.last_key import LastKey
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_sizes import has_symbols, vary_sizes
 from fusioncache.trace.lengths import Lengths, note_form
 from fusioncache.trace.programs import Call
-from fusioncache.tracing.lengths.replay import Different
 
 _IS_AHEAD: ContextVar[bool] = ContextVar("fusioncache_ahead", default=False)
 _COUNTS = frozenset({"calls", "cache_hits", "cache_misses", "interpreter_cache"})
@@ -49,7 +49,7 @@ def derive_ahead(first: Derivation, lengths: Lengths, last_key: LastKey) -> None
             lengths.try_again(other)
             _derive(other.call)
     except Exception as error:  # whatever it is, the program is derived at the next length
-        reason = str(error) if isinstance(error, Different) else type(error).__name__
+        reason = str(error) if is_declined(error, Scope.LENGTH) else type(error).__name__
         first.keeper.refuse(f"it is not traced ahead: {reason}")
 
 

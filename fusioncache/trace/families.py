@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.filling import FilledProgram, Identify, ProgramForm
-from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
+from fusioncache.program.general import GeneralProgram, generalize, list_templates
 from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import KeptRegions, decode_regions
@@ -19,7 +20,6 @@ from fusioncache.record.placements import PlacementRecord
 from fusioncache.trace.entry_index import find_compared
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.pass_journal import PassJournal
-from fusioncache.tracing.lengths.replay import Different
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
@@ -43,11 +43,11 @@ class KnownProgram:
         """Returns where the collectives of its traces are, without the names of calls, which templates have of sizes.
 
         Raises:
-            NumbersUnknown: if something was chosen that may depend on sizes, such as a plan of a residual stream.
+            Declined: if something was chosen that may depend on sizes, such as a plan of a residual stream.
         """
         kept = None if self.regions is None else decode_regions(self.regions, "", 0)
         if kept is None or kept.choices:
-            raise NumbersUnknown("the plan for its residual streams may differ")
+            raise Declined("the plan for its residual streams may differ", Scope.LENGTH)
         return tuple(replace(placement, calls=()) for placement in kept.placements)
 
 
@@ -66,13 +66,13 @@ class Family:
         is_stored: whether a later process finds it.
 
     Raises:
-        NumbersUnknown: if they differ in more than numbers, or something else may depend on sizes.
+        Declined: if they differ in more than numbers, or something else may depend on sizes.
     """
 
     def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
         first, *others = (each.list_placements() for each in known)
         if any(other != first for other in others):
-            raise NumbersUnknown("its collectives are in other places")
+            raise Declined("its collectives are in other places", Scope.LENGTH)
         self.reads = reads
         self.passes = passes
         self.compared = find_compared(known[0].text.prologue.source)
@@ -101,7 +101,8 @@ class Family:
         """Tells whether passes would do the same for arguments of these sizes."""
         try:
             self.passes.check(sizes)
-        except Different:
+        except Declined as declined:
+            declined.require(Scope.LENGTH)
             return False
         return True
 
@@ -111,13 +112,14 @@ class Family:
         One for which passes might have done something else is no program of this family.
 
         Raises:
-            NumbersUnknown: if it differs in more than numbers.
+            Declined: if it differs in more than numbers.
         """
         if len(self._known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self._known):
             return False
         try:
             numbers = self.passes.check(program.sizes)
-        except Different:
+        except Declined as declined:
+            declined.require(Scope.LENGTH)
             return False
         if not self.passes.can_compute_all(numbers):
             return False
@@ -129,7 +131,7 @@ class Family:
         """Makes what a program is filled into, which takes longer than to fill one in: Python compiles it.
 
         Raises:
-            NumbersUnknown: if a number is where none can be filled in.
+            Declined: if a number is where none can be filled in.
         """
         if self._form is None:
             self._form = ProgramForm(self._general)
@@ -138,8 +140,8 @@ class Family:
         """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
 
         Raises:
-            Different: if Thunder's passes might do something else.
-            NumbersUnknown: if a number is not known.
+            Declined: if Thunder's passes might do something else.
+            Declined: if a number is not known.
         """
         self.prepare()
         assert self._form is not None

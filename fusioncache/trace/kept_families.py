@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from fusioncache.ir import Key
-from fusioncache.program.general import NumbersUnknown
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.kept_passes import decode_outline, encode_outline
 from fusioncache.program.reads import decode_reads, encode_reads
 from fusioncache.program.text import decode, encode
@@ -127,7 +127,8 @@ def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
     for program in known:
         try:
             family.learn(program)
-        except NumbersUnknown as error:  # then it is left to what this process has seen
+        except Declined as error:  # then it is left to what this process has seen
+            error.require(Scope.LENGTH)
             logger.info("a stored program is of no family here: %s", error)
 
 

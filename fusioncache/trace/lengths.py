@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.key import differ_in_arguments, form_key
 from fusioncache.program.process_groups import find_groups
@@ -29,7 +30,7 @@ from fusioncache.tracing.lengths.arguments import ArgumentSizes, explain_fixed, 
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.passes import list_sharing
-from fusioncache.tracing.lengths.replay import Different, replay
+from fusioncache.tracing.lengths.replay import replay
 from fusioncache.tracing.lengths.watching import Interpret, watch_sizes
 
 logger = logging.getLogger("fusioncache")
@@ -139,10 +140,11 @@ class Lengths:
             try:
                 traces = self._do_again(way, derivation)
                 if not way.is_proved:
-                    raise Different("its operations were seen at one length only so far")
-            except Different as error:
-                reason = reason or str(error)
+                    raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
             except Exception as error:  # whatever it is, Thunder can interpret the program
+                if is_declined(error, Scope.LENGTH):
+                    reason = reason or error.reason
+                    continue
                 logger.info("a program is not done again at another length", exc_info=error)
                 reason = reason or f"failed: {type(error).__name__}"
             else:
@@ -188,11 +190,11 @@ class Lengths:
         """Calls the operations again that are known of a program's form, and does nothing with what comes of it.
 
         Raises:
-            Different: if interpreting the program might do something else, such as raise.
+            Declined: if interpreting the program might do something else, such as raise.
         """
         ways = list(self._find_ways(note_form(derivation)))
         if not ways:
-            raise Different("its operations are not known")
+            raise Declined("its operations are not known", Scope.LENGTH)
         self._do_again(ways[0], derivation)
 
     def learn(self, derivation: Derivation, entry: Any) -> None:

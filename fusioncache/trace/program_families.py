@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate
-from fusioncache.program.general import NumbersUnknown, list_templates
+from fusioncache.program.general import list_templates
 from fusioncache.program.reads import Read
 from fusioncache.store import Store
 from fusioncache.trace.collectives import exchanges
@@ -27,7 +28,6 @@ from fusioncache.trace.saved_tensors import find_saved
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.passes import go_through_passes
-from fusioncache.tracing.lengths.replay import Different
 from fusioncache.tracing.lengths.sizes import SYMBOLIC
 
 logger = logging.getLogger("fusioncache")
@@ -54,9 +54,10 @@ class Families:
                     candidate = _fill(family, derivation)
                 derivation.family = family
                 return candidate
-            except (Different, NumbersUnknown) as error:
-                reason = str(error)
             except Exception as error:  # whatever it is, Thunder can derive the program
+                if is_declined(error, Scope.LENGTH):
+                    reason = error.reason
+                    continue
                 logger.info("a program is not filled in", exc_info=error)
                 reason = f"failed: {type(error).__name__}"
         if reason is not None:
@@ -96,7 +97,7 @@ class Families:
                 passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
-            is_expected = isinstance(error, Different | NumbersUnknown)
+            is_expected = is_declined(error, Scope.LENGTH)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
             keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
             return
@@ -121,7 +122,8 @@ class Families:
             try:
                 if family.learn(program):
                     _keep(family, derivation, form)
-            except NumbersUnknown as error:
+            except Declined as error:
+                error.require(Scope.LENGTH)
                 logger.info("a program is of no family any more: %s", error)
                 self._families[form].remove(family)
                 _forget(family, derivation, form)
@@ -141,16 +143,17 @@ def _find_family(
     """Returns the family of a program with the first of others that is of it.
 
     Raises:
-        Different: if passes may do something else for each of them.
-        NumbersUnknown: if one for which they do the same differs in more than numbers.
+        Declined: if passes may do something else for each of them.
+        Declined: if one for which they do the same differs in more than numbers.
     """
-    reason: Different | NumbersUnknown = Different("no program of another length is known")
+    reason = Declined("no program of another length is known", Scope.LENGTH)
     for other in others:
         try:
             passes.check(other.sizes)
             return Family(reads, passes, (program, other))
-        except (Different, NumbersUnknown) as error:
-            reason = error
+        except Declined as declined:
+            declined.require(Scope.LENGTH)
+            reason = declined
     raise reason
 
 
@@ -158,12 +161,12 @@ def _look(trace: Any) -> None:
     """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
 
     Raises:
-        Different: if a collective moves as many bytes as a size says: where it is put depends on that.
+        Declined: if a collective moves as many bytes as a size says: where it is put depends on that.
     """
     for symbol in trace.bound_symbols:
         proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
         if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
-            raise Different("a collective's bytes depend on a size")
+            raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
     look_at_sizes(trace)
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
     _ = dict(find_saved_twice(trace.bound_symbols, saved)) if saved else find_queries(trace.bound_symbols)
@@ -173,11 +176,11 @@ def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
     """Compares what programs were derived from besides their keys with what is there now.
 
     Raises:
-        Different: if something is another one.
+        Declined: if something is another one.
     """
     difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
     if difference is not None:
-        raise Different(f"the {difference.read.kind} {difference.read.name} has changed")
+        raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
 
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:

@@ -11,9 +11,10 @@ from unittest import mock
 import thunder
 from thunder.core.compile_data import get_compile_data
 
+from fusioncache.ir.errors import Declined
 from fusioncache.tracing.lengths.arguments import find_sizes
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.replay import Different, replay
+from fusioncache.tracing.lengths.replay import replay
 from fusioncache.tracing.lengths.watching import watch_sizes
 
 
@@ -59,14 +60,14 @@ def watch_first(program: Callable[..., Any], *args: Any) -> tuple[Journal, str]:
     return journal, text
 
 
-def replay_as(program: Callable[..., Any], journal: Journal, *args: Any) -> str | Different:
+def replay_as(program: Callable[..., Any], journal: Journal, *args: Any) -> str | Declined:
     """Returns the text of the first trace of the computation for other arguments, or why there is none."""
-    texts: list[str | Different] = []
+    texts: list[str | Declined] = []
 
     def keep(*_: Any, **options: Any) -> Any:
         try:
             texts.append(str(replay(journal, find_sizes(args, {}), get_compile_data()).computation))
-        except Different as error:
+        except Declined as error:
             texts.append(error)
         raise _Enough
 

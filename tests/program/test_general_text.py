@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instructions import list_instructions
 
+from fusioncache.ir.errors import Declined
 from fusioncache.program.bytecode import compile_trace
 from fusioncache.program.filling import ProgramForm
-from fusioncache.program.general import NumbersUnknown, generalize
+from fusioncache.program.general import generalize
 from fusioncache.program.references import TraceText
 from fusioncache.program.text import ProgramText
 from fusioncache.tracing.lengths.expressions import Number, Operation
@@ -68,7 +69,7 @@ def test_several_lines(names, number):
 @pytest.mark.parametrize("value", NO_NUMBERS)
 def test_numbers_that_are_part_of_something_else_are_none(value):
     """Programs that differ there differ in more than numbers."""
-    with pytest.raises(NumbersUnknown, match="more than numbers"):
+    with pytest.raises(Declined, match="more than numbers"):
         fill([f"x = f({value})"], 200)
 
 
@@ -79,15 +80,15 @@ def test_what_only_looks_like_a_number_stays():
 
 @pytest.mark.parametrize("line", ["x = 7317317000000001", "x = f('7317317')", "x = t7317317"])
 def test_a_number_that_could_be_a_mark_is_refused(line):
-    with pytest.raises(NumbersUnknown, match="may be another size"):
+    with pytest.raises(Declined, match="may be another size"):
         fill([line, "x = {n}"], 200)
 
 
 def test_what_marks_cannot_be_found_in_is_refused():
-    with pytest.raises(NumbersUnknown, match="a constant of type bytes"):
+    with pytest.raises(Declined, match="a constant of type bytes"):
         fill(["x = b'{n}'"], 200)
 
 
 def test_what_is_no_python_is_refused():
-    with pytest.raises(NumbersUnknown, match="the text of computation is no Python"):
+    with pytest.raises(Declined, match="the text of computation is no Python"):
         fill(["x = = {n}"], 200)

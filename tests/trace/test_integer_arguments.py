@@ -9,7 +9,7 @@ from behind_dynamo import compile_behind_dynamo
 from first_traces import replay_as, trace_first, watch
 from stored_programs import compile_anew, without_interpreter
 
-from fusioncache.tracing.lengths.replay import Different
+from fusioncache.ir.errors import Declined
 
 WIDTH = 12
 TABLE = torch.randn(64, WIDTH)
@@ -161,7 +161,7 @@ def test_the_operations_called_again_are_thunders_to_the_letter(program):
     for number in (9, 5, 33):
         x = tensors(number).detach()
         assert replay_as(program, journal, x, number) == trace_first(program, x, number)
-    assert isinstance(replay_as(program, journal, tensors(9).detach(), 1), Different)
+    assert isinstance(replay_as(program, journal, tensors(9).detach(), 1), Declined)
 
 
 @pytest.mark.usefixtures("eager_regions")

@@ -13,9 +13,9 @@ from thunder.dynamo import thunderfx
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import read_key
 from fusioncache.program import key
-from fusioncache.program.general import NumbersUnknown
 from fusioncache.store import Store
 from fusioncache.store.slots import FAMILY_SLOTS
 from fusioncache.trace import program_families
@@ -238,7 +238,9 @@ def test_a_template_that_is_another_one_is_seen(store, monkeypatch):
 def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
     """If a program is derived that is none of it, nothing says that those that it fills in are right."""
     for method in ("fill", "learn"):
-        monkeypatch.setattr(Family, method, Mock(side_effect=NumbersUnknown("they differ in more than numbers")))
+        monkeypatch.setattr(
+            Family, method, Mock(side_effect=Declined("they differ in more than numbers", Scope.LENGTH))
+        )
     model = Model()
     compiled, transform = compile_anew(model, store)
     train(compiled, model, make_input(40))

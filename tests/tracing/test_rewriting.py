@@ -14,9 +14,10 @@ from models import Blocks, compile_with
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
+from fusioncache.ir.errors import Declined
 from fusioncache.tracing.prologue import known_tensors
 from fusioncache.tracing.prologue.known_tensors import KnownTensors
-from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite, write
+from fusioncache.tracing.prologue.rewriting import rewrite, write
 
 NUMBERS = itertools.count()
 
@@ -567,14 +568,14 @@ def test_what_is_not_all_known_stays_as_it_is():
         ["def prologue(*args, **kwargs):\n", "  return args\n"],
         "",
     )
-    with pytest.raises(NotRewritten, match="another function"):
+    with pytest.raises(Declined, match="another function"):
         rewrite(function)
     linecache.cache[function.__code__.co_filename] = (0, None, ["def prologue("], "")
-    with pytest.raises(NotRewritten, match="its source is none"):
+    with pytest.raises(Declined, match="its source is none"):
         rewrite(function)
     apart = make("x = args[0]", "check_string_value(x, 'a\x0cb')", "return x, ()")
     for other in (len, lambda: read, make("x = args[0]; y = x", "return x, ()"), apart):
-        with pytest.raises(NotRewritten):
+        with pytest.raises(Declined):
             rewrite(other)
 
 

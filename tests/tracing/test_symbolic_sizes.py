@@ -14,12 +14,12 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
+from fusioncache.ir.errors import Declined
 from fusioncache.trace import program_families
 from fusioncache.tracing.lengths import passes, stand_ins
 from fusioncache.tracing.lengths.decisions import Decision, describe_asked
 from fusioncache.tracing.lengths.expressions import Number, evaluate, gives_float
 from fusioncache.tracing.lengths.pass_journal import PassJournal
-from fusioncache.tracing.lengths.replay import Different
 from fusioncache.tracing.lengths.sizes import Size, SymbolicSize, to_float
 
 LENGTH = Number(1, "length")
@@ -201,9 +201,9 @@ def test_passes_look_at_what_decides(journal):
     assert set(journal.read({0: (5, 200, 16)}).values()) == {5, 200, 16}
     assert journal.check({0: (5, 200, 16)})
     for shape, reason in (((1, 200, 16), "a size is 1"), ((5, 200, 32), "may do something else: .*16")):
-        with pytest.raises(Different, match=reason):
+        with pytest.raises(Declined, match=reason):
             journal.check({0: shape})
-    with pytest.raises(Different, match="other arguments"):
+    with pytest.raises(Declined, match="other arguments"):
         journal.check({0: (5, 200, 16), 1: (2,)})
 
 
@@ -235,7 +235,7 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
     journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions), frozenset())
     assert journal.check({0: (2, 200)}) == {1: 200}
-    with pytest.raises(Different, match="_fused_sdp_choice decides otherwise"):
+    with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
         journal.check({0: (2, 400)})
     assert asked[1:] == [(2, 200), (2, 400)]
     assert decide(tensors[0], None, True) is False  # where nobody listens
@@ -287,7 +287,7 @@ def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, co
 
     journal = go_through(Twice(), tmp_path, (2, 64, 16), monkeypatch)
     assert journal.check({0: (5, 200, 16)})
-    with pytest.raises(Different, match="the same at these sizes"):
+    with pytest.raises(Declined, match="the same at these sizes"):
         journal.check({0: (5, 100, 16)})
 
 

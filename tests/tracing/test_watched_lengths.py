@@ -12,7 +12,7 @@ from same_traces import OWN
 from thunder_versions import HAS_MINIMUM
 
 from fusioncache import tracing
-from fusioncache.tracing.lengths.replay import Different
+from fusioncache.ir.errors import Declined
 
 LENGTHS = (64, 96, 65, 200, 128, 257, 8, 2)
 WEIGHT = torch.randn(8, 8)
@@ -285,7 +285,7 @@ def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(pr
     assert journal.looks() or journal.refusals
     assert all("test_watched_lengths.py" in look.place or look.reason == "returns it" for look in journal.looks())
     found = [(replay_as(program, journal, other), other) for other in map(of_length, LENGTHS)]
-    kept = [(text, other) for text, other in found if not isinstance(text, Different)]
+    kept = [(text, other) for text, other in found if not isinstance(text, Declined)]
     assert len(kept) == same
     for text, other in kept:
         assert text == trace_first(program, other)
@@ -293,7 +293,7 @@ def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(pr
 
 def test_rows_are_gone_through_again_where_they_are_as_many():
     journal = watch(goes_through_rows, of_length(6))
-    assert isinstance(replay_as(goes_through_rows, journal, of_length(7)), Different)
+    assert isinstance(replay_as(goes_through_rows, journal, of_length(7)), Declined)
     assert replay_as(goes_through_rows, journal, of_length(6, 3)) == trace_first(goes_through_rows, of_length(6, 3))
 
 
@@ -301,13 +301,13 @@ def test_a_module_that_stores_the_length_has_a_program_for_each():
     program = StoresTheLast()
     journal = watch(program, of_length(64))
     assert any("setattr" in look.reason for look in journal.looks())
-    assert isinstance(replay_as(program, journal, of_length(96)), Different)
+    assert isinstance(replay_as(program, journal, of_length(96)), Declined)
 
 
 def test_0_and_1_are_never_like_others():
     journal = watch(moves_sizes, of_length(64))
     for other in (of_length(1), of_length(64, 1), torch.randn(2, 64, 8, 8)):
-        assert isinstance(replay_as(moves_sizes, journal, other), Different)
+        assert isinstance(replay_as(moves_sizes, journal, other), Declined)
 
 
 def test_an_operation_that_fails_at_a_length_is_left_to_thunder():
@@ -340,4 +340,4 @@ def test_a_llama_is_the_same_at_any_length_and_batch():
     for batch, length in ((2, 65), (3, 8)):
         found = replay_as(model, journal, tokens(batch, length))
         assert found == trace_first(model, tokens(batch, length))
-    assert isinstance(replay_as(model, journal, tokens(2, 600)), Different)
+    assert isinstance(replay_as(model, journal, tokens(2, 600)), Declined)

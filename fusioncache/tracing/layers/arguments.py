@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.watch.instructions import has_type
 from fusioncache.tracing.layers import origins
 from fusioncache.tracing.layers.recording import Recording
-from fusioncache.tracing.layers.refusal import Refused
 from fusioncache.tracing.layers.stamping import describe_value, is_proxy, pair_all
 
 
@@ -31,7 +31,7 @@ def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
         elif type(value) is tuple:
             described.append((tuple, len(value)))
         else:  # code outside of the block may change it, or may have put there what the block is given as well
-            raise Refused(f"an argument is a {type(value).__name__}")
+            raise Declined(f"an argument is a {type(value).__name__}", Scope.BLOCK)
         described.append((wrapper.provenance.ext_flag, wrapper.has_item_tracking))
     return tuple(described)
 
@@ -41,7 +41,7 @@ def _flatten(args: Iterable[Any]) -> Iterator[Any]:
         yield wrapper
         if type(wrapper.value) is tuple:
             if any(each is None for each in wrapper.item_wrappers):
-                raise Refused("an argument has items that were not looked at")
+                raise Declined("an argument has items that were not looked at", Scope.BLOCK)
             yield from _flatten(wrapper.item_wrappers)
 
 
@@ -73,7 +73,7 @@ def check_result(wrapper: Any) -> None:
     if type(wrapper.value) is tuple:
         for item in wrapper.item_wrappers:
             if item is None:
-                raise Refused("a result has items that were not looked at")
+                raise Declined("a result has items that were not looked at", Scope.BLOCK)
             check_result(item)
     elif type(wrapper.value) is not TensorProxy and wrapper.value is not None:
-        raise Refused(f"a block returns a {type(wrapper.value).__name__}")
+        raise Declined(f"a block returns a {type(wrapper.value).__name__}", Scope.BLOCK)

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from fusioncache.thunder_adapter.watch import hooks
-from fusioncache.tracing.layers.refusal import Conflict
+from fusioncache.tracing.layers.conflict import Conflict
 from fusioncache.tracing.layers.session import CURRENT, Outcome, Session
 
 logger = logging.getLogger("fusioncache")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.watch.instructions import has_type
-from fusioncache.tracing.layers.refusal import Refused
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _DIFFERING = (int, float, str)
@@ -32,14 +32,14 @@ class Likeness:
         """Notes that two objects correspond; returns whether that was known.
 
         Raises:
-            Refused: if one of them corresponds to something else.
+            Declined: if one of them corresponds to something else.
         """
         if id(one) in self.partners:
             if self.partners[id(one)] is not other:
-                raise Refused("one has an object in two places where the other has two")
+                raise Declined("one has an object in two places where the other has two", Scope.BLOCK)
             return True
         if one is other or id(other) in self._taken:
-            raise Refused("they share a parameter, a module or a container")
+            raise Declined("they share a parameter, a module or a container", Scope.BLOCK)
         self.partners[id(one)] = other
         self._taken.add(id(other))
         return False
@@ -49,7 +49,7 @@ def compare(one: Any, other: Any) -> Likeness:
     """Returns how two modules correspond that differ in nothing but parameters' values and plain attributes.
 
     Raises:
-        Refused: if they differ otherwise, or in something that is not understood.
+        Declined: if they differ otherwise, or in something that is not understood.
     """
     likeness = Likeness()
     _compare_modules(one, other, likeness)
@@ -58,9 +58,9 @@ def compare(one: Any, other: Any) -> Likeness:
 
 def _compare_modules(one: Any, other: Any, likeness: Likeness) -> None:
     if type(one) is not type(other):
-        raise Refused(f"a {type(one).__name__} is no {type(other).__name__}")
+        raise Declined(f"a {type(one).__name__} is no {type(other).__name__}", Scope.BLOCK)
     if any(vars(base).get("__slots__") for base in type(one).__mro__):
-        raise Refused(f"{type(one).__name__} has slots")
+        raise Declined(f"{type(one).__name__} has slots", Scope.BLOCK)
     if likeness.pair(one, other):
         return
     likeness.pair(vars(one), vars(other))
@@ -81,10 +81,10 @@ def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None
     elif isinstance(one, torch.Tensor):
         _compare_tensors(one, other, likeness)
     elif type(one) is not type(other):
-        raise Refused(f"{name} is of another type")
+        raise Declined(f"{name} is of another type", Scope.BLOCK)
     elif has_type(one, (*_PLAIN, torch.dtype, torch.device, torch.Size)):
         if not _equal(one, other):
-            raise Refused(f"{name} differs")
+            raise Declined(f"{name} differs", Scope.BLOCK)
     elif has_type(one, (dict, OrderedDict)):
         if not likeness.pair(one, other):
             _compare_keys(one, other)
@@ -94,12 +94,12 @@ def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None
     elif has_type(one, (set, frozenset)) and not one and not other:
         pass
     elif one is not other or isinstance(one, MethodType):  # whose object is one of them or neither
-        raise Refused(f"{name} is a {type(one).__name__} of its own")
+        raise Declined(f"{name} is a {type(one).__name__} of its own", Scope.BLOCK)
 
 
 def _compare_sequences(one: Any, other: Any, likeness: Likeness, name: str) -> None:
     if len(one) != len(other):
-        raise Refused(f"{name} has another length")
+        raise Declined(f"{name} has another length", Scope.BLOCK)
     if type(one) is tuple or not likeness.pair(one, other):
         _compare_all(zip(one, other, strict=True), likeness, name)
 
@@ -112,18 +112,20 @@ def _compare_all(pairs: Iterable[tuple[Any, Any]], likeness: Likeness, name: str
 def _compare_keys(one: dict[Any, Any], other: dict[Any, Any]) -> None:
     keys = [*one, *other]
     if list(one) != list(other) or any(type(key) is not str for key in keys):
-        raise Refused("they have other attributes, parameters, buffers, modules or hooks, or in another order")
+        raise Declined(
+            "they have other attributes, parameters, buffers, modules or hooks, or in another order", Scope.BLOCK
+        )
 
 
 def _compare_tensors(one: Any, other: Any, likeness: Likeness) -> None:
     import torch
 
     if type(one) is not type(other) or type(one) not in (torch.nn.Parameter, torch.Tensor):
-        raise Refused(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type")
+        raise Declined(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type", Scope.BLOCK)
     if _describe(one) != _describe(other):
-        raise Refused("a parameter or a buffer has another shape, type or device")
+        raise Declined("a parameter or a buffer has another shape, type or device", Scope.BLOCK)
     if vars(one) or vars(other) or one.grad is not None or other.grad is not None:
-        raise Refused("a parameter or a buffer has attributes of its own, or a gradient")
+        raise Declined("a parameter or a buffer has attributes of its own, or a gradient", Scope.BLOCK)
     likeness.pair(one, other)
 
 

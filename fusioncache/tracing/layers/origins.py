@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusioncache.tracing.layers.refusal import Refused
+from fusioncache.ir.errors import Declined, Scope
 
 
 def name_of(inst: Any) -> str:
@@ -24,18 +24,18 @@ def find_value(origin: Any, root: Any, module: Any) -> Any:
         module: the block to look in.
 
     Raises:
-        Refused: if it was found neither as an attribute of a module, nor as an item of a plain container of one.
+        Declined: if it was found neither as an attribute of a module, nor as an item of a plain container of one.
     """
     if origin is root:
         return module
     inst = name_of(origin.inst)
     if inst not in ("LOAD_ATTR", "BINARY_SUBSCR") or name_of(origin.inputs[1].inst) != "CONSTANT":
-        raise Refused(f"a value comes from {inst}")
+        raise Declined(f"a value comes from {inst}", Scope.BLOCK)
     owner, key = find_value(origin.inputs[0], root, module), origin.inputs[1].value
     if inst == "LOAD_ATTR":
         return _find_attribute(owner, key)
     if type(owner) not in (dict, OrderedDict, list, tuple):
-        raise Refused(f"a value is an item of a {type(owner).__name__}")
+        raise Declined(f"a value is an item of a {type(owner).__name__}", Scope.BLOCK)
     return owner[key]
 
 
@@ -43,14 +43,14 @@ def _find_attribute(owner: Any, name: str) -> Any:
     import torch
 
     if not isinstance(owner, torch.nn.Module):
-        raise Refused(f"a value is an attribute of a {type(owner).__name__}")
+        raise Declined(f"a value is an attribute of a {type(owner).__name__}", Scope.BLOCK)
     if name == "__dict__":
         return vars(owner)
     if name in vars(owner):
         return vars(owner)[name]
     of_class = next((vars(base)[name] for base in type(owner).__mro__ if name in vars(base)), None)
     if type(of_class) not in (bool, int, float, str):
-        raise Refused(f"{name} is no plain attribute")
+        raise Declined(f"{name} is no plain attribute", Scope.BLOCK)
     return of_class
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.layers import origins
-from fusioncache.tracing.layers.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ class Recording:
         """Checks that everything was of a kind that can be written out.
 
         Raises:
-            Refused: if something was not.
+            Declined: if something was not.
         """
         if self.refusal is not None:
-            raise Refused(self.refusal)
+            raise Declined(self.refusal, Scope.BLOCK)
         self.result = result
         known = _collect(self.root, *(arg.provenance for arg in self.args)) - {id(self.root)}
         for read in self.reads:
             found = origins.find_value(read.origin, self.root, self.module)
             if found is not read.value and not (found == read.value and type(found) is type(read.value)):
-                raise Refused("a value is not what is found at its place")
+                raise Declined("a value is not what is found at its place", Scope.BLOCK)
             if any(getattr(each, "proxy", None) is not None for each in origins.outside(read.origin, known)):
-                raise Refused("a value has been unpacked before")
+                raise Declined("a value has been unpacked before", Scope.BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

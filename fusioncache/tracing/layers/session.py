@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter.watch import hooks, instructions
 from fusioncache.thunder_adapter.watch.hooks import Observer
 from fusioncache.tracing.layers.agreement import Agreement
 from fusioncache.tracing.layers.arguments import check_result, describe_args, find_changed, mixes_up
+from fusioncache.tracing.layers.conflict import Conflict
 from fusioncache.tracing.layers.indifference import Indifference, is_plain
 from fusioncache.tracing.layers.likeness import compare
 from fusioncache.tracing.layers.recording import Recording, State
-from fusioncache.tracing.layers.refusal import Conflict, Refused
 from fusioncache.tracing.layers.stamping import Stamp, find_reads
 from fusioncache.tracing.layers.surroundings import check_surroundings, check_untouched, find_wrapper
 
@@ -127,7 +128,7 @@ class Session(Observer):
 
     def _check_own(self, partners: Any) -> None:
         if any(id(each) in self._owned for each in partners):
-            raise Refused("a part of the block is part of another block that was copied")
+            raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
 
     def _own(self, wanted: Recording, partners: Any) -> None:
         import torch
@@ -286,7 +287,9 @@ class Session(Observer):
 
 
 def _explain(error: Exception) -> str:
-    return str(error) if isinstance(error, Refused) else f"{type(error).__name__} was raised while it was looked at"
+    if is_declined(error, Scope.BLOCK):
+        return error.reason
+    return f"{type(error).__name__} was raised while it was looked at"
 
 
 @lru_cache(maxsize=1)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.layers import origins
+from fusioncache.tracing.layers.conflict import Conflict
 from fusioncache.tracing.layers.likeness import Likeness
 from fusioncache.tracing.layers.recording import Recording, State
-from fusioncache.tracing.layers.refusal import Conflict, Refused
 
 
 def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any]:
     """Returns the values of another block for what was read of the first.
 
     Raises:
-        Refused: if something differs that anything looked at.
+        Declined: if something differs that anything looked at.
     """
     found = []
     for position, read in enumerate(template.reads):
@@ -23,12 +24,12 @@ def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any
         owner = origins.find_owner(read.origin, template.root, template.module)
         if owner in likeness.differing:
             if position in template.touched:
-                raise Refused(f"{owner[1]} differs, and is looked at")
+                raise Declined(f"{owner[1]} differs, and is looked at", Scope.BLOCK)
         elif id(read.value) in likeness.partners:
             if likeness.partners[id(read.value)] is not value:
-                raise Refused("a parameter is at another place")
+                raise Declined("a parameter is at another place", Scope.BLOCK)
         elif type(value) is not type(read.value) or repr(value) != repr(read.value):
-            raise Refused("a value differs")
+            raise Declined("a value differs", Scope.BLOCK)
         found.append(value)
     return found
 

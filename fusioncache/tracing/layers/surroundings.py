@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusioncache.tracing.layers.refusal import Refused
+from fusioncache.ir.errors import Declined, Scope
 
 
 def find_wrapper(value: Any, runtime: Any) -> Any:
@@ -20,21 +20,21 @@ def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
 
     compiled, trace = get_compile_data(), context.computation_trace
     if compiled is None or compiled.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
-        raise Refused("sizes are symbolic")
+        raise Declined("sizes are symbolic", Scope.BLOCK)
     if context.sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
-        raise Refused("sharp edges are reported")
+        raise Declined("sharp edges are reported", Scope.BLOCK)
     if len(trace.scopes) != 1 or get_tracectx() is not trace or _bsym_header.get():
-        raise Refused("the block is called inside of a symbol")
+        raise Declined("the block is called inside of a symbol", Scope.BLOCK)
     if not compiled.is_grad_enabled or not compiled.autocast_stack.is_empty():
-        raise Refused("the block is called without gradients, or under autocast")
+        raise Declined("the block is called without gradients, or under autocast", Scope.BLOCK)
     if any(context._additional_outputs.values()):
-        raise Refused("an attribute of a module was set before")
+        raise Declined("an attribute of a module was set before", Scope.BLOCK)
     if runtime is None:
         return
     if runtime._record_history or runtime.curexc is not None or runtime.exception_stack != [None]:
-        raise Refused("the block is called while an exception is handled, or a history is kept")
+        raise Declined("the block is called while an exception is handled, or a history is kept", Scope.BLOCK)
     if wrapper is None or wrapper.attribute_wrappers or wrapper.has_item_tracking:
-        raise Refused("the block has been looked at before")
+        raise Declined("the block has been looked at before", Scope.BLOCK)
 
 
 def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
@@ -44,4 +44,4 @@ def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
         objects = [each for each in objects if isinstance(each, dict | list) or hasattr(each, "_parameters")]
     for each in objects:
         if each is not module and find_wrapper(each, runtime) is not None:
-            raise Refused("a part of the block has been looked at before")
+            raise Declined("a part of the block has been looked at before", Scope.BLOCK)

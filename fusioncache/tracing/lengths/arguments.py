@@ -23,10 +23,6 @@ _DEEPEST = 8
 """How many containers may be in one another."""
 
 
-class _Closed(Exception):
-    """Something in a container might be written as a tensor's sizes are. The message says what it is."""
-
-
 def find_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Place, Any]:
     """Returns the arguments of a call that are tensors, and tensors in lists, tuples and dictionaries among them.
 
@@ -73,7 +69,7 @@ def _explain(place: int | str, value: Any) -> str | None:
         return None
     try:
         inside = [each for _, each in _open((place,), value)]
-    except _Closed as reason:
+    except ValueError as reason:
         return str(reason)
     return "holds a tensor twice" if len(set(map(id, inside))) < len(inside) else None
 
@@ -96,7 +92,7 @@ def _find_inside(place: int | str, value: Any) -> Iterable[tuple[Place, Any]]:
         return ()
     try:
         return list(_open((place,), value))
-    except _Closed:
+    except ValueError:
         return ()
 
 
@@ -104,7 +100,7 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
     """Yields the tensors in a container with their places.
 
     Raises:
-        _Closed: if anything beside them might be taken for their sizes.
+        ValueError: if anything beside them might be taken for their sizes.
     """
     import torch
 
@@ -114,11 +110,11 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
         # As it is at this moment, whatever another thread does to it.
         for key, each in tuple(value.items() if type(value) is dict else enumerate(value)):
             if not (_is_plain_text(key) or (type(key) is int and key >= 0)):
-                raise _Closed("has a key that is no plain text")
+                raise ValueError("has a key that is no plain text")
             yield from _open((*way, key), each)
     elif not (_is_plain_text(value) or value is None or type(value) in (bool, int, float)):
         name = type(value).__name__
-        raise _Closed("holds a text with a parenthesis" if name == "str" else f"holds an object of type {name}")
+        raise ValueError("holds a text with a parenthesis" if name == "str" else f"holds an object of type {name}")
 
 
 def _is_plain_text(value: Any) -> bool:

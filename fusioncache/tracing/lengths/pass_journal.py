@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.decisions import Decision
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, evaluate
 from fusioncache.tracing.lengths.journal import Look
-from fusioncache.tracing.lengths.replay import Different
 
 type Expressions = tuple[Expression, ...]
 
@@ -41,26 +41,26 @@ class PassJournal:
         """Returns the value of each number where the arguments have these sizes.
 
         Raises:
-            Different: if the passes might do something else there.
+            Declined: if the passes might do something else there.
         """
         numbers = self.read(arguments)
         try:
             self._check(numbers)
         except ArithmeticError as error:
-            raise Different(str(error)) from error
+            raise Declined(str(error), Scope.LENGTH) from error
         return numbers
 
     def _check(self, numbers: Mapping[int, int]) -> None:
         for look in self.looks:
             left, right = (evaluate(each, numbers) for each in (look.left, look.right))
             if COMPARISONS[look.symbol](left, right) is not look.outcome:
-                raise Different(f"a Thunder pass may do something else: {look}")
+                raise Declined(f"a Thunder pass may do something else: {look}", Scope.LENGTH)
         for one, other in self.unequal:
             if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
-                raise Different("two operations become the same at these sizes")
+                raise Declined("two operations become the same at these sizes", Scope.LENGTH)
         for decision in self.decisions:
             if decision.ask(numbers) != decision.answer:
-                raise Different(f"{decision.function} decides otherwise")
+                raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
 
     def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
         """Tells whether there is each number of the final traces where sizes have these values."""
@@ -73,15 +73,15 @@ class PassJournal:
         """Returns the value of each number where the arguments have these sizes.
 
         Raises:
-            Different: if a size is another one that is no number.
+            Declined: if a size is another one that is no number.
         """
         if arguments.keys() != self.sizes.keys():
-            raise Different("there are other arguments")
+            raise Declined("there are other arguments", Scope.LENGTH)
         numbers: dict[int, int] = {}
         for place, sizes in self.sizes.items():
             for size, value in zip(sizes, arguments[place], strict=True):
                 if isinstance(size, Number) and value > 1:
                     numbers[size.position] = value
                 elif size != value:
-                    raise Different(f"a size is {value}")
+                    raise Declined(f"a size is {value}", Scope.LENGTH)
         return numbers

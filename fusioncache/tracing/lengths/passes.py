@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, name_argument
 from fusioncache.tracing.lengths.decisions import Decision, decide, describe_asked
 from fusioncache.tracing.lengths.expressions import Expression, Float, Number, evaluate
 from fusioncache.tracing.lengths.journal import Journal, Look
 from fusioncache.tracing.lengths.pass_journal import Expressions, PassJournal
-from fusioncache.tracing.lengths.replay import Different, find_stats, perform
+from fusioncache.tracing.lengths.replay import find_stats, perform
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
 
@@ -36,7 +37,7 @@ def go_through_passes(
         then: is given each final trace, and looks at all sizes at which whatever comes behind Thunder's passes looks.
 
     Raises:
-        Different: if the operations cannot be called again.
+        Declined: if the operations cannot be called again.
         Exception: if a pass cannot do with symbols.
     """
     from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx
@@ -99,9 +100,9 @@ class PassWitness:
         """Ends the passes: nothing can be said of other sizes.
 
         Raises:
-            Different: always.
+            Declined: always.
         """
-        raise Different(reason)
+        raise Declined(reason, Scope.LENGTH)
 
     def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         what = symbol, left, right, outcome
@@ -114,13 +115,13 @@ class PassWitness:
         """Has something decided for plain sizes, and notes what was decided.
 
         Raises:
-            Different: if it could not be asked for again.
+            Declined: if it could not be asked for again.
         """
         name = function.__name__
         try:
             asked = tuple(map(describe_asked, args))
         except TypeError as error:
-            raise Different(str(error)) from error
+            raise Declined(str(error), Scope.LENGTH) from error
         # As text, in which 1, 1.0 and True are not the same.
         question = f"{name}{asked}"
         if question not in self._answers:

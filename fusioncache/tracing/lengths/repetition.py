@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.lengths.expressions import Expression, Number, Operation
 from fusioncache.tracing.lengths.journal import Entry, Look, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.structure import exchange
-
-
-class Unlike(Exception):
-    """What was written out is not what was noted."""
 
 
 class Repetition:
@@ -37,8 +34,8 @@ class Repetition:
         """Returns the entries of this time. No variable is named again.
 
         Raises:
-            Unlike: if something else was read, or returned.
-            Unknown: if a container cannot be exchanged.
+            Declined: if something else was read, or returned.
+            Declined: if a container cannot be exchanged.
         """
         found: list[Entry] = []
         for entry in entries:
@@ -50,21 +47,21 @@ class Repetition:
                 left, right = map(self._renumber, (entry.left, entry.right))
                 found.append(replace(entry, left=left, right=right))
         if self._readings:
-            raise Unlike("more was read")
+            raise Declined("more was read", Scope.STRUCTURE)
         return found
 
     def _read(self, reading: Reading) -> Reading:
         new = self._readings.pop(0) if self._readings else None
         if new is None or new.names != self._move(reading.names):
-            raise Unlike("something else was read")
+            raise Declined("something else was read", Scope.STRUCTURE)
         if self._names.get(reading.proxy.name) != new.proxy.name:
-            raise Unlike("something was read at another place")
+            raise Declined("something was read at another place", Scope.STRUCTURE)
         return new
 
     def _call(self, call: OperationCall) -> OperationCall:
         given = {each.name for each in _list_tensors((call.args, call.kwargs))}
         if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
-            raise Unlike("the result of an operation is unknown")
+            raise Declined("the result of an operation is unknown", Scope.STRUCTURE)
         args, kwargs = (exchange(each, self._exchange) for each in (call.args, call.kwargs))
         result = exchange(call.result, self._return)
         return replace(call, args=args, kwargs=kwargs, result=result, names=self._move(call.names))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
@@ -17,10 +18,6 @@ from fusioncache.tracing.lengths.journal import Journal, Look, Naming, Operation
 from fusioncache.tracing.lengths.numel import is_numel
 from fusioncache.tracing.lengths.sizes import is_whole, plain
 from fusioncache.tracing.lengths.structure import exchange
-
-
-class Different(Exception):
-    """At these sizes the program might do something else."""
 
 
 def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces:
@@ -32,7 +29,7 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
         compiled: what Thunder knows of the function.
 
     Raises:
-        Different: if the program has to be interpreted at these sizes, with the reason.
+        Declined: if the program has to be interpreted at these sizes, with the reason.
     """
     computation = perform(journal, sizes, compiled)
     assert journal.traces is not None
@@ -44,7 +41,7 @@ def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: 
     from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
 
     if journal.refusals or journal.traces is None:
-        raise Different(next(iter(journal.refusals), "its replay is not complete"))
+        raise Declined(next(iter(journal.refusals), "its replay is not complete"), Scope.LENGTH)
     performance = _Performance(*_read_sizes(journal, journal.traces, sizes))
     enabled = compiled.is_grad_enabled
     try:
@@ -65,7 +62,7 @@ def _read_sizes(
 ) -> tuple[Mapping[str, tuple[Any, ...]], Mapping[int, Any]]:
     """Returns the shapes of the inputs, by the names that they have first, and the values of numbers."""
     if not journal.integers.keys() <= sizes.keys():
-        raise Different("an argument is another kind of number")
+        raise Declined("an argument is another kind of number", Scope.LENGTH)
     names = traces.find_names()
     shapes = {names[place]: each for place, each in sizes.items() if place in names and place not in journal.integers}
     numbers = {position: sizes[place][0] for place, position in journal.integers.items()}
@@ -115,7 +112,7 @@ class _Performance:
     def _look(self, look: Look) -> None:
         left, right = (self._evaluate(each) for each in (look.left, look.right))
         if COMPARISONS[look.symbol](left, right) is not look.outcome:
-            raise Different(str(look))
+            raise Declined(str(look), Scope.LENGTH)
 
     def _read(self, reading: Reading) -> None:
         proxy = reading.proxy
@@ -134,7 +131,7 @@ class _Performance:
 
         proxy = self._tensors.get(naming.tensor)
         if proxy is None:
-            raise Different(f"the origin of {naming.tensor} is unknown")
+            raise Declined(f"the origin of {naming.tensor} is unknown", Scope.LENGTH)
         variable = variableify(proxy)
         if is_proxy_name_available(naming.name) and variable not in self._renamed:
             self._renamed[variable] = proxy.replace_name(naming.name)
@@ -147,14 +144,14 @@ class _Performance:
         try:
             result = _find_function(call)(*args, **kwargs)
         except Exception as error:
-            raise Different(f"an operation raised {type(error).__name__}") from error
+            raise Declined(f"an operation raised {type(error).__name__}", Scope.LENGTH) from error
         self._match(call.result, result)
         self._names = call.names[1]
 
     def _fill(self, leaf: Any) -> Any:
         if isinstance(leaf, TensorName):
             if leaf.name not in self._tensors:
-                raise Different(f"the origin of {leaf.name} is unknown")
+                raise Declined(f"the origin of {leaf.name} is unknown", Scope.LENGTH)
             return self._tensors[leaf.name]
         return self._evaluate(leaf) if isinstance(leaf, Number | Operation) else leaf
 
@@ -162,7 +159,7 @@ class _Performance:
         try:
             return evaluate(expression, self._numbers)
         except ArithmeticError as error:
-            raise Different(str(error)) from error
+            raise Declined(str(error), Scope.LENGTH) from error
 
     def _match(self, known: Any, new: Any) -> None:
         """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
@@ -170,22 +167,22 @@ class _Performance:
             from fusioncache.thunder_adapter.api import Proxy
 
             if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
-                raise Different("an operation returned another tensor")
+                raise Declined("an operation returned another tensor", Scope.LENGTH)
             if self._tensors.setdefault(known.name, new) is not new:
-                raise Different("an operation returned another tensor")
+                raise Declined("an operation returned another tensor", Scope.LENGTH)
             self._known[id(new)] = new
         elif isinstance(known, Number):
             number = int(new) if is_numel(new) else new
             if type(number) is bool or not is_whole(number):
-                raise Different("an operation returned no integer")
+                raise Declined("an operation returned no integer", Scope.LENGTH)
             self._numbers[known.position] = number
         elif isinstance(known, tuple | list):
             if type(new) is not type(known) or len(new) != len(known):
-                raise Different("an operation returned another number of values")
+                raise Declined("an operation returned another number of values", Scope.LENGTH)
             for one, other in zip(known, new, strict=True):
                 self._match(one, other)
         elif type(known) is not type(new) or not (known is new or known == new):
-            raise Different("an operation returned another value")
+            raise Declined("an operation returned another value", Scope.LENGTH)
 
     def finish(self, first: Any, renamed: Mapping[str, str]) -> Any:
         """Returns the trace, with the inputs and the results of the first one.
@@ -228,8 +225,8 @@ def _find_function(call: OperationCall) -> Callable[..., Any]:
 def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:
     """Returns a proxy that is the same but for its shape."""
     if len(shape) != len(proxy.shape):
-        raise Different(f"{proxy.name} has another number of dimensions")
+        raise Declined(f"{proxy.name} has another number of dimensions", Scope.LENGTH)
     sizes = map(plain, shape)
     if any(old != new and min(old, new) < 2 for old, new in zip(proxy.shape, sizes, strict=True)):
-        raise Different(f"{proxy.name} has a size of 0 or 1")
+        raise Declined(f"{proxy.name} has a size of 0 or 1", Scope.LENGTH)
     return proxy.replace(shape=shape)

@@ -6,11 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
+
 _MOST_ITEMS = 10_000
-
-
-class Unknown(Exception):
-    """A container whose items cannot be exchanged."""
 
 
 def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> Any:
@@ -22,7 +20,7 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
         anew: whether lists and dicts are always others, as somebody may change them.
 
     Raises:
-        Unknown: if an item of something changed that is no plain container.
+        Declined: if an item of something changed that is no plain container.
     """
     if isinstance(value, tuple | list):
         items = [exchange(each, new, anew=anew) for each in value]
@@ -34,7 +32,7 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
         if not (anew and type(value) is dict) and all(value[key] is each for key, each in changed.items()):
             return value
         if type(value) not in (dict, OrderedDict):
-            raise Unknown(type(value).__name__)
+            raise Declined(type(value).__name__, Scope.STRUCTURE)
         return type(value)(changed)
     if isinstance(value, slice):
         parts = value.start, value.stop, value.step
@@ -47,7 +45,7 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     """Returns a tuple or a list of the same kind.
 
     Raises:
-        Unknown: if there is none of these items.
+        Declined: if there is none of these items.
     """
     import torch
 
@@ -56,7 +54,7 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
         return kind(items)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named one, of which nothing is called
         return tuple.__new__(kind, items)
-    raise Unknown(kind.__name__)
+    raise Declined(kind.__name__, Scope.STRUCTURE)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -67,14 +65,14 @@ def find_leaves(value: Any) -> Iterator[Any]:
     """Yields what is in plain containers, keys and members of sets as well; whatever else is a leaf.
 
     Raises:
-        Unknown: if there are too many.
+        Declined: if there are too many.
     """
     pending, count = [value], 0
     while pending:
         each = pending.pop()
         count += 1
         if count > _MOST_ITEMS:
-            raise Unknown("a large container")
+            raise Declined("a large container", Scope.STRUCTURE)
         if isinstance(each, tuple | list | set | frozenset):
             pending += each
         elif isinstance(each, dict):

@@ -8,6 +8,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.watch.hooks import Observer
 from fusioncache.tracing.layers.indifference import is_internal
 from fusioncache.tracing.lengths import movers
@@ -17,9 +18,9 @@ from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.numel import is_numel
 from fusioncache.tracing.lengths.operations import Operations, list_parts
-from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
+from fusioncache.tracing.lengths.repetition import Repetition, find_entries
 from fusioncache.tracing.lengths.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
-from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
+from fusioncache.tracing.lengths.structure import exchange, find_leaves
 
 
 class Watch(Observer):
@@ -118,7 +119,8 @@ class Watch(Observer):
             return False
         try:
             leaves = [leaf for value in values for leaf in find_leaves(value)]
-        except Unknown as error:
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
             self.journal.refuse(f"{_name(fn)} is called with {error}")
             return False
         shown = [leaf for leaf in leaves if type(leaf) in WATCHED]
@@ -230,7 +232,8 @@ class Watch(Observer):
             returned = exchange(result, partial(self._count_off, self._count, _describe(name, given)))
             args, kwargs = (exchange(each, self._record_given, anew=True) for each in (given, named))
             results = exchange(returned, self._record, anew=True)
-        except Unknown as error:
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
             self.journal.refuse(f"{name} is called with, or returns, a {error}")
             return result
         location = self._trace._current_source_filename, self._trace._current_source_positions
@@ -268,7 +271,8 @@ class Watch(Observer):
         """Notes a comparison of which sizes would not tell."""
         try:
             leaves = list(find_leaves(pair))
-        except Unknown as error:
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
             self.journal.refuse(f"compares {error}")
             return
         if not all(map(movers.is_transparent, leaves)):
@@ -308,7 +312,8 @@ class Watch(Observer):
         try:
             repetition = Repetition(names, shift, self._count, readings)
             self.journal.entries += repetition.repeat(find_entries(entries, first))
-        except (Unlike, Unknown) as error:
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
             self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
             return
         self._count = repetition.numbers
@@ -336,7 +341,8 @@ def strip(wrapper: Any, watch: Watch) -> Any:
 
     try:
         value = exchange(wrapper.value, bare)
-    except Unknown as error:
+    except Declined as error:
+        error.require(Scope.STRUCTURE)
         watch.refuse(f"a {error} holds sizes")
         return wrapper
     return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)

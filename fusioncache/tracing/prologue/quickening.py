@@ -11,8 +11,9 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.process.collector import without_collector
-from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite
+from fusioncache.tracing.prologue.rewriting import rewrite
 
 logger = logging.getLogger("fusioncache")
 
@@ -24,7 +25,7 @@ _TIMER = "jit.<locals>.prologue_execution_timer"
 
 
 type Rewrite = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Returns a faster function in place of a prologue, or raises ``NotRewritten``."""
+"""Returns a faster function in place of a prologue, or raises ``Declined``."""
 
 
 def quicken(prologue: Callable[..., Any], rewrite: Rewrite = rewrite) -> Callable[..., Any]:
@@ -48,10 +49,11 @@ def _try(rewrite: Rewrite, prologue: Callable[..., Any]) -> Callable[..., Any]:
         # A tree of its source is thousands of objects, for which the collector would look through all of the process.
         with without_collector():
             return rewrite(prologue)
-    except NotRewritten as reason:
-        logger.info("a prologue stays as Thunder made it: %s", reason)
-    except Exception:  # whatever it is, Thunder's own does the same
-        logger.info("a prologue stays as Thunder made it", exc_info=True)
+    except Exception as error:  # whatever it is, Thunder's own does the same
+        if is_declined(error, Scope.PROLOGUE):
+            logger.info("a prologue stays as Thunder made it: %s", error)
+        else:
+            logger.info("a prologue stays as Thunder made it", exc_info=True)
     return prologue
 
 

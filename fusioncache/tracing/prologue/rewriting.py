@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.source_lines import show_lines
 from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions, find_tensor_check
 from fusioncache.tracing.prologue.known_tensors import KnownTensors
@@ -27,10 +28,6 @@ from fusioncache.tracing.prologue.lookups import GIVE_TENSORS, METHODS, find_loo
 
 _INDENT = 2
 """Of Thunder's statements."""
-
-
-class NotRewritten(Exception):
-    """A prologue stays as it is: not all is known of it that has to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that does what a prologue of Thunder's does, in a fraction of the time.
 
     Raises:
-        NotRewritten: if it is none, or not the one that its source says.
+        Declined: if it is none, or not the one that its source says.
     """
     function = check_prologue(prologue)
     source = "".join(linecache.getlines(function.__code__.co_filename))
@@ -76,10 +73,10 @@ def check_prologue(prologue: Callable[..., Any]) -> FunctionType:
     """Returns a prologue, which has nothing but its code and its globals.
 
     Raises:
-        NotRewritten: if it has.
+        Declined: if it has.
     """
     if not isinstance(prologue, FunctionType) or prologue.__closure__ or prologue.__defaults__:
-        raise NotRewritten("it is no function that Thunder compiled of a trace")
+        raise Declined("it is no function that Thunder compiled of a trace", Scope.PROLOGUE)
     return prologue
 
 
@@ -97,11 +94,11 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
         known: its globals.
 
     Raises:
-        NotRewritten: if the source is not that of the code, or not as Thunder prints it.
+        Declined: if the source is not that of the code, or not as Thunder prints it.
     """
     function, lines = _find_function(source, code), source.splitlines()
     if lines != source.removesuffix("\n").split("\n"):
-        raise NotRewritten("its lines end otherwise than Thunder's")
+        raise Declined("its lines end otherwise than Thunder's", Scope.PROLOGUE)
     assigned = _count_assignments(function)
     names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
     tensors = _find_tensors(function, names, assigned)
@@ -126,14 +123,14 @@ def _find_function(source: str, code: CodeType) -> ast.FunctionDef:
         compiled = (compile(source, code.co_filename, "exec", flags, True, level) for level in (-1, 0))
         is_source = any(code in each.co_consts for each in compiled)
     except SyntaxError as error:
-        raise NotRewritten(f"its source is none: {error}") from error
+        raise Declined(f"its source is none: {error}", Scope.PROLOGUE) from error
     if not is_source:
-        raise NotRewritten("its source is that of another function")
+        raise Declined("its source is that of another function", Scope.PROLOGUE)
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == code.co_name)
     if function.decorator_list or function.body[0].lineno == function.lineno:
-        raise NotRewritten("it is not written as Thunder writes")
+        raise Declined("it is not written as Thunder writes", Scope.PROLOGUE)
     if any(statement.col_offset != _INDENT for statement in function.body):
-        raise NotRewritten("it is not indented as Thunder indents")
+        raise Declined("it is not indented as Thunder indents", Scope.PROLOGUE)
     return function
 
 

@@ -1,10 +1,6 @@
-"""Why a block is interpreted as Thunder does it, and why a trace is begun anew."""
+"""Why a trace is begun anew."""
 
 from __future__ import annotations
-
-
-class Refused(Exception):
-    """A block that is not understood well enough to be written out, or to write others out by it. It is interpreted."""
 
 
 class Conflict(BaseException):
