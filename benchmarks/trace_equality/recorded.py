@@ -10,9 +10,9 @@ from unittest import mock
 import thunder
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.describe import Describer
 from fusioncache.program.recorder import Recorder
-from fusioncache.program.refusal import NoValue
 
 
 @contextlib.contextmanager
@@ -50,6 +50,7 @@ def describe_call(
     options = vars(thunder.core.compile_data.get_compile_data())
     try:
         lines = [*describer.walk("model", function), *describer.walk("args", args), *describer.walk("kwargs", kwargs)]
-    except NoValue:
+    except Declined as declined:
+        declined.require(Scope.VALUE, Scope.AMOUNT)
         return None, describer
     return (*lines, *describer.classes.items(), repr(state), repr(options["cache_option"])), describer

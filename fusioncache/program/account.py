@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program import lookup
 from fusioncache.program.describe import Describer
 from fusioncache.program.introspection import ABSENT, is_static
 from fusioncache.program.names import is_internal, is_thunders_class, name_of
 from fusioncache.program.reads import Read, describe_found
-from fusioncache.program.refusal import NotKept, NoValue
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Account:
         """Returns what was read, in the order in which it is to be compared.
 
         Raises:
-            NotKept: if something has no value, has changed, or cannot be found again.
+            Declined: if something has no value, has changed, or cannot be found again.
         """
         self._check_texts()
         reads = [Read("variable", name, lookup.describe_variable(name)) for name in sorted(self._notes.variables)]
@@ -74,7 +74,7 @@ class Account:
         """Refuses what is not as it was when it was noted: the trace saw that, and nobody knows when it changed."""
         for what, value, name, text in self._notes.texts:
             if describe(value, what, self._again, name) != text:
-                raise NotKept(f"{what} changed while it was used")
+                raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
 
     def _describe(self, value: Any, what: str, name: str | None = None) -> str:
         return describe(value, what, self._describer, name)
@@ -93,7 +93,7 @@ class Account:
             if module is None:
                 continue
             if namespace.get(name, ABSENT) is not value:
-                raise NotKept(f"the global {module}.{name} changed while it was used")
+                raise Declined(f"the global {module}.{name} changed while it was used", Scope.PROGRAM)
             current = lookup.find_global(module, name)
             kind = "builtin" if value is ABSENT else "global"
             text = self._describe(current, f"the global {module}.{name}", name if kind == "global" else None)
@@ -107,20 +107,22 @@ class Account:
             try:
                 lookup.find_builtins(namespace)
             except LookupError as error:
-                raise NotKept(f"{error}: {module}") from error
+                raise Declined(f"{error}: {module}", Scope.PROGRAM) from error
             return module
         if self._describer.covers_global(namespace, name):
             return None
-        raise NotKept(f"the global {name} is looked up in a namespace that is not a module's")
+        raise Declined(f"the global {name} is looked up in a namespace that is not a module's", Scope.PROGRAM)
 
     def _describe_attributes(self) -> list[Read]:
         found = []
         for (_, name), (module, value) in self._notes.attributes.items():
             owner = vars(module).get("__name__")
             if not _is_found(owner, module) or "." in name:
-                raise NotKept(f"{name} is looked up in a module that is not found under its name, {owner}")
+                raise Declined(
+                    f"{name} is looked up in a module that is not found under its name, {owner}", Scope.PROGRAM
+                )
             if vars(module).get(name, ABSENT) is not value:
-                raise NotKept(f"{owner}.{name} changed while it was used")
+                raise Declined(f"{owner}.{name} changed while it was used", Scope.PROGRAM)
             found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}", name)))
         return found
 
@@ -134,7 +136,7 @@ class Account:
             name, value = _find_again("function", function)
             text = self._describe(value, f"the function {name}")
             if not self._describer.covers(code):
-                raise NotKept(f"the function {name} is not the object found under its name")
+                raise Declined(f"the function {name} is not the object found under its name", Scope.PROGRAM)
             found.append(Read("function", name, text))
         return found
 
@@ -146,7 +148,7 @@ class Account:
                 continue
             name, value = _find_again("class", cls)
             if value is not cls:
-                raise NotKept(f"the class {name} is not the object found under its name")
+                raise Declined(f"the class {name} is not the object found under its name", Scope.PROGRAM)
             found.append(Read("class", name, self._describe(cls, f"the class {name}")))
         return found
 
@@ -157,7 +159,7 @@ class Account:
             for name in sorted(names):
                 reason = self._describer.find_unknown(cls, name)
                 if reason is not None:
-                    raise NotKept(f"{name} of {name_of(cls)} has no value to compare: {reason}")
+                    raise Declined(f"{name} of {name_of(cls)} has no value to compare: {reason}", Scope.PROGRAM)
 
 
 def describe(value: Any, what: str, describer: Describer, name: str | None = None) -> str:
@@ -170,25 +172,26 @@ def describe(value: Any, what: str, describer: Describer, name: str | None = Non
         name: that it goes by, if it may be a text.
 
     Raises:
-        NotKept: if it has no value.
+        Declined: if it has no value.
     """
     try:
         return describe_found(value, describer, name)
-    except NoValue as reason:
-        raise NotKept(f"{what} has no value to compare: {reason}") from reason
+    except Declined as reason:
+        reason.require(Scope.VALUE, Scope.AMOUNT)
+        raise Declined(f"{what} has no value to compare: {reason}", Scope.PROGRAM) from reason
 
 
 def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
     """Returns the name of a function or a class in a read, and what is found under it.
 
     Raises:
-        NotKept: if nothing is.
+        Declined: if nothing is.
     """
     name = f"{definition.__module__}:{definition.__qualname__}"
     try:
         return name, lookup.find_qualified(definition.__module__, definition.__qualname__)
     except LookupError as error:
-        raise NotKept(f"the {kind} {name} cannot be found again: {error}") from error
+        raise Declined(f"the {kind} {name} cannot be found again: {error}", Scope.PROGRAM) from error
 
 
 def _is_found(name: Any, module: types.ModuleType) -> bool:

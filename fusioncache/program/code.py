@@ -14,12 +14,12 @@ import hashlib
 import types
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.containers import write_fields
 from fusioncache.program.introspection import by_identity
 from fusioncache.program.literals import LITERALS, is_of_module, write_class_name, write_name
 from fusioncache.program.lookup import find_module_name
 from fusioncache.program.memory import Memory
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
 
@@ -50,7 +50,7 @@ def _write_constant(memory: Memory, constant: Any) -> str:
         return f"{{{', '.join(sorted(_write_constant(memory, item) for item in constant))}}}"
     literal = LITERALS.get(id(type(constant)))
     if literal is None:
-        raise NoValue(f"a constant of type {type(constant).__qualname__} in code has no value to compare")
+        raise Declined(f"a constant of type {type(constant).__qualname__} in code has no value to compare", Scope.VALUE)
     return literal(constant)
 
 
@@ -179,10 +179,10 @@ def _write_cached(writer: Writer, value: Any) -> None:
     """Writes a function behind a cache, whose contents say nothing that the function does not.
 
     Raises:
-        NoValue: if it says that it wraps another function than it does.
+        Declined: if it says that it wraps another function than it does.
     """
     if not any(value.__wrapped__ is part for part in gc.get_referents(value)):
-        raise NoValue("a cached function has no value to compare: what it wraps is hidden")
+        raise Declined("a cached function has no value to compare: what it wraps is hidden", Scope.VALUE)
     _write_wrapped(writer, value)
 
 

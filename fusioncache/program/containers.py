@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.introspection import by_identity, contents_of_module
 from fusioncache.program.literals import write_name
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
 
@@ -180,11 +180,11 @@ def write_module(writer: Writer, value: types.ModuleType) -> None:
     """Writes a module by its name: what is looked up in it is noted when it is looked up.
 
     Raises:
-        NoValue: if another process would not find it under its name.
+        Declined: if another process would not find it under its name.
     """
     name = contents_of_module(value).get("__name__")
     if type(name) is not str or not (sys.modules.get(name) is value or _is_of_operators(name, value)):
-        raise NoValue(f"the module {write_name(name)} is not found under its name")
+        raise Declined(f"the module {write_name(name)} is not found under its name", Scope.VALUE)
     writer.parts.append(f"module {write_name(name)}")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NotKept
 
 TRANSFORM = "thunder.transforms.cudagraph.CUDAGraphTransform"
 """The class of the transform. One that is derived from it is somebody else's."""
@@ -21,16 +21,16 @@ def write_transform_key(transform: Any) -> str:
     What it has captured before does not matter: a part that is captured gets a name of its own.
 
     Raises:
-        NotKept: if it has something that the class does not give it, or is in the middle of a trace.
-        NoValue: if its classes have been given something that has no value.
+        Declined: if it has something that the class does not give it, is in the middle of a trace, or
+            its classes have been given something that has no value.
     """
     from fusioncache.thunder_adapter.graphs_api import CUDAGraphRunner
 
     runner = transform.cuda_graph_runner
     if type(runner) is not CUDAGraphRunner or vars(transform).keys() != _ATTRIBUTES:
-        raise NotKept(f"the transform {TRANSFORM} was changed")
+        raise Declined(f"the transform {TRANSFORM} was changed", Scope.PROGRAM)
     if transform.outputs_from_forward is not None:
-        raise NotKept(f"the transform {TRANSFORM} waits for a backward trace")
+        raise Declined(f"the transform {TRANSFORM} waits for a backward trace", Scope.PROGRAM)
     describer = Describer()
     classes = (describer.describe(cls) for cls in (type(transform), CUDAGraphRunner))
     return " ".join((*classes, f"share_mem_pool={runner.mem_pool is not None}"))

@@ -22,13 +22,13 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
 from fusioncache.program.foreign import Foreign, add_foreign
 from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.snapshot import Snapshot
 from fusioncache.program.watched_names import Noted, Summary, WatchedNames
 from fusioncache.program.watched_tables import WatchedTables
@@ -128,7 +128,7 @@ class Definitions:
         """Returns the name of a value: a line of text.
 
         Raises:
-            NoValue: if it is of somebody else, and cannot be described.
+            Declined: if it is of somebody else, and cannot be described.
         """
         kind = type(value)
         if kind in _PLAIN:
@@ -351,7 +351,8 @@ class Definitions:
             self.meet({place_of(type(value)): None})
         try:
             return self._describe(value)
-        except NoValue:
+        except Declined as declined:
+            declined.require(Scope.VALUE, Scope.AMOUNT)
             if place_of(type(value)) in _STATELESS:
                 return place_of(type(value))
             raise

@@ -15,6 +15,7 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.secrets import hide_texts
 from fusioncache.program.code import list_names
 from fusioncache.program.cuda_graphs import find_captured
@@ -26,7 +27,6 @@ from fusioncache.program.references import (
     SymbolReference,
     TraceText,
 )
-from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.resolve import Resolver, find_implementation, is_constant_of_torch, resolve_name
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText
@@ -50,11 +50,11 @@ def write_program(entry: Any, function: object, find_reference: FindReference) -
         find_reference: knows the calls of templates, and what is the job's.
 
     Raises:
-        NotKept: if another process could not run the program. The reason names what stands in the way.
+        Declined: if another process could not run the program. The reason names what stands in the way.
     """
     prologue = _find_function(entry.prologue_fn, "prologue")
     if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
-        raise NotKept("its prologue checks another function than the one that was compiled")
+        raise Declined("its prologue checks another function than the one that was compiled", Scope.PROGRAM)
     writer = _TraceWriter(find_reference)
     return ProgramText(
         writer.write(prologue, is_prologue=True),
@@ -69,7 +69,7 @@ def _find_function(function: Any, name: str) -> FunctionType:
     """Returns the function that was compiled from a trace, out of what was wrapped around it.
 
     Raises:
-        NotKept: if there is none.
+        Declined: if there is none.
     """
     waiting, seen = [function], set()
     while waiting:
@@ -81,7 +81,7 @@ def _find_function(function: Any, name: str) -> FunctionType:
             return function
         seen.add(id(function))
         waiting += _values_in(function)
-    raise NotKept(f"its {name} is no function that Thunder compiled")
+    raise Declined(f"its {name} is no function that Thunder compiled", Scope.PROGRAM)
 
 
 def _values_in(function: FunctionType) -> Iterator[Any]:
@@ -113,18 +113,18 @@ class _TraceWriter:
         """Returns the text of a function that Thunder compiled.
 
         Raises:
-            NotKept: if another process could not run it.
+            Declined: if another process could not run it.
         """
         name, source = function.__code__.co_name, "".join(linecache.getlines(function.__code__.co_filename))
         if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
-            raise NotKept(f"its {name} takes values from where another process cannot")
+            raise Declined(f"its {name} takes values from where another process cannot", Scope.PROGRAM)
         if function.__defaults__ or function.__kwdefaults__ or function.__closure__:
-            raise NotKept(f"its {name} has values of its own")
+            raise Declined(f"its {name} has values of its own", Scope.PROGRAM)
         try:
             source = hide_texts(source)
             check_source(name, source)
         except ValueError as error:
-            raise NotKept(f"its {name} {error}") from error
+            raise Declined(f"its {name} {error}", Scope.PROGRAM) from error
         imported = _imported_names(source)
         # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
         names = sorted(function.__globals__.keys() & list_names(function.__code__) - imported - _OF_EACH - {name})
@@ -135,17 +135,20 @@ class _TraceWriter:
         """Returns a reference that leads back to a value of a trace's context.
 
         Raises:
-            NotKept: if there is none.
+            Declined: if there is none.
         """
         called = self._refer_to_call(value) if isinstance(value, FunctionType) else self._find_reference(value)
         try:
             found = (
                 called or _refer_to_module(value) or self._refer_to_symbol(name, value) or self._refer_by_name(value)
             )
-        except NoValue as error:
-            raise NotKept(f"it {_describe_use(name, value)}, which cannot be compared: {error}") from error
+        except Declined as error:
+            error.require(Scope.VALUE, Scope.AMOUNT)
+            raise Declined(
+                f"it {_describe_use(name, value)}, which cannot be compared: {error}", Scope.PROGRAM
+            ) from error
         if found is None:
-            raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
+            raise Declined(f"it {_describe_use(name, value)}, which another process cannot find again", Scope.PROGRAM)
         return found
 
     def _refer_to_call(self, function: FunctionType) -> Reference | None:

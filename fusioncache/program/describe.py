@@ -7,7 +7,7 @@
 
 Nothing of a value's own is called: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or
 property. What has state that cannot be read so (a lock, a file, a generator, most of what is written in C) raises
-``NoValue``.
+``Declined``.
 
 A describer is made anew for each comparison. It remembers classes and code, so it must not outlive a change of these.
 """
@@ -21,6 +21,7 @@ from functools import partial
 
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.class_lines import ClassTexts
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.introspection import is_derived, mro_of
@@ -30,7 +31,6 @@ from fusioncache.program.memory import ClassContent, Memory
 from fusioncache.program.modules import describe_frame, list_parts
 from fusioncache.program.objects import Layout, find_handler, find_layout, write_fixed_state
 from fusioncache.program.records import Record, Recording, recording
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Handler, Writer
 
@@ -67,7 +67,7 @@ class Describer:
             name: that it goes by, if it has one: it says whether texts are secret.
 
         Raises:
-            NoValue: if it has no value.
+            Declined: if it has no value.
         """
         writer = self._writer(digests=True)
         self._write(writer, value, name)
@@ -77,7 +77,7 @@ class Describer:
         """Returns each value as a line without what its classes are; the reason in place of one that has no value.
 
         Raises:
-            NoValue: if there is too much of them.
+            Declined: if there is too much of them.
         """
         lines = []
         for value in values:
@@ -108,7 +108,7 @@ class Describer:
         """Returns module, qualified name and the hash of all that a function consists of but its globals.
 
         Raises:
-            NoValue: if it has no value.
+            Declined: if it has no value.
         """
         name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
         return f"{name} {digest(self.describe(function))}"
@@ -120,7 +120,7 @@ class Describer:
         the texts, and ``classes`` says what they are. For a name see ``describe``.
 
         Raises:
-            NoValue: if a part has no value. The reason begins with its path.
+            Declined: if a part has no value. The reason begins with its path.
         """
         try:
             if self._is_unmet_module(value):
@@ -130,7 +130,7 @@ class Describer:
                 self._write(writer, value, name)
                 yield path, writer.text()
         except RecursionError as error:
-            raise NoValue(f"{path}: modules are nested too deeply") from error
+            raise Declined(f"{path}: modules are nested too deeply", Scope.VALUE) from error
         self._look_at_classes()
 
     @property
@@ -222,7 +222,7 @@ class Describer:
         with torch._C.DisableTorchFunction():
             reason = writer.attempt(write)
         if reason is not None:
-            raise NoValue(reason if writer.path is None else f"{writer.path}: {reason}")
+            raise Declined(reason if writer.path is None else f"{writer.path}: {reason}", Scope.VALUE)
 
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))
@@ -245,7 +245,8 @@ class Describer:
             try:
                 content = self._known.recall(cls, self._memory)
                 self._memory.contents[id(cls)] = content if content is not None else self._describe_class(cls)
-            except NoValue:  # there is too much of it
+            except Declined as declined:  # there is too much of it
+                declined.require(Scope.VALUE, Scope.AMOUNT)
                 pending.append(cls)
                 raise
 
@@ -274,8 +275,8 @@ def escape_name(name: object) -> str:
     """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers.
 
     Raises:
-        NoValue: if it is no string.
+        Declined: if it is no string.
     """
     if type(name) is not str:
-        raise NoValue("the name of an attribute is not a string")
+        raise Declined("the name of an attribute is not a string", Scope.VALUE)
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)

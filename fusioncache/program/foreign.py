@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from types import CodeType
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process import forks
-from fusioncache.program.refusal import NotKept
 
 type Foreign = Mapping[str, tuple[CodeType, ...] | None]
 """What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
@@ -61,12 +61,14 @@ class ForeignRuns:
         """Checks that none of it ran.
 
         Raises:
-            NotKept: if any did, or may have.
+            Declined: if any did, or may have.
         """
         for place, codes in self._foreign.items():
             if codes is None or self._end is None or any(map(self._did_run, codes)):
                 what = f"Thunder runs {place}, and nothing records what that reads"
-                raise NotKept(f"{what}; give the executor a method cache_key() that returns its settings")
+                raise Declined(
+                    f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM
+                )
 
     def _did_run(self, code: CodeType) -> bool:
         return _runs[id(code)] != self._before[id(code)]

@@ -132,7 +132,7 @@ def write_thunder(definitions: Definitions, executors: Iterable[Any]) -> str:
         executors: those that a program is derived for.
 
     Raises:
-        NoValue: if something that was put there cannot be described.
+        Declined: if something that was put there cannot be described.
     """
     return "\n".join(write_lines(_read_thunder(definitions, executors)))
 
@@ -148,7 +148,7 @@ def write_function_map(
         write: writes all that is Thunder's.
 
     Raises:
-        NoValue: as ``write_thunder`` does.
+        Declined: as ``write_thunder`` does.
     """
     yield write(definitions, executors)
     # Executors were named before: these are all that are not trusted.

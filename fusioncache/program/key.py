@@ -15,6 +15,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
 from fusioncache.program.class_lines import ClassTexts, write_classes
@@ -25,7 +26,6 @@ from fusioncache.program.introspection import find_in_class
 from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
-from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.tensors import write_layout
 from fusioncache.program.versions import read_versions
@@ -73,7 +73,7 @@ def program_key(
         writers: write what may be known from an earlier key.
 
     Raises:
-        NotKept: if something takes part that cannot be compared.
+        Declined: if something takes part that cannot be compared.
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
@@ -155,8 +155,9 @@ def _make_key(
     }.items():
         try:
             texts[name] = "\n".join(lines)
-        except NoValue as reason:
-            raise NotKept(f"{_SUBJECTS.get(name, name)}: {reason}") from reason
+        except Declined as reason:
+            reason.require(Scope.VALUE, Scope.AMOUNT)
+            raise Declined(f"{_SUBJECTS.get(name, name)}: {reason}", Scope.PROGRAM) from reason
     return program_key_of(texts)
 
 
@@ -172,11 +173,11 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
     """Yields the parts of what is traced, and what transforms have put in place of its parameters.
 
     Raises:
-        NotKept: if ranks share it in a way that is not known.
+        Declined: if ranks share it in a way that is not known.
     """
     fn = compile_data.fn
     if not find_groups(compile_data) and (getattr(fn, "use_ddp", False) or getattr(fn, "use_fsdp", False)):
-        raise NotKept("the model is distributed over processes in an unknown way")
+        raise Declined("the model is distributed over processes in an unknown way", Scope.PROGRAM)
     yield from read_groups(compile_data)
     yield from describer.walk("model", fn)
     module = compile_data._thunder_module_map.get(id(fn))
@@ -205,7 +206,7 @@ def _read_arguments(
         kwargs: by name, in their order: a function may see it.
 
     Raises:
-        NoValue: if one has no value that could be compared, as an open file.
+        Declined: if one has no value that could be compared, as an open file.
     """
     yield "args", " ".join((str(len(args)), *map(escape_name, kwargs)))
     for position, (value, name) in enumerate(zip(args, _list_parameters(function), strict=False)):

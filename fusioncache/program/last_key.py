@@ -48,7 +48,7 @@ class LastKey:
             kwargs: as in ``program_key``.
 
         Raises:
-            NotKept: as ``program_key`` does.
+            Declined: as ``program_key`` does.
         """
         shared = self.shared
         # Of two threads one has it.

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.code import FUNCTIONS
 from fusioncache.program.containers import CONTAINERS, write_module, write_pairs
 from fusioncache.program.contents import CONTENTS, write_nothing
@@ -28,7 +29,6 @@ from fusioncache.program.introspection import (
 )
 from fusioncache.program.literals import write_class_name
 from fusioncache.program.modules import describe_frame, list_parts
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.reviewed import LEFT_OUT, find_reviewed, why_left_out
 from fusioncache.program.tensors import TENSORS, write_foreign_tensor
 from fusioncache.program.writer import Handler, Writer
@@ -61,11 +61,11 @@ class Layout:
         """Returns the instance's own attributes but for those that are left out.
 
         Raises:
-            NoValue: if they are in a dict of a class of its own.
+            Declined: if they are in a dict of a class of its own.
         """
         attributes = {} if self.attributes is None else self.attributes(value)
         if type(attributes) is not dict:
-            raise NoValue(f"the attributes of a {write_class_name(type(value))} are not in a dict")
+            raise Declined(f"the attributes of a {write_class_name(type(value))} are not in a dict", Scope.VALUE)
         if not self.names:
             return attributes
         return {name: item for name, item in attributes.items() if why_left_out(self.names, name) is None}
@@ -75,7 +75,7 @@ def find_layout(cls: type) -> Layout:
     """Returns where the instances of a class keep their state.
 
     Raises:
-        NoValue: if they have some that is not known.
+        Declined: if they have some that is not known.
     """
     slots: list[tuple[str, Any]] = []
     base = cls
@@ -87,13 +87,13 @@ def find_layout(cls: type) -> Layout:
         ]
         above = _base_of(base)
         if above is None or _size_of(base) != _size_of(above) + _POINTER * len(own):
-            raise NoValue(f"a {write_class_name(cls)} has no value to compare: its state is not Python's")
+            raise Declined(f"a {write_class_name(cls)} has no value to compare: its state is not Python's", Scope.VALUE)
         slots[:0] = own
         base = above
     content = CONTENTS.get(id(base))
     if content is None:
         built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
-        raise NoValue(f"a {write_class_name(cls)} has no value to compare{built_on}")
+        raise Declined(f"a {write_class_name(cls)} has no value to compare{built_on}", Scope.VALUE)
     names = frozenset(map(write_class_name, mro_of(cls))) & LEFT_OUT.keys()
     return Layout(content, tuple(slots), _find_attributes(cls), names)
 
@@ -103,9 +103,9 @@ def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
     if isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType):
         return found.__get__
     if found is not ABSENT:
-        raise NoValue(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own")
+        raise Declined(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own", Scope.VALUE)
     if _dict_offset_of(cls):
-        raise NoValue(f"the attributes of a {write_class_name(cls)} cannot be read")
+        raise Declined(f"the attributes of a {write_class_name(cls)} cannot be read", Scope.VALUE)
     return None
 
 
@@ -113,7 +113,7 @@ def find_handler(cls: type) -> Handler:
     """Returns what writes the instances of a class.
 
     Raises:
-        NoValue: if these have no value.
+        Declined: if these have no value.
     """
     handler = _find_special(cls)
     if handler is not None:
@@ -147,7 +147,8 @@ def find_plain_layout(cls: type) -> Layout | None:
         return None
     try:
         layout = find_layout(cls)
-    except NoValue:
+    except Declined as declined:
+        declined.require(Scope.VALUE, Scope.AMOUNT)
         return None
     is_fixed = layout.content is write_nothing or any(is_derived(cls, each) for each in _IMMUTABLE)
     return layout if is_fixed else None

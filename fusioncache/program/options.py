@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program import cuda_graphs
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.process_groups import write_sharing_key
-from fusioncache.program.refusal import NotKept
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -68,8 +68,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     """Yields the options of ``thunder.jit`` by name, then the executors, then the transforms, both in their order.
 
     Raises:
-        NotKept: if a transform does not say what it depends on.
-        NoValue: if an option cannot be described.
+        Declined: if a transform does not say what it depends on, or an option cannot be described.
     """
     yield from _read_own_options(describer, definitions, compile_data)
     yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
@@ -113,7 +112,10 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
     if own is not None:
         yield f"{name}.key", own
     elif getattr(executor, "_optimization_fuel", FUEL_LEVEL.UNLIMITED) is not FUEL_LEVEL.UNLIMITED:
-        raise NotKept(f"the optimization fuel of the executor {_name_of(executor)} is limited, and tracing consumes it")
+        raise Declined(
+            f"the optimization fuel of the executor {_name_of(executor)} is limited, and tracing consumes it",
+            Scope.PROGRAM,
+        )
     elif type(executor) is not TemporaryExecutor:
         for key, value in sorted(vars(executor).items()):
             if key not in _TABLES:
@@ -129,8 +131,7 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     """Returns what a transform says that it depends on.
 
     Raises:
-        NotKept: if it does not say.
-        NoValue: if one of Thunder's has an option that cannot be described.
+        Declined: if it does not say, or one of Thunder's has an option that cannot be described.
     """
     cls = type(transform)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -144,7 +145,9 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     if shares is not None:
         return shares
     if name not in _KEYED:
-        raise NotKept(f"the transform {name} has no method cache_key(): add one that returns its settings")
+        raise Declined(
+            f"the transform {name} has no method cache_key(): add one that returns its settings", Scope.PROGRAM
+        )
     return f"{definitions.name(transform)} {describer.describe(cls)}"
 
 
@@ -152,7 +155,7 @@ def ask_for_key(owner: Any) -> str | None:
     """Returns what a transform or an executor says that its programs depend on; None if it has no ``cache_key``.
 
     Raises:
-        NotKept: if it does not know either.
+        Declined: if it does not know either.
     """
     method = getattr(type(owner), "cache_key", None)
     if method is None:
@@ -160,12 +163,12 @@ def ask_for_key(owner: Any) -> str | None:
     name = f"{type(owner).__module__}.{type(owner).__qualname__}"
     try:
         key = method(owner)
-    except NotKept:
-        raise
     except Exception as error:
-        raise NotKept(f"cache_key() of {name} failed: {type(error).__name__}") from error
+        if is_declined(error, Scope.PROGRAM):
+            raise
+        raise Declined(f"cache_key() of {name} failed: {type(error).__name__}", Scope.PROGRAM) from error
     if not isinstance(key, str):
-        raise NotKept(f"cache_key() of {name} returned no text")
+        raise Declined(f"cache_key() of {name} returned no text", Scope.PROGRAM)
     return " ".join(key.split())
 
 

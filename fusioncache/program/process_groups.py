@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.references import GroupReference
-from fusioncache.program.refusal import NotKept
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -49,7 +49,7 @@ def read_groups(compile_data: Any) -> Iterator[NamedValue]:
     """Yields what a program depends on of the job that it is for: nothing if no ranks share the model.
 
     Raises:
-        NotKept: if a group cannot be described, as one that this rank is not in, or that is gone.
+        Declined: if a group cannot be described, as one that this rank is not in, or that is gone.
     """
     groups = find_groups(compile_data)
     if not groups:
@@ -60,7 +60,7 @@ def read_groups(compile_data: Any) -> Iterator[NamedValue]:
             yield f"process_groups.{number}", describe_group(group)
         yield "process_groups.job", describe_group(None)
     except Exception as error:  # torch raises anything here
-        raise NotKept(f"a process group of the model cannot be described: {error}") from error
+        raise Declined(f"a process group of the model cannot be described: {error}", Scope.PROGRAM) from error
 
 
 def refer_to_group(group: Any, compile_data: Any) -> GroupReference | None:
@@ -94,7 +94,7 @@ def write_sharing_key(describer: Describer, transform: Any) -> str | None:
     their names: so they are compared by name.
 
     Raises:
-        NoValue: if something else of it cannot be described.
+        Declined: if something else of it cannot be described.
     """
     cls = type(transform)
     name = f"{cls.__module__}.{cls.__qualname__}"

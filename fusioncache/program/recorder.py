@@ -2,7 +2,7 @@
 
     with Recorder(describer) as recorder:      # the describer has described what the key is made of
         ...                                    # Thunder traces
-    reads = recorder.reads()                   # or NotKept is raised, with the reason
+    reads = recorder.reads()                   # or Declined is raised, with the reason
 
 Interpreted code gets at something outside of itself in a few ways, and each of them is watched:
 
@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program import lookup, native
 from fusioncache.program.account import Account, Notes, describe
 from fusioncache.program.checks import list_free
@@ -45,7 +46,6 @@ from fusioncache.program.modules import HOOKS, has_hooks
 from fusioncache.program.names import find_actor, is_canonical, is_internal, iterate_actors, name_of
 from fusioncache.program.opaque import Judge
 from fusioncache.program.reads import Read
-from fusioncache.program.refusal import NotKept
 from fusioncache.thunder_adapter.watch import hooks, instructions
 
 _EVERYTHING = frozenset(
@@ -348,12 +348,12 @@ class Recorder(hooks.Observer):
         """Returns what was read, in the order in which it is to be compared.
 
         Raises:
-            NotKept: if the program depends on what cannot be compared, or if something was changed that would last.
+            Declined: if the program depends on what cannot be compared, or if something was changed that would last.
         """
         if self._reason is None and not self._notes.functions:
             self._refuse("its tracing could not be observed")
         if self._reason is not None:
-            raise NotKept(self._reason)
+            raise Declined(self._reason, Scope.PROGRAM)
         return Account(self._notes, self._describer, self._late).reads()
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.describe import Describer
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.source import is_reviewed
 
 
@@ -102,7 +102,7 @@ class Resolver:
         It is empty for classes and constants of reviewed packages: programs depend on the versions of these.
 
         Raises:
-            NoValue: if the value has none.
+            Declined: if the value has none.
         """
         is_versioned = is_constant_of_torch(value) or (isinstance(value, type) and is_reviewed(value.__module__))
         return "" if is_versioned else self._describer.describe(value)
@@ -110,7 +110,8 @@ class Resolver:
     def _compare(self, value: Any, text: str, name: str) -> None:
         try:
             equal = self.describe(value) == text
-        except NoValue as error:
+        except Declined as error:
+            error.require(Scope.VALUE, Scope.AMOUNT)
             raise ValueError(f"{name} cannot be compared: {error}") from error
         if not equal:
             raise ValueError(f"{name} is another one than when the program was made")

@@ -18,10 +18,10 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.introspection import by_identity, is_derived
 from fusioncache.program.literals import is_of_module, write_class_name, write_name
 from fusioncache.program.process_groups import describe_group
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 from fusioncache.thunder_adapter.api import Executor, Symbol
 
@@ -49,7 +49,7 @@ def why_left_out(cls_names: frozenset[str], attribute: str) -> str | None:
 
 
 def _refuse_environment(writer: Writer, value: object) -> None:
-    raise NoValue("the environment is not a value: what is read of it is noted, variable by variable")
+    raise Declined("the environment is not a value: what is read of it is noted, variable by variable", Scope.VALUE)
 
 
 def _write_overload(writer: Writer, value: OpOverload) -> None:
@@ -113,10 +113,10 @@ def _write_universal_function(writer: Writer, value: numpy.ufunc) -> None:
     """Writes a function of numpy's by its name.
 
     Raises:
-        NoValue: if it was made of a function of Python's: it does not say of which.
+        Declined: if it was made of a function of Python's: it does not say of which.
     """
     if vars(numpy).get(value.__name__) is not value:
-        raise NoValue("a function made by numpy has no value to compare")
+        raise Declined("a function made by numpy has no value to compare", Scope.VALUE)
     _write_by_text(writer, value)
 
 
@@ -160,7 +160,7 @@ def _write_numbers(writer: Writer, dtype: numpy.dtype, value: Any) -> None:
 
 def _write_dtype(writer: Writer, value: numpy.dtype) -> None:
     if value.hasobject or value.kind == "V":
-        raise NoValue("an array of objects or of structures has no value to compare")
+        raise Declined("an array of objects or of structures has no value to compare", Scope.VALUE)
     writer.parts.append(f"numpy {value.str}")
 
 

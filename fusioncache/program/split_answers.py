@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.function_map import write_function_map
 from fusioncache.program.literals import digest
-from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.versions import read_versions
 from fusioncache.store import Store
@@ -45,7 +45,7 @@ def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
         compile_data: Thunder's ``CompileData`` for a function under the present state of torch.
 
     Raises:
-        NotKept: if functions that are not Thunder's take part, or a state that has no text.
+        Declined: if functions that are not Thunder's take part, or a state that has no text.
     """
     from fusioncache.thunder_adapter.dynamo_api import utils
 
@@ -61,10 +61,11 @@ def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
             "program versions": "\n".join(write_lines(read_versions())),
             "variables": "\n".join(write_lines(read_variables_of_thunder())),
         }
-    except NoValue as reason:
-        raise NotKept(f"Thunder's modules: {reason}") from reason
+    except Declined as reason:
+        reason.require(Scope.VALUE, Scope.AMOUNT)
+        raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
     if definitions.foreign:
-        raise NotKept(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}")
+        raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
     return program_key_of(texts)
 
 
@@ -82,7 +83,8 @@ def describe_operation(definitions: Definitions, symbol: Any, node: Any, options
         if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
             return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
-    except NoValue:
+    except Declined as declined:
+        declined.require(Scope.VALUE, Scope.AMOUNT)
         return None
     return digest("\n".join((name, *args, *write_lines(options))))
 
@@ -91,7 +93,7 @@ def _write(value: Any) -> str:
     """Returns the text of an argument of an operation.
 
     Raises:
-        NoValue: if it is of a type that has none here.
+        Declined: if it is of a type that has none here.
     """
     import torch
     from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -108,13 +110,13 @@ def _write(value: Any) -> str:
         return value.hex()
     if type(value) in (*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format):
         return f"{type(value).__name__} {value!r}"
-    raise NoValue(f"an argument of type {type(value).__qualname__}")
+    raise Declined(f"an argument of type {type(value).__qualname__}", Scope.VALUE)
 
 
 def _write_result(node: Any) -> str:
     """Returns the text of the result of another operation: of tensors the splitter takes shape, dtype and device."""
     if node.op == "get_attr" or "example_value" not in node.meta:
-        raise NoValue("an operand without an example")
+        raise Declined("an operand without an example", Scope.VALUE)
     value = node.meta["example_value"]
     if type(value) is tuple:
         return f"tensors({', '.join(map(_write_tensor, value))})"
@@ -126,9 +128,9 @@ def _write_tensor(value: Any) -> str:
     from torch._subclasses.fake_tensor import FakeTensor
 
     if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
-        raise NoValue(f"an operand of type {type(value).__qualname__}")
+        raise Declined(f"an operand of type {type(value).__qualname__}", Scope.VALUE)
     if not all(type(size) is int for size in value.shape):
-        raise NoValue("an operand with symbolic sizes")
+        raise Declined("an operand with symbolic sizes", Scope.VALUE)
     return f"tensor {value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}"
 
 

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Any
 
 from fusioncache.backends.torch_settings import read_torch_settings, read_variables
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.process.secrets import find_kind, write_text
-from fusioncache.program.refusal import NotKept
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
@@ -31,7 +31,7 @@ def read_state(compile_data: Any) -> Iterator[NamedValue]:
         compile_data: Thunder's ``CompileData`` of the function that is called.
 
     Raises:
-        NotKept: under a mode, or within another trace.
+        Declined: under a mode, or within another trace.
     """
     import torch
 
@@ -57,11 +57,11 @@ def _refuse_modes() -> None:
     foreign = [mode for mode in functions if type(mode) is not _device.DeviceContext]
     if foreign or torch._C._len_torch_dispatch_stack():
         name = type(foreign[-1]).__qualname__ if foreign else "a TorchDispatchMode"
-        raise NotKept(f"a torch mode is active: {name}")
+        raise Declined(f"a torch mode is active: {name}", Scope.PROGRAM)
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise NotKept("it is called inside a torch.func transform")
+        raise Declined("it is called inside a torch.func transform", Scope.PROGRAM)
     if torch._C._get_tracing_state() is not None:
-        raise NotKept("torch.jit is tracing")
+        raise Declined("torch.jit is tracing", Scope.PROGRAM)
 
 
 def _read_autocast() -> Iterator[NamedValue]:
@@ -91,7 +91,7 @@ def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
     from fusioncache.thunder_adapter.programs_api import get_langctx, trace
 
     if trace._execution_file.get() is not None:
-        raise NotKept("Thunder reads its traces from a file that it wrote for editing")
+        raise Declined("Thunder reads its traces from a file that it wrote for editing", Scope.PROGRAM)
     yield "thunder.language", get_langctx().name
     yield "thunder.grad", compile_data.is_grad_enabled
     yield "thunder.autocast", _write_autocast_stack(compile_data.autocast_stack.stack)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.introspection import by_identity, mro_of, namespace_of
 from fusioncache.program.literals import write_class_name
-from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
 _BASE = torch._C.TensorBase
@@ -48,12 +48,14 @@ def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     """Writes a tensor without its numbers.
 
     Raises:
-        NoValue: if it is a sparse, nested or quantized one, which say more than strides do.
+        Declined: if it is a sparse, nested or quantized one, which say more than strides do.
     """
     if not writer.enter(tensor, lasting=True):
         return
     if _layout(tensor) is not torch.strided or _is_nested(tensor) or _is_quantized(tensor):
-        raise NoValue("a sparse, nested or quantized tensor has no value to compare: it is more than its strides")
+        raise Declined(
+            "a sparse, nested or quantized tensor has no value to compare: it is more than its strides", Scope.VALUE
+        )
     parts = writer.parts
     writer.write_class(type(tensor))
     parts.append(f" {_dtype(tensor)} {write_layout(tensor)} {_device(tensor)}")
@@ -101,14 +103,14 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     """Writes a tensor of a subclass.
 
     Raises:
-        NoValue: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
+        Declined: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
     """
     cls = type(tensor)
     for base in mro_of(cls):
         if base is torch.Tensor:
             break
         if "__torch_dispatch__" in namespace_of(base):
-            raise NoValue(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors")
+            raise Declined(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors", Scope.VALUE)
     write_tensor(writer, tensor)
 
 

@@ -14,17 +14,17 @@ from functools import cache
 from importlib.metadata import version
 from types import ModuleType
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.process.source_digest import SourcesChanged, digest_sources
 from fusioncache.program.places import LIBRARIES
-from fusioncache.program.refusal import NotKept
 
 
 def read_versions() -> Iterator[NamedValue]:
     """Yields the version of each package, and the digest of the sources of those that are changed most.
 
     Raises:
-        NotKept: if sources were changed since they were imported.
+        Declined: if sources were changed since they were imported.
     """
     import fusioncache
     from fusioncache.thunder_adapter.programs_api import thunder
@@ -73,4 +73,4 @@ def _digest(package: ModuleType) -> str:
     try:
         return digest_sources(str(package.__file__).rpartition(os.sep)[0])
     except SourcesChanged as error:
-        raise NotKept(str(error)) from error
+        raise Declined(str(error), Scope.PROGRAM) from error

@@ -224,7 +224,7 @@ class WatchedObjects:
         classes: those that it looked at.
 
     Raises:
-        NoValue: if there is too much of it.
+        Declined: if there is too much of it.
     """
 
     __slots__ = ("_answers", "_kinds", "_snapshot")

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.memory import Memory
-from fusioncache.program.refusal import NoValue, TooMuch
 
 MOST_VALUES = 1_000_000
 DEEPEST = 150
@@ -97,11 +97,11 @@ class Writer:
         """Writes a value.
 
         Raises:
-            NoValue: if it has none.
+            Declined: if it has none.
         """
         self.memory.values += 1
         if self.memory.values > MOST_VALUES:
-            raise TooMuch(f"there are more than {MOST_VALUES} values")
+            raise Declined(f"there are more than {MOST_VALUES} values", Scope.AMOUNT)
         literal = LITERALS.get(id(type(value)))
         if literal is not None:
             self.parts.append(literal(value) if self._kind is Kind.VALUE else self._write_of_kind(value, literal))
@@ -110,7 +110,7 @@ class Writer:
             self.memory.met.append(value)
         self._depth += 1
         if self._depth > DEEPEST:
-            raise TooMuch(f"values are nested more than {DEEPEST} deep")
+            raise Declined(f"values are nested more than {DEEPEST} deep", Scope.AMOUNT)
         self._find_handler(type(value))(self, value)
         self._depth -= 1
 
@@ -184,21 +184,20 @@ class Writer:
         """Writes something that may have no value. Then nothing of it stays, and the reason is returned.
 
         Raises:
-            TooMuch: if there are too many values, or they are nested too deeply.
+            Declined: if there are too many values, or they are nested too deeply.
         """
         before = self._state()
         try:
             write()
-        except NoValue as reason:
-            self._restore(before)
-            if isinstance(reason, TooMuch):
-                raise
-            return str(reason)
         except RecursionError as error:
             self._restore(before)
-            raise TooMuch("values are nested too deeply") from error
+            raise Declined("values are nested too deeply", Scope.AMOUNT) from error
         except Exception as error:  # a tensor without a storage, a dict that another thread changes, a damaged object
             self._restore(before)
+            if is_declined(error, Scope.AMOUNT):
+                raise
+            if is_declined(error, Scope.VALUE):
+                return error.reason
             return f"it could not be read ({type(error).__name__})"
         return None
 

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.literals import to_plain
 from fusioncache.backends.symbols import flatten
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import silence
 from fusioncache.thunder_adapter.api import (
     Device,
@@ -47,10 +48,6 @@ _ROUNDINGS = 64
 _verdicts: dict[Hashable, bool] = {}
 
 
-class _Untried(Exception):
-    """An operation that cannot be called with other tensors than its own."""
-
-
 class _Tensor(NamedTuple):
     """Stands for a tensor of any sizes."""
 
@@ -75,7 +72,8 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
         signs = (1, -1) if any(map(_may_watch, bound_symbol.flat_args)) else (1,)
         verdicts = {_find_verdict(bound_symbol, sign) for sign in signs}
         return verdicts.pop() if len(verdicts) == 1 else _find_verdict(bound_symbol, None)
-    except _Untried:
+    except Declined as declined:
+        declined.require(Scope.VALUE)
         return True
 
 
@@ -101,7 +99,7 @@ def _generalize(value: Any, sign: int | None) -> Any:
     """Returns what stands for an argument, and for all for which the answer is the same.
 
     Raises:
-        _Untried: if it is none of what operations usually take.
+        Declined: if it is none of what operations usually take.
     """
     if type(value) is TensorProxy:
         return _Tensor(value.dtype, value.ndim)
@@ -116,7 +114,7 @@ def _generalize(value: Any, sign: int | None) -> Any:
         return _Literal(Device, devices.cpu)
     if value is None or type(value) in (str, type, torch.dtype) or isinstance(value, dtypes.dtype):
         return _Literal(type(value), value)
-    raise _Untried
+    raise Declined(f"an argument of type {type(value).__name__}", Scope.VALUE)
 
 
 def _generalize_number(value: Any, sign: int | None) -> _Literal:

@@ -9,13 +9,13 @@ from typing import Any
 
 from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.foreign import ForeignRuns
 from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
-from fusioncache.program.refusal import NotKept
 from fusioncache.record.kept_regions import KeptRegions, encode_regions
 from fusioncache.store import Store
 from fusioncache.trace.families import Family, KnownProgram
@@ -192,10 +192,10 @@ class Derivation:
         """Checks that the program is for the key that it was derived for.
 
         Raises:
-            NotKept: if anything in it is another thing now.
+            Declined: if anything in it is another thing now.
         """
         now, _ = self.keeper.describe(self.call)
         if now != self.key:
             differences = compare_program_keys(self.key.texts, now.texts)
             what = differences[0].what if differences else "something"
-            raise NotKept(f"{what} changed while the program was traced")
+            raise Declined(f"{what} changed while the program was traced", Scope.PROGRAM)

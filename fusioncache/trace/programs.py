@@ -20,6 +20,7 @@ from fusioncache.cache.helpers import Ask, Helpers
 from fusioncache.cache.sizes import Generation
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
@@ -33,7 +34,6 @@ from fusioncache.program.filling import Identity
 from fusioncache.program.last_key import LastKey
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.references import TemplateReference
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.shared_map import SharedMap, shared_map_of_process
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import KeptRegions
@@ -116,7 +116,7 @@ class ProgramTemplates:
         """Returns what Thunder derived for a call, as data.
 
         Raises:
-            NotKept: if another process could not run it.
+            Declined: if another process could not run it.
         """
         templates, of_job = find_references(self.calls.all()), find_job_references(call.compile_data)
         return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
@@ -207,7 +207,7 @@ class ProgramKeeper:
             last: what is known of the last key of its function, and will be of this one. Without it all is new.
 
         Raises:
-            NotKept: if something in it has no value that can be compared.
+            Declined: if something in it has no value that can be compared.
         """
         with self.time("key"):
             last = LastKey() if last is None else last
@@ -287,8 +287,8 @@ class ProgramKeeper:
 
     def report_failure(self, error: Exception) -> None:
         """Counts something that should not have happened: Thunder goes on as if there were no programs."""
-        if isinstance(error, NotKept):
-            self.refuse(str(error))
+        if is_declined(error, Scope.PROGRAM):
+            self.refuse(error.reason)
             return
         logger.info("a program can neither be loaded nor stored", exc_info=error)
         if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):

@@ -10,10 +10,10 @@ from functools import cache, wraps
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.shared_map import shared_map_of_process
 from fusioncache.program.split_answers import describe_operation, keep_answers, make_answers_key, read_answers
 from fusioncache.store import Store
@@ -59,10 +59,11 @@ class SplitMemory:
         if store is not None and store.directory is not None:
             try:
                 self.current, key = self._open(store)
-            except NotKept as reason:
-                logger.info("the splitter asks for each operation: %s", reason)
             except Exception as error:  # whatever it is, the splitter asks
-                logger.info("answers to the splitter are not taken over", exc_info=error)
+                if is_declined(error, Scope.PROGRAM):
+                    logger.info("the splitter asks for each operation: %s", error)
+                else:
+                    logger.info("answers to the splitter are not taken over", exc_info=error)
         answers = self.current
         try:
             yield

@@ -10,11 +10,11 @@ from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
 from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined
 from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.last_key import LastKey
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.watched_names import WatchedNames
 
 X = torch.zeros(3, 4)
@@ -50,14 +50,14 @@ class Known:
         with called(self.compiled, x, **kwargs) as data:
             try:
                 return self.last.make_next(self.names, data, (x,), kwargs)[0]
-            except NotKept as reason:
+            except Declined as reason:
                 return str(reason)
 
     def make_anew(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
         """Returns the key as it is made without any memory, or why there is none."""
         try:
             return key_of(self.compiled, x, **kwargs)
-        except NotKept as reason:
+        except Declined as reason:
             return str(reason)
 
     def assert_seen(self, change: Callable[[], Any]) -> None:

@@ -7,8 +7,8 @@ from unittest import mock
 import thunder
 
 from benchmarks.trace_equality.recorded import describe_call, trace_recorded
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.program.reads import find_difference
-from fusioncache.program.refusal import NotKept
 
 
 class Watch:
@@ -41,10 +41,10 @@ class Watch:
         self.outcomes["reused" if found else "not reused"] += 1
         try:
             if recorder is None:
-                raise NotKept("the key has no value")
+                raise Declined("the key has no value", Scope.PROGRAM)
             self._kept.setdefault(key, []).append((recorder.reads(), made))
             self.outcomes["kept"] += 1
-        except NotKept as reason:
+        except Declined as reason:
             self.outcomes[str(reason)] += 1
         return made
 

@@ -15,7 +15,7 @@ import thunder
 import torch
 from described import Box, described
 
-from fusioncache.program.refusal import NoValue
+from fusioncache.ir.errors import Declined
 
 
 class OtherBox(Box):
@@ -354,7 +354,7 @@ def test_an_ordered_dict_has_the_order_that_it_says():
 def test_a_damaged_value_has_no_value():
     damaged = collections.OrderedDict(a=1)
     dict.__delitem__(damaged, "a")
-    with pytest.raises(NoValue, match=r"it could not be read \(KeyError\)"):
+    with pytest.raises(Declined, match=r"it could not be read \(KeyError\)"):
         described(damaged)
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from described import described
 
+from fusioncache.ir.errors import Declined
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NoValue
 
 
 class Meta(type):
@@ -213,5 +213,5 @@ def test_a_change_of_the_class_of_tensors_is_a_difference(monkeypatch):
 
 
 def test_the_layout_of_what_c_made_is_not_guessed():
-    with pytest.raises(NoValue, match=r"has no value to compare: it is built on builtins\.ValueError"):
+    with pytest.raises(Declined, match=r"has no value to compare: it is built on builtins\.ValueError"):
         described(type("Wrong", (ValueError,), {})())

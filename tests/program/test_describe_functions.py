@@ -9,8 +9,8 @@ import types
 import pytest
 from described import described
 
+from fusioncache.ir.errors import Declined
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NoValue
 
 SOURCE = """
 def make(shift):
@@ -263,7 +263,7 @@ def test_whose_globals_a_function_uses_is_part_of_it():
 def test_a_cache_that_hides_what_it_wraps_has_no_value():
     cached = functools.lru_cache(make())
     cached.__wrapped__ = len
-    with pytest.raises(NoValue, match="what it wraps is hidden"):
+    with pytest.raises(Declined, match="what it wraps is hidden"):
         described(cached)
 
 

@@ -12,8 +12,8 @@ from described import changed, described, walked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fusioncache.ir.errors import Declined
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NoValue
 
 
 class Attention(torch.nn.Module):
@@ -328,7 +328,7 @@ def test_no_module_differs_from_no_attribute():
 def test_what_has_no_value_is_told_by_its_path():
     model = Model()
     model.layers[1].guard = [threading.Lock()]
-    with pytest.raises(NoValue, match=r"^model\.layers\.1\.guard: a _thread\.lock has no value to compare$"):
+    with pytest.raises(Declined, match=r"^model\.layers\.1\.guard: a _thread\.lock has no value to compare$"):
         walked(model)
 
 
@@ -389,7 +389,7 @@ def test_one_change_anywhere_in_a_tree_changes_its_line(tree, data):
 def test_tensors_that_are_more_than_strides_have_no_value(make):
     model = torch.nn.Linear(1, 1)
     model.table = [make()]
-    with pytest.raises(NoValue):
+    with pytest.raises(Declined):
         walked(model)
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from described import Box, described
 
+from fusioncache.ir.errors import Declined
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NoValue
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ from fusioncache.program.refusal import NoValue
 )
 def test_what_has_no_value_says_why(make, reason):
     describer = Describer()
-    with pytest.raises(NoValue, match=reason):
+    with pytest.raises(Declined, match=reason):
         describer.describe(make())
 
 
 def test_nothing_stays_of_what_has_no_value():
     describer = Describer()
     inner, lock = [1], threading.Lock()
-    with pytest.raises(NoValue):
+    with pytest.raises(Declined):
         describer.describe([inner, lock])
     assert not describer.holds(inner)
     assert describer.describe(inner) == "[1, ]"
@@ -60,7 +60,7 @@ def test_a_long_text_is_its_beginning_and_a_hash():
 
 
 def test_there_is_a_limit():
-    with pytest.raises(NoValue, match="more than 1000000 values"):
+    with pytest.raises(Declined, match="more than 1000000 values"):
         described([0] * 1_000_001)
 
 

@@ -7,9 +7,9 @@ import torch
 from recorded_reads import describe_key, record
 
 from fusioncache import tracing
+from fusioncache.ir.errors import Declined
 from fusioncache.program.class_lines import list_lines
 from fusioncache.program.dynamo_tags import MARK, find_original
-from fusioncache.program.refusal import NotKept
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 guard = importlib.import_module("torch._dynamo.mutation_guard")
@@ -83,7 +83,7 @@ def test_tags_of_others_are_another_class_and_are_read(monkeypatch):
 def test_a_model_that_asks_for_it_is_not_kept(ran):
     if ran:
         guard.install_generation_tagging_init()
-    with pytest.raises(NotKept, match=f"{MARK} of .* has no value to compare: it says that Dynamo ran"):
+    with pytest.raises(Declined, match=f"{MARK} of .* has no value to compare: it says that Dynamo ran"):
         record(Asking(), X).reads()
 
 
@@ -96,5 +96,5 @@ def test_tables_that_others_fill_are_no_tags():
         return x
 
     guard.install_generation_tagging_init()
-    with pytest.raises(NotKept):
+    with pytest.raises(Declined):
         record(fill, X).reads()

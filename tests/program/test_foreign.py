@@ -13,8 +13,8 @@ from thunder.core import vjp_utils
 from thunder.extend import ImplInfo, OperatorExecutor
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.program.foreign import ForeignRuns, add_foreign
-from fusioncache.program.refusal import NotKept
 
 X = torch.ones(3)
 
@@ -34,7 +34,7 @@ def watch(*functions):
 def is_kept(runs):
     try:
         runs.check()
-    except NotKept:
+    except Declined:
         return False
     return True
 
@@ -58,7 +58,7 @@ def test_what_ran_while_it_was_watched_is_told():
     run_other()
     third = watch(run_other)
     assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
-    with pytest.raises(NotKept, match=r"^Thunder runs run_other, and nothing records what that reads; give"):
+    with pytest.raises(Declined, match=r"^Thunder runs run_other, and nothing records what that reads; give"):
         first.check()
     first.end()
     run_one()

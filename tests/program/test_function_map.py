@@ -22,11 +22,11 @@ from thunder.distributed.transforms import ddp
 from thunder_code import note_functions
 from thunder_versions import IS_FIRST
 
+from fusioncache.ir.errors import Declined
 from fusioncache.ir.key_text import read_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.function_map import write_function_map
-from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
 
@@ -95,7 +95,7 @@ def test_code_with_a_constant_that_has_no_value_refuses_the_program(jitted):
     code = FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, object()))
     with (
         given_code(rematerialization.find_cut, code),
-        pytest.raises(NotKept, match=r"^Thunder's modules: a constant of type object in code has no value to compare"),
+        pytest.raises(Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"),
     ):
         key_of(jitted, X)
 

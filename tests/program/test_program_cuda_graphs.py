@@ -15,10 +15,10 @@ from thunder.examine.memory_calculation import get_alloc_memory
 from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.program.bytecode import encode_code
 from fusioncache.program.cuda_graphs import TRANSFORM, write_transform_key
 from fusioncache.program.references import CudaGraphReference, TemplateReference
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import decode, encode
 
 CALLS: list[str] = []
@@ -125,7 +125,7 @@ def test_a_runner_of_somebody_elses_is_not_known(derived):
     model = copy.deepcopy(derived[0])
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[cache, transform])
     compiled(derived[1])
-    with pytest.raises(NotKept, match="it calls CUDAGraph, which another process cannot find again"):
+    with pytest.raises(Declined, match="it calls CUDAGraph, which another process cannot find again"):
         write(compiled, cache)
 
 
@@ -174,5 +174,5 @@ def test_the_transform_is_keyed_by_its_code_and_its_option(monkeypatch):
 def test_a_transform_that_was_changed_is_not_keyed(name, value, reason):
     transform = CUDAGraphTransform()
     setattr(transform, name, value)
-    with pytest.raises(NotKept, match=f"the transform {re.escape(TRANSFORM)} {reason}"):
+    with pytest.raises(Declined, match=f"the transform {re.escape(TRANSFORM)} {reason}"):
         write_transform_key(transform)

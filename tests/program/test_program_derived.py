@@ -18,10 +18,10 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 from torch.nn import functional as F
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.process.secrets import write_text
 from fusioncache.program.derived import write_program
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.resolve import Resolver, resolve_module, resolve_name
 from fusioncache.trace.executor import FusionCacheExecutor
 
@@ -68,7 +68,7 @@ def write_calling(value, *head: str):
 
 def test_a_text_is_stored_as_a_digest_if_what_the_program_depends_on_has_it():
     lines = "def computation(x):", "  return x.used('Zq a text')"
-    with pytest.raises(NotKept, match="its computation has a string that is not stored"):
+    with pytest.raises(Declined, match="its computation has a string that is not stored"):
         write_program(entry_of(make("computation", *lines)), helper, lambda function: None)
     digest = write_text("Zq a text")
     written = write_program(entry_of(make("computation", *lines)), helper, lambda function: None)
@@ -138,7 +138,7 @@ def test_an_implementation_without_a_value_is_not_kept():
     computation = make("computation", "def computation(x):", "  return locked(x)", locked=function)
     register_executor(executor)
     try:
-        with pytest.raises(NotKept, match=r"it calls locked, which cannot be compared: a _thread\.lock has no value"):
+        with pytest.raises(Declined, match=r"it calls locked, which cannot be compared: a _thread\.lock has no value"):
             write_program(entry_of(computation), helper, lambda function: None)
     finally:
         deregister_executor(executor)
@@ -156,7 +156,7 @@ def test_an_implementation_without_a_value_is_not_kept():
     ],
 )
 def test_what_cannot_be_found_again_is_not_kept(value, reason):
-    with pytest.raises(NotKept) as refusal:
+    with pytest.raises(Declined) as refusal:
         write_calling(value)
     assert str(refusal.value) == reason
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_found_again_is_not_kept(value, reason):
     ],
 )
 def test_what_has_no_text_is_not_kept(entry, reason):
-    with pytest.raises(NotKept) as refusal:
+    with pytest.raises(Declined) as refusal:
         write_program(entry, helper, lambda function: None)
     assert str(refusal.value) == reason
 
@@ -195,14 +195,14 @@ def test_regions_as_thunder_made_them_are_not_kept():
     compiled = compile_plain(Residual(1))
     with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
         compiled(torch.randn(10, 10))
-    with pytest.raises(NotKept, match="it calls Fusion, which another process cannot find again"):
+    with pytest.raises(Declined, match="it calls Fusion, which another process cannot find again"):
         write(compiled, fusioncache.FusionCache(backend="eager"))
 
 
 def test_verified_calls_are_not_kept():
     compiled, transform = compile_with(Residual(1), verify=True)
     compiled(torch.randn(10, 10))
-    with pytest.raises(NotKept, match="cannot find again"):
+    with pytest.raises(Declined, match="cannot find again"):
         write(compiled, transform)
 
 

@@ -5,10 +5,10 @@ import thunder
 import torch
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
-from fusioncache.program.refusal import NotKept
 
 
 class Model(torch.nn.Module):
@@ -44,5 +44,5 @@ def test_a_transform_has_to_say_how_it_is_keyed():
     class Silent(thunder.Transform):
         """Says nothing."""
 
-    with pytest.raises(NotKept, match=r"the transform .*Silent has no method cache_key\(\)"):
+    with pytest.raises(Declined, match=r"the transform .*Silent has no method cache_key\(\)"):
         key_of(jit(Model(), transforms=[Silent()]), torch.zeros(3, 4))

@@ -10,7 +10,7 @@ from program_keys import Model, assert_names, assert_same, jit, key_of
 from thunder.distributed import skip_data_parallel_grad_sync
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.program.refusal import NotKept
+from fusioncache.ir.errors import Declined
 
 X = torch.zeros(3, 4)
 
@@ -89,7 +89,7 @@ def test_the_order_of_named_arguments_can_be_seen_by_a_function(jitted):
 
 
 def test_an_argument_without_a_value_refuses_the_program(jitted, tmp_path):
-    with open(tmp_path / "file", "w") as file, pytest.raises(NotKept, match=r"^an argument: "):
+    with open(tmp_path / "file", "w") as file, pytest.raises(Declined, match=r"^an argument: "):
         key_of(jitted, X, file)
 
 
@@ -193,9 +193,9 @@ class Passing(TorchDispatchMode):
 
 
 def test_under_a_mode_no_program_is_kept(jitted):
-    with Counting(), pytest.raises(NotKept, match="a torch mode is active: Counting"):
+    with Counting(), pytest.raises(Declined, match="a torch mode is active: Counting"):
         key_of(jitted, X)
-    with Passing(), pytest.raises(NotKept, match="a torch mode is active: a TorchDisp"):
+    with Passing(), pytest.raises(Declined, match="a torch mode is active: a TorchDisp"):
         key_of(jitted, X)
 
 
@@ -204,7 +204,7 @@ def test_within_a_transform_of_torch_no_program_is_kept(jitted):
         key_of(jitted, X)
         return x
 
-    with pytest.raises(NotKept, match=r"inside a torch\.func"):
+    with pytest.raises(Declined, match=r"inside a torch\.func"):
         torch.func.vmap(function)(X)
 
 
@@ -227,5 +227,5 @@ def test_the_key_names_the_gpus_that_executors_ask_for(jitted, key, monkeypatch)
 def test_a_model_that_is_spread_over_processes_in_an_unknown_way_is_refused():
     model = Model()
     model.use_ddp = True
-    with pytest.raises(NotKept, match="the model is distributed over processes"):
+    with pytest.raises(Declined, match="the model is distributed over processes"):
         key_of(jit(model), X)

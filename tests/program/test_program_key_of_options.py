@@ -10,9 +10,9 @@ from thunder.extend import FUEL_LEVEL, ImplInfo, OperatorExecutor, get_executor
 from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
 
@@ -120,7 +120,7 @@ class Undecided(Silent):
     ],
 )
 def test_a_transform_that_does_not_say_how_it_is_keyed_refuses_the_program(model, transform, reason):
-    with pytest.raises(NotKept, match=reason):
+    with pytest.raises(Declined, match=reason):
         key_of(jit(model, **with_transforms(transform)), X)
 
 
@@ -151,7 +151,7 @@ def test_executors_of_one_name_may_have_other_options(model):
     assert key() == key()
     assert_names("the option executors.mine.version: 1, 2", key("1"), key("2"))
     assert_names("the option executors.mine.limit: 1, 2", key(limit=1), key(limit=2))
-    with pytest.raises(NotKept, match="the optimization fuel of the executor mine is limited"):
+    with pytest.raises(Declined, match="the optimization fuel of the executor mine is limited"):
         key(_optimization_fuel=3)
     assert key(_optimization_fuel=FUEL_LEVEL.UNLIMITED) != key()
 
@@ -266,7 +266,7 @@ def test_attributes_and_defaults_of_a_function_of_thunder_are_in_its_name():
 def test_a_value_of_thunder_that_cannot_be_described_refuses_the_program(jitted):
     with (
         changed(utils, "somebodys", iter(())),
-        pytest.raises(NotKept, match=r"^Thunder's modules: "),
+        pytest.raises(Declined, match=r"^Thunder's modules: "),
     ):
         key_of(jitted, X)
 

@@ -13,10 +13,10 @@ from thunder.dynamo import utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusioncache
+from fusioncache.ir.errors import Declined
 from fusioncache.program import split_answers
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.refusal import NotKept
 from fusioncache.program.split_answers import describe_operation, keep_answers, make_answers_key, read_answers
 from fusioncache.store.slots import SPLITS_SLOT
 from fusioncache.trace import dynamo_account, split_memory
@@ -182,12 +182,12 @@ FOREIGN = {
 @pytest.mark.parametrize("what", FOREIGN)
 def test_where_others_take_part_nothing_is_taken_over(what, monkeypatch):
     FOREIGN[what](monkeypatch)
-    with pytest.raises(NotKept, match="Thunder runs functions that are not its own"):
+    with pytest.raises(Declined, match="Thunder runs functions that are not its own"):
         make_key()
 
 
 def test_under_a_mode_nothing_is_taken_over():
-    with FakeTensorMode(), pytest.raises(NotKept, match="a torch mode is active"):
+    with FakeTensorMode(), pytest.raises(Declined, match="a torch mode is active"):
         make_key()
 
 

@@ -9,8 +9,8 @@ from thunder_versions import HAS_MINIMUM
 from unkept_programs import UNKEPT, Counting, make_counter
 
 from fusioncache import tracing
+from fusioncache.ir.errors import Declined
 from fusioncache.program.recorder import Recorder
-from fusioncache.program.refusal import NotKept
 
 NUMBERS = [1.0, 2.0]
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -118,7 +118,7 @@ def _as_before():
 
 
 def reason(function):
-    with pytest.raises(NotKept) as refused:
+    with pytest.raises(Declined) as refused:
         record(function, X).reads()
     return str(refused.value)
 
@@ -150,7 +150,7 @@ def test_what_changed_after_it_was_read_is_not_kept(change):
     recorder = record(sum_numbers, X)
     change(NUMBERS)
     try:
-        with pytest.raises(NotKept, match="NUMBERS changed while it was used"):
+        with pytest.raises(Declined, match="NUMBERS changed while it was used"):
             recorder.reads()
     finally:
         NUMBERS[:] = [1.0, 2.0]
@@ -169,7 +169,7 @@ def test_nothing_is_kept_of_what_nobody_interpreted():
 
     with Recorder(describe_key(None)) as recorder:
         pass
-    with pytest.raises(NotKept, match="its tracing could not be observed"):
+    with pytest.raises(Declined, match="its tracing could not be observed"):
         recorder.reads()
 
 
@@ -179,5 +179,5 @@ def test_nothing_is_kept_after_an_exception():
     recorder = Recorder(describe_key(None))
     with pytest.raises(ZeroDivisionError), recorder:
         _ = 1 / 0
-    with pytest.raises(NotKept, match="an exception was raised"):
+    with pytest.raises(Declined, match="an exception was raised"):
         recorder.reads()
