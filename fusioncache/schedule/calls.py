@@ -80,15 +80,3 @@ class CallGraph:
         """Returns how many bytes a collective moves: of what it takes or of what it gives, whichever is more."""
         call = self.calls[index]
         return max(self.bytes_of(*call.takes), self.bytes_of(*call.gives))
-
-
-class Unscheduled(Exception):
-    """Calls have no other order than the one given, for a reason that people understand.
-
-    Attributes:
-        reason: it.
-    """
-
-    def __init__(self, reason: str):
-        super().__init__(reason)
-        self.reason = reason

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusioncache.schedule.calls import COLLECTIVES, CallNode, Kind, Unscheduled
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.schedule.calls import COLLECTIVES, CallNode, Kind
 
 
 def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
     """Returns which call gives each value.
 
     Raises:
-        Unscheduled: if a value is given twice, or taken before it is given.
+        Declined: if a value is given twice, or taken before it is given.
     """
     makers: dict[str, int] = {}
     inputs: set[str] = set()
@@ -20,7 +21,7 @@ def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
         inputs.update(name for name in call.takes if name not in makers)
         for name in call.gives:
             if name in makers or name in inputs:
-                raise Unscheduled("a value is defined twice, or too late")
+                raise Declined("a value is defined twice, or too late", Scope.ORDER)
             makers[name] = index
     return makers
 
@@ -29,7 +30,7 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
     """Returns the wait of each collective.
 
     Raises:
-        Unscheduled: if a collective has not exactly one wait, or something else takes what only a wait may take.
+        Declined: if a collective has not exactly one wait, or something else takes what only a wait may take.
     """
     waits: dict[int, int] = {}
     for index, call in enumerate(calls):
@@ -38,11 +39,11 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
             if maker is None or calls[maker].kind not in COLLECTIVES:
                 continue
             if call.kind is not Kind.WAIT or maker in waits or len(call.takes) > 1:
-                raise Unscheduled("the result of a collective is used by something else than one wait")
+                raise Declined("the result of a collective is used by something else than one wait", Scope.ORDER)
             waits[maker] = index
     started = {index for index, call in enumerate(calls) if call.kind in COLLECTIVES}
     if started != set(waits) or len(waits) != sum(call.kind is Kind.WAIT for call in calls):
-        raise Unscheduled("a collective has no wait, or a wait no collective")
+        raise Declined("a collective has no wait, or a wait no collective", Scope.ORDER)
     return waits
 
 
@@ -74,7 +75,7 @@ def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
     its collective does, because until then the collective does so.
 
     Raises:
-        Unscheduled: as ``find_makers`` and ``find_waits`` do.
+        Declined: as ``find_makers`` and ``find_waits`` do.
     """
     makers = find_makers(calls)
     waits = find_waits(calls, makers)

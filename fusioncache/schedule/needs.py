@@ -40,7 +40,7 @@ def find_needs(graph: CallGraph) -> Needs:
     """Returns what is known of calls before they get an order. Linear in the calls and what they take and give.
 
     Raises:
-        Unscheduled: if the calls are not understood.
+        Declined: if the calls are not understood.
     """
     calls = graph.calls
     dependences, movable = find_dependences(calls), find_movable(calls)

@@ -11,9 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.schedule.alive import measure_peaks
 from fusioncache.schedule.batches import batch_gathers
-from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind, Unscheduled
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind
 from fusioncache.schedule.needs import Needs, find_needs
 
 LEAD = 2
@@ -66,7 +67,8 @@ def schedule_calls(graph: CallGraph, bounds: Bounds) -> Schedule:
     as_given = tuple((index,) for index in range(len(graph.calls)))
     try:
         needs = find_needs(graph)
-    except Unscheduled as unscheduled:
+    except Declined as unscheduled:
+        unscheduled.require(Scope.ORDER)
         return Schedule(as_given, unscheduled.reason)
     if not needs.waits:
         return Schedule(as_given, "there is no collective")
@@ -75,7 +77,8 @@ def schedule_calls(graph: CallGraph, bounds: Bounds) -> Schedule:
     for tried in (bounds, replace(bounds, batch=0), Bounds(0, 0)):
         try:
             found = Schedule(_Scheduler(graph, needs, tried).run())
-        except Unscheduled as unscheduled:
+        except Declined as unscheduled:
+            unscheduled.require(Scope.ORDER)
             reason = unscheduled.reason
             continue
         if measure_peaks(graph, found.order).alive <= most:
@@ -116,7 +119,7 @@ class _Scheduler:
         """Returns the steps.
 
         Raises:
-            Unscheduled: if something would have to move before what it depends on.
+            Declined: if something would have to move before what it depends on.
         """
         self._enter(-1)
         for stage, index in enumerate(self.needs.staged):
@@ -194,7 +197,7 @@ class _Scheduler:
             if all(self.placed[needed] for needed in self.needs.dependences[wait]):
                 self._place(wait)
         if not flights.fits(size):
-            raise Unscheduled("what is in flight cannot be waited for yet")
+            raise Declined("what is in flight cannot be waited for yet", Scope.ORDER)
         for index in batch:  # behind the waits, which let go of memory that is taken here
             self._place_needed(index)
         for index in batch:
@@ -227,7 +230,7 @@ class _Scheduler:
     def _place_moved(self, index: int) -> None:
         call = self.graph.calls[index]
         if not self.needs.movable[index]:
-            raise Unscheduled("a collective would start before what it depends on")
+            raise Declined("a collective would start before what it depends on", Scope.ORDER)
         if call.kind not in COLLECTIVES:
             self._place(index)
         elif call.kind is Kind.GATHER:

@@ -50,7 +50,7 @@ def make_timeline(graph: CallGraph, schedule: Schedule) -> Timeline:
     """Returns the timeline of calls in this order. Linear in the calls and what they take and give.
 
     Raises:
-        Unscheduled: if the calls are not understood.
+        Declined: if the calls are not understood.
     """
     calls = graph.calls
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}

@@ -13,7 +13,7 @@ def describe_placement(placement: Placement) -> PlacementRecord:
     """Returns what goes on record of a placement, without what says of which trace it is.
 
     Raises:
-        Unscheduled: if its calls are not understood.
+        Declined: if its calls are not understood.
     """
     graph, schedule = placement.graph, placement.schedule
     timeline = make_timeline(graph, schedule)
