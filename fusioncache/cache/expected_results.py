@@ -16,6 +16,7 @@ import torch
 
 from fusioncache.backends.literals import decode, torch_dtype
 from fusioncache.ir import Arg, Const, Graph, Instance, Op, Ref, TensorType
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
 from fusioncache.ir.permutation import pick
@@ -69,10 +70,6 @@ def _without_memory(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-class _Unknown(Exception):
-    """An operation of which it is not known how torch lays out its results."""
-
-
 def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """Returns the results that torch gives for tensors without memory. None is an input that is not known."""
     values = [*inputs, *[None] * graph.sizes]
@@ -87,9 +84,10 @@ def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     for op, first in graph.results():
         try:
             if not unknown.isdisjoint(index for _, index in argument_refs(op)):
-                raise _Unknown(op.name)
+                raise Declined(op.name, Scope.VALUE)
             values += _evaluate(op, values)
-        except _Unknown as reason:
+        except Declined as reason:
+            reason.require(Scope.VALUE)
             logger.info("how %s lays out its results is not known", reason)
             unknown.update(range(first, first + len(op.outputs)))
             values += [None] * len(op.outputs)
@@ -121,13 +119,13 @@ def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Seq
     """Returns a new tensor of the layout of a result; None for what is no tensor.
 
     Raises:
-        _Unknown: if the layout is not known.
+        Declined: if the layout is not known.
     """
     if not isinstance(type_, TensorType):
         return None
     laid = strides_of(op, operands, _shape(type_, values))
     if laid is None:
-        raise _Unknown(op.name)
+        raise Declined(op.name, Scope.VALUE)
     return torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
 
 

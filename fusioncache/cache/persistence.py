@@ -16,6 +16,7 @@ from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Instance, Key, codec, request
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, StoredArtifacts
@@ -35,10 +36,6 @@ REQUEST = "request"
 _STALE = "an artifact that does not load"
 
 
-class Busy(Exception):
-    """Another process compiles the same at this moment, and is not to be waited for."""
-
-
 class PersistentBuilder(Builder):
     """Builds functions with a backend and a store: each is loaded, or else compiled once for all processes.
 
@@ -52,7 +49,7 @@ class PersistentBuilder(Builder):
         helpers: returns those who compile for this process, if there are any at the moment.
         on_start: is told of the compiler's start, if it starts for this.
         patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
-            compiled here while another one is at it: ``build`` raises ``Busy``.
+            compiled here while another one is at it: ``build`` raises ``Declined``.
     """
 
     def __init__(
@@ -167,14 +164,14 @@ class PersistentBuilder(Builder):
         """Compiles while the other processes of this machine wait, and stores the artifacts.
 
         Raises:
-            Busy: if another process is at it, and there is no patience.
+            Declined: if another process is at it, and there is no patience.
         """
         with self._store.take_turn(key, self.backend.name, self._patience) as turn:
             function = self._load(turn.artifacts, key, instance, args)
             if function:
                 return function, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
-                raise Busy
+                raise Declined("another process compiles it", Scope.TURN)
             joined = self.backend.is_joined(instance.region, pick(args, instance.inputs))
             started = self.start(instance, joined=joined)
             start = time.perf_counter()

@@ -12,10 +12,10 @@ from fusioncache.backends.api import Progress
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.persistence import Busy, PersistentBuilder, not_kept
+from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import Request
 from fusioncache.precompile.arguments import (
@@ -25,7 +25,7 @@ from fusioncache.precompile.arguments import (
     on_gpu,
     release_memory,
 )
-from fusioncache.precompile.requests import Refused, StoredRequest, read_request
+from fusioncache.precompile.requests import StoredRequest, read_request
 from fusioncache.precompile.tasks import Received
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
@@ -128,9 +128,9 @@ class EntryCompiler:
         """Compiles something. What goes wrong is its outcome."""
         try:
             return compile_()
-        except Refused as refusal:
-            return Outcome("refused", str(refusal), refusal.passing)
         except Exception as error:  # whatever it is, others can be compiled
+            if is_declined(error, Scope.REQUEST):
+                return Outcome("refused", error.reason)
             logger.info("%s is not compiled ahead", what, exc_info=error)
             return Outcome("refused", f"{FAILED}: {type(error).__name__}")
         finally:
@@ -140,7 +140,7 @@ class EntryCompiler:
     def _compile(self, stored: StoredRequest, digest: str | None = None) -> Outcome:
         missing = device_types_of(stored.request.graph) - available_device_types()
         if missing:
-            raise Refused(f"other device type: {', '.join(sorted(missing))}")
+            return Outcome("refused", f"other device type: {', '.join(sorted(missing))}")
         with apply_torch_settings(stored.request.settings):
             return self._build(stored, digest)
 
@@ -149,7 +149,7 @@ class EntryCompiler:
         builder, reasons = self._builder_for(asked)
         key = builder.key(asked.graph, asked.layouts, instance)
         if digest not in (None, key.digest):
-            raise Refused(OTHER_KEY, passing=True)
+            return Outcome("refused", OTHER_KEY, passing=True)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _outcome_of(found)
@@ -158,20 +158,21 @@ class EntryCompiler:
         reasons.clear()
         try:
             built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
-        except Busy as busy:
-            raise Refused(ELSEWHERE, passing=True) from busy
+        except Declined as declined:
+            declined.require(Scope.TURN)
+            return Outcome("refused", ELSEWHERE, passing=True)
         is_kept = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
-            raise Refused(reasons[-1], passing=not is_kept)  # what is so for good leaves a note
+            return Outcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
         if not is_kept:
-            raise Refused(NOT_STORED)
+            return Outcome("refused", NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 
     def _builder_for(self, asked: Request) -> tuple[PersistentBuilder, list[str]]:
         """Returns what builds with the backend of a request, made once, and its reasons not to persist.
 
         Raises:
-            Refused: if there is no such backend here, or it keeps nothing.
+            Declined: if there is no such backend here, or it keeps nothing.
         """
         identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
         if identity not in self._builders:
@@ -179,15 +180,15 @@ class EntryCompiler:
                 backend = make_backend(asked.backend, **asked.options)
             except (ValueError, TypeError) as error:
                 logger.info("no backend %s", asked.backend, exc_info=error)
-                raise Refused(f"no backend {asked.backend} here") from error
+                raise Declined(f"no backend {asked.backend} here", Scope.REQUEST) from error
             if backend.artifact_environment() is None:
-                raise Refused(f"backend {asked.backend} stores nothing")
+                raise Declined(f"backend {asked.backend} stores nothing", Scope.REQUEST)
             reasons: list[str] = []
             try:
                 environment = backend.environment()
             except Declined as bypass:
                 bypass.require(Scope.REGION)
-                raise Refused(bypass.reason) from bypass
+                raise Declined(bypass.reason, Scope.REQUEST) from bypass
             how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
             builder = PersistentBuilder(
                 backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Instance, codec, request
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request
@@ -19,18 +20,6 @@ from fusioncache.template.text import write_graph
 DAMAGED = "damaged"
 GENERAL = "compiled for any sizes, when another one than the first is asked for"
 OLDER = "stored without its compile request, by an older version"
-
-
-class Refused(Exception):
-    """An entry is not compiled ahead. The message is the reason: a short phrase.
-
-    Attributes:
-        passing: whether it may be compiled another time, with nothing changed.
-    """
-
-    def __init__(self, reason: str, *, passing: bool = False):
-        super().__init__(reason)
-        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +84,19 @@ def read_request(store: Store, id_: str) -> StoredRequest:
     """Reads what an entry asks for.
 
     Raises:
-        Refused: if it is gone, or damaged.
+        Declined: if it is gone, or damaged.
     """
     digest, _, backend = id_.partition(".")
     entry = store.entry(digest, backend)
     if entry is None:
-        raise Refused(DAMAGED)
+        raise Declined(DAMAGED, Scope.REQUEST)
     try:
         asked = request.decode(_read_artifact(store, entry, REQUEST))
         instance = codec.decode(_read_artifact(store, entry, REGION))
     except Exception as error:  # whatever it is, the store is as it was without this entry
-        raise Refused(DAMAGED) from error
+        raise Declined(DAMAGED, Scope.REQUEST) from error
     if not _belongs(asked, instance, entry):
-        raise Refused(DAMAGED)
+        raise Declined(DAMAGED, Scope.REQUEST)
     return StoredRequest(asked, instance)
 
 
