@@ -13,7 +13,7 @@ from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.capture import alignment
 from fusioncache.backends.nvfuser.driver import DriverError
-from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched
+from fusioncache.backends.nvfuser.launch import LoadedSteps
 from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 
@@ -97,10 +97,12 @@ def test_a_thread_without_a_context_gets_one():
 
 
 def test_a_first_step_that_fails_is_told_from_others():
-    with pytest.raises(NothingLaunched, match=r"CUDA_ERROR_INVALID_VALUE \(1\), as a test says"):
+    with pytest.raises(DriverError, match=r"CUDA_ERROR_INVALID_VALUE \(1\), as a test says") as raised:
         launch(Library([1]))
-    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+    assert not raised.value.launched
+    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as raised:
         launch(Library([0, 700]))
+    assert raised.value.launched
     with pytest.raises(DriverError, match=r"unknown error \(7777\)"):
         launch(Library([0, 7777]))
 

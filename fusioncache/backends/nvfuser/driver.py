@@ -28,7 +28,15 @@ _SHARED_LIMIT = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed."""
+    """A call of the CUDA driver failed.
+
+    Attributes:
+        launched: whether anything may have happened before.
+    """
+
+    def __init__(self, message: str, *, launched: bool = True):
+        super().__init__(message)
+        self.launched = launched
 
 
 @cache

@@ -33,10 +33,6 @@ Command = Callable[..., tuple[int]]
 """Launches one step, and returns the driver's result."""
 
 
-class NothingLaunched(Exception):
-    """The first step failed, so that nothing has happened yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """The parameters of launches, laid out.
@@ -111,8 +107,7 @@ class LoadedSteps:
         """Launches everything on a stream, given the addresses of the inputs and the allocations.
 
         Raises:
-            NothingLaunched: if the first step fails.
-            DriverError: if another one does.
+            DriverError: if a step fails. If it is the first, ``launched`` is false.
         """
         stream, words = stream or DEFAULT_STREAM, self.words
         for index, buffer, delta in self._pointers:
@@ -129,7 +124,7 @@ class LoadedSteps:
                 launched = True
         except (DriverError, KeyError, ValueError) as error:  # the latter two say that the bindings know no such result
             if not launched:
-                raise NothingLaunched(str(error)) from error
+                raise DriverError(str(error), launched=False) from error
             raise
 
     def _repeat(self, call: Callable[..., tuple[int]], args: Sequence[Any], code: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.driver import Driver, DriverError
-from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched, check_cubin
+from fusioncache.backends.nvfuser.launch import LoadedSteps, check_cubin
 from fusioncache.backends.nvfuser.outputs import Allocate, Collect, make_allocators, make_collector, write_outputs
 from fusioncache.backends.nvfuser.recipe import Recipe
 from fusioncache.backends.nvfuser.written_run import can_write, write_run
@@ -136,7 +136,9 @@ class StoredRun:
             addresses += map(_data_ptr, fresh)
             try:
                 steps.launch(addresses, _current_stream(device))
-            except NothingLaunched as error:
+            except DriverError as error:
+                if error.launched:
+                    raise
                 return compile_instead(args, device, error)
             return collect(args, fresh)
 
