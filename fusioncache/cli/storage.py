@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @contextmanager
 def report_store_errors() -> Iterator[None]:
     """Ends the command with 1 and the message if anything goes wrong in a store."""
-    from fusioncache.store import RemoteError, StoreError
+    from fusioncache.store import StoreError
     from fusioncache.store.errors import Refusal
 
     try:
         yield
-    except (RemoteError, StoreError) as error:
+    except StoreError as error:
         raise click.ClickException(str(error)) from None
     except (Refusal, OSError) as error:
         raise click.ClickException(f"the store cannot be used: {error}") from error

@@ -14,18 +14,6 @@ from fusioncache.process.private_files import protect
 Upgrade = Callable[[sqlite3.Connection], None]
 
 
-class OtherVersion(Exception):
-    """A file has a schema of another version, or is somebody else's.
-
-    Attributes:
-        version: the one that it has; 0 if it is no file of ours.
-    """
-
-    def __init__(self, version: int):
-        super().__init__(f"a schema of version {version}")
-        self.version = version
-
-
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The tables of a file.
@@ -35,12 +23,14 @@ class Schema:
         tables: the statements that make them.
         pragma: a statement that each connection begins with before it writes.
         upgrades: make a file of an earlier version one of this version.
+        make_error: makes what is raised for a file at this path that has another version; 0 if it is no file of ours.
         is_vacuumed: whether pages that are freed leave a file that is made now at the end of each transaction.
     """
 
     version: int
     tables: tuple[str, ...]
     pragma: str
+    make_error: Callable[[Path, int], Exception]
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
     is_vacuumed: bool = False
 
@@ -53,8 +43,8 @@ class Schema:
             lock_seconds: how long to wait for others that write it.
 
         Raises:
-            OtherVersion: if the file has another version, and there is no upgrade from that.
             sqlite3.Error: if the file cannot be written.
+            Exception: what ``make_error`` makes, if the file has another version, and there is no upgrade from that.
         """
         free(path, follows=True)
         free(path.with_name(f"{path.name}-journal"))
@@ -68,16 +58,29 @@ class Schema:
                 database.execute("PRAGMA auto_vacuum = FULL")
             # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
             database.execute("BEGIN IMMEDIATE")
-            self._prepare(database)
+            self._prepare(path, database)
             yield database
 
-    def require(self, database: sqlite3.Connection) -> None:
-        """Raises ``OtherVersion`` if a file that is there has another version."""
-        version = _read_version(database)
-        if version != self.version:
-            raise OtherVersion(version)
+    @contextmanager
+    def read(self, path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
+        """Opens a file that is there, to read rows by the names of their columns.
 
-    def _prepare(self, database: sqlite3.Connection) -> None:
+        Raises:
+            sqlite3.Error: if the file cannot be read.
+            Exception: what ``make_error`` makes, if the file has another version.
+        """
+        # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
+        # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
+        protect(path)
+        address = f"{path.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(address, uri=True, timeout=lock_seconds)) as database:
+            database.row_factory = sqlite3.Row
+            version = _read_version(database)
+            if version != self.version:
+                raise self.make_error(path, version)
+            yield database
+
+    def _prepare(self, path: Path, database: sqlite3.Connection) -> None:
         version = _read_version(database)
         if version == self.version:
             return
@@ -88,29 +91,13 @@ class Schema:
         elif version in self.upgrades:
             self.upgrades[version](database)
         else:
-            raise OtherVersion(version)
+            raise self.make_error(path, version)
         database.execute(f"PRAGMA user_version = {self.version}")
 
 
 def _read_version(database: sqlite3.Connection) -> int:
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     return version
-
-
-@contextmanager
-def read(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
-    """Opens a file that is there, to read rows by the names of their columns.
-
-    Raises:
-        sqlite3.Error: if the file cannot be read.
-    """
-    # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the file,
-    # and that takes a connection which may write. sqlite falls back to reading if the file is protected.
-    protect(path)
-    address = f"{path.absolute().as_uri()}?mode=rw"
-    with closing(sqlite3.connect(address, uri=True, timeout=lock_seconds)) as database:
-        database.row_factory = sqlite3.Row
-        yield database
 
 
 def remove(path: Path, lock_seconds: float) -> None:

@@ -31,7 +31,6 @@ from fusioncache.record.schema import (
     decode_stats,
     decode_template,
     decode_trace,
-    make_format_error,
     record_path,
 )
 from fusioncache.record.stats import TemplateCounts, TemplateStats
@@ -190,12 +189,9 @@ class RecordReader:
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
-            with sqlite_file.read(self.path, LOCK_SECONDS) as database:
-                SCHEMA.require(database)
+            with SCHEMA.read(self.path, LOCK_SECONDS) as database:
                 database.create_function("fill_text", 2, fill_text, deterministic=True)
                 return database.execute(query, parameters).fetchall()
-        except sqlite_file.OtherVersion as other:
-            raise make_format_error(self.path, other) from other
         except sqlite3.Error as error:
             if sqlite_file.is_locked(error):
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
@@ -301,7 +297,5 @@ def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Prune
             if dry_run:
                 database.rollback()
             return pruned
-    except sqlite_file.OtherVersion as other:
-        raise make_format_error(path, other) from other
     except sqlite3.Error as error:
         raise RecordError(f"{path} cannot be written ({error}): try again") from error

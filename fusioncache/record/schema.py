@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.ir.strict_json import decode
 from fusioncache.process.settings import DIRECTORY, find_directory
-from fusioncache.process.sqlite_file import OtherVersion, Schema
+from fusioncache.process.sqlite_file import Schema
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, Lifetime, Phases, PlanCost, RegionRecord
 from fusioncache.record.outlines import fill_regions, fill_text, unpack
 from fusioncache.record.placements import PlacementRecord, decode_placement, list_placement
@@ -73,9 +73,21 @@ What is the same at each length of a model is there once, as an outline: the tex
 and the regions of a trace but for their templates (``outlines.py``).
 """
 
+
+class RecordError(Exception):
+    """The record cannot be read or written; the message says what is wrong and what to do."""
+
+
+def _make_error(path: Path, version: int) -> RecordError:
+    return RecordError(
+        f"{path} has format {version} and this fusioncache reads format {SCHEMA.version}: move it away, or set "
+        f"{DIRECTORY.name} to another directory"
+    )
+
+
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(15, _TABLES, "PRAGMA synchronous = OFF", is_vacuumed=True)
+SCHEMA = Schema(15, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
@@ -99,21 +111,9 @@ LOCK_SECONDS = 10.0
 Row = Mapping[str, Any]
 
 
-class RecordError(Exception):
-    """The record cannot be read or written; the message says what is wrong and what to do."""
-
-
 def record_path() -> Path:
     """Returns where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
     return find_directory() / f"record-{SCHEMA.version}.sqlite"
-
-
-def make_format_error(path: Path, other: OtherVersion) -> RecordError:
-    """Returns what to raise for a record that another version of fusioncache wrote, or that is not one."""
-    return RecordError(
-        f"{path} has format {other.version} and this fusioncache reads format {SCHEMA.version}: move it away, or set "
-        f"{DIRECTORY.name} to another directory"
-    )
 
 
 _MAPPINGS = (

@@ -29,7 +29,6 @@ from fusioncache.record.schema import (
     SCHEMA,
     RecordError,
     encode_stats,
-    make_format_error,
     record_path,
 )
 from fusioncache.record.stats import Stats, TemplateStats
@@ -199,11 +198,8 @@ def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connec
     make_folders(path.parent)
     for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
         protect(other)  # which another version made
-    try:
-        with SCHEMA.write(path, lock_seconds) as database:
-            yield database
-    except sqlite_file.OtherVersion as other:
-        raise make_format_error(path, other) from other
+    with SCHEMA.write(path, lock_seconds) as database:
+        yield database
 
 
 def _warn(path: Path, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from fusioncache.store.directory import FORMAT, check, default_path
 from fusioncache.store.entry import Artifact, Entry, StoredArtifacts, Summary
-from fusioncache.store.errors import RemoteError, StoreError
+from fusioncache.store.errors import StoreError
 from fusioncache.store.evict import SweepResult
 from fusioncache.store.flight import Turn
 from fusioncache.store.index import Event
@@ -14,7 +14,6 @@ __all__ = [
     "Artifact",
     "Entry",
     "Event",
-    "RemoteError",
     "Store",
     "StoreError",
     "StoreStats",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fusioncache.store.errors import StoreError
+
 LISTING_BYTES = 128 << 20
 """Of all pages of one listing."""
 LISTED_FILES = 500_000
 """A listing has no more: a store of 2 GiB has some ten thousand files."""
 
 _CHUNK = 1 << 20
-
-
-class TooMuch(Exception):
-    """Another machine has more to say than it may. The message says how much that is."""
 
 
 class Budget:
@@ -46,17 +44,17 @@ class Budget:
         """Counts a file of a listing.
 
         Raises:
-            TooMuch: if there are too many.
+            StoreError: if there are too many.
         """
         self._files += 1
         if self._files > LISTED_FILES:
-            raise TooMuch(f"it lists more than {LISTED_FILES} files")
+            raise StoreError(f"it lists more than {LISTED_FILES} files")
 
     def read(self, file: Any, size: int | None = None) -> bytes:
         """Returns the content of a file that is open, or so many bytes of it.
 
         Raises:
-            TooMuch: if it is longer than what may be read.
+            StoreError: if it is longer than what may be read.
             TimeoutError: if there is no time left.
         """
         parts, wanted = [], self._left + 1 if size is None else size
@@ -66,5 +64,5 @@ class Budget:
             wanted -= len(part)
             self._left -= len(part)
             if self._left < 0:
-                raise TooMuch(f"it sends more than {self._size} bytes")
+                raise StoreError(f"it sends more than {self._size} bytes")
         return b"".join(parts)

@@ -11,7 +11,7 @@ from fusioncache.ir import Key
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import Entry, Summary, sort_newest_first, summary
 from fusioncache.store.errors import Refusal
-from fusioncache.store.index import Busy, Event, Index
+from fusioncache.store.index import Event, Index, is_in_use
 from fusioncache.store.journal import Journal
 from fusioncache.store.slots import is_outdated
 
@@ -86,8 +86,7 @@ def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:
     index = journal.index
     try:
         return question(index) if index else None
-    except Busy:
-        return None
     except Exception as error:  # whatever it is, there is an answer without it
-        journal.drop_index(error)
+        if not is_in_use(error):
+            journal.drop_index(error)
         return None

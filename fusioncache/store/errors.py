@@ -6,11 +6,7 @@ import errno
 
 
 class StoreError(Exception):
-    """A directory cannot be used as a store; the message says what is wrong and what to do."""
-
-
-class RemoteError(Exception):
-    """A store on another machine cannot be used; the message says why, and holds no credentials."""
+    """A store cannot be used, here or on another machine; the message says why, and holds no credentials."""
 
 
 class Refusal(Exception):

@@ -96,8 +96,7 @@ class Event:
     nearest: str = ""
 
 
-class Busy(Refusal):
-    """Others have the index open all the time."""
+_IN_USE = "the index is in use"
 
 
 class Index:
@@ -125,8 +124,7 @@ class Index:
             timeout: how many seconds to wait for others; by default ``LOCK_SECONDS``.
 
         Raises:
-            Busy: if others have the index open all the time.
-            Refusal: if it is another version's.
+            Refusal: if others have the index open all the time, see ``is_in_use``, or if it is another version's.
             OSError, sqlite3.Error: if it cannot be written.
         """
 
@@ -195,12 +193,12 @@ class Index:
         """Runs one transaction; a second one, in a new index, if the first finds that this one is damaged."""
         lock = FileLock(self._lock_path)
         if not lock.acquire(LOCK_SECONDS if timeout is None else timeout):
-            raise Busy("the index is in use")
+            raise Refusal(_IN_USE)
         try:
             free(self._path)
             try:
                 return _transact(self._path, work)
-            except (sqlite3.DatabaseError, sqlite_file.OtherVersion) as error:
+            except sqlite3.DatabaseError as error:
                 if not _is_damage(error):
                     raise
                 self._set_aside()
@@ -213,14 +211,23 @@ class Index:
         os.replace(self._path, self._path.with_name(f"{INDEX}.damaged-{uuid.uuid4().hex[:8]}"))
 
 
+def is_in_use(error: Exception) -> bool:
+    """Tells whether an exception says that others have the index open all the time."""
+    return isinstance(error, Refusal) and error.reason == _IN_USE
+
+
 def _transact[T](path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    try:
-        with _SCHEMA.write(path, LOCK_SECONDS) as database:
-            return work(database)
-    except sqlite_file.OtherVersion as other:
-        if other.version > SCHEMA_VERSION:
-            raise Refusal("the index is of a later version of fusioncache") from other
-        raise
+    with _SCHEMA.write(path, LOCK_SECONDS) as database:
+        return work(database)
+
+
+def _make_error(path: Path, version: int) -> Exception:
+    """Returns what is raised for an index of another version: a later one stays, and any other is damaged."""
+    if version > SCHEMA_VERSION:
+        return Refusal("the index is of a later version of fusioncache")
+    error = sqlite3.DatabaseError(f"a schema of version {version}")
+    error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+    return error
 
 
 def _read_entries_anew(database: sqlite3.Connection) -> None:
@@ -241,15 +248,14 @@ def _add_nearest(database: sqlite3.Connection) -> None:
 
 # No WAL: its shared memory does not work on network file systems.
 _SCHEMA = sqlite_file.Schema(
-    SCHEMA_VERSION, TABLES, "PRAGMA journal_mode = DELETE", {1: _read_entries_anew, 2: _add_nearest}
+    SCHEMA_VERSION, TABLES, "PRAGMA journal_mode = DELETE", _make_error, {1: _read_entries_anew, 2: _add_nearest}
 )
 
 
-def _is_damage(error: Exception) -> bool:
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     missing = isinstance(error, sqlite3.OperationalError) and "no such" in str(error)
-    foreign = isinstance(error, sqlite_file.OtherVersion)
-    return missing or foreign or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return missing or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _complete(database: sqlite3.Connection, event: Event, parts: Parts | None) -> Event:

@@ -15,7 +15,7 @@ from fusioncache.process.warning import warn
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import name_cause
 from fusioncache.store.folders import EntryFolder
-from fusioncache.store.index import Busy, Event, Index, Parts, list_parts
+from fusioncache.store.index import Event, Index, Parts, is_in_use, list_parts
 
 _MOST_WAITING = 256
 """Events that are kept back before they are written: the index is no part of any load or save."""
@@ -107,12 +107,13 @@ class Journal:
         try:
             found = ((entry, files.find(entry.id)) for entry in entries)
             index.write(events, [(entry, file) for entry, file in found if file], timeout)
-        except Busy:
+        except Exception as error:  # whatever it is, an index is not worth a model
+            if not is_in_use(error):
+                self.drop_index(error)
+                return
             with self._lock:
                 # Entries need not be kept: a list of what is there finds them.
                 self._events = [*events, *self._events][-_MOST_KEPT:]
-        except Exception as error:  # whatever it is, an index is not worth a model
-            self.drop_index(error)
 
     def drop_index(self, error: Exception) -> None:
         """Stops using the index in this process. Nothing else depends on it."""

@@ -51,7 +51,7 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        TooMuch: if there is more than there may be.
+        StoreError: if there is more than there may be.
         TimeoutError: if it takes too long.
         Exception: whatever the file system raises.
     """

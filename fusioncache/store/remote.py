@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fusioncache.ir import Key
 from fusioncache.store.disk import OTHER_KEY, DiskStore
 from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decode_entry, encode_entry
-from fusioncache.store.errors import Refusal, RemoteError
+from fusioncache.store.errors import Refusal, StoreError
 from fusioncache.store.journal import Journal
 from fusioncache.store.transport import Transport
 
@@ -68,7 +68,7 @@ class Remote:
 
         Raises:
             Refusal: if what is there is damaged, of another format, or another entry.
-            RemoteError: if the remote cannot be used.
+            StoreError: if the remote cannot be used.
         """
         content = self._transport.read(_entry_path(id_), LARGEST)
         if content is None:
@@ -88,7 +88,7 @@ class Remote:
 
         Raises:
             Refusal: if it is not there, or not what its name says.
-            RemoteError: if the remote cannot be used.
+            StoreError: if the remote cannot be used.
         """
         content = self._transport.read(_object_path(artifact.object), artifact.size, expected=artifact.size)
         if content is None:
@@ -110,7 +110,7 @@ class Remote:
 
         Raises:
             Refusal: if what is there is not for this key, not what it says it is, or too large.
-            RemoteError: if the remote cannot be used.
+            StoreError: if the remote cannot be used.
         """
         entry = self.entry(id_)
         if entry is None:
@@ -136,7 +136,7 @@ class Remote:
         """Puts an entry there, whose objects must be there. Returns its size.
 
         Raises:
-            RemoteError: if it cannot be written.
+            StoreError: if it cannot be written.
         """
         content = encode_entry(entry)
         self._transport.write(_entry_path(entry.id), content)
@@ -146,7 +146,7 @@ class Remote:
         """Puts the content of an artifact there.
 
         Raises:
-            RemoteError: if it cannot be written.
+            StoreError: if it cannot be written.
         """
         self._transport.write(_object_path(artifact.object), content)
 
@@ -154,7 +154,7 @@ class Remote:
         """Returns what is there. Files of other names are somebody else's.
 
         Raises:
-            RemoteError: if it cannot be listed.
+            StoreError: if it cannot be listed.
         """
         return RemoteFiles(self._transport.sizes("entries", ID), self._transport.sizes("objects", DIGEST))
 
@@ -216,7 +216,7 @@ class ReadThrough:
         except Refusal as refusal:
             message = f"what {remote} has is not used: {refusal}"
             self._journal.count_bypass(f"remote: {refusal.reason}", message, id_)
-        except RemoteError as error:
+        except StoreError as error:
             self._fail(str(error), id_)
         except Exception as error:  # whatever it is; what it says may not be for everybody
             self._fail(f"{remote} cannot be used ({type(error).__name__})", id_)

@@ -14,7 +14,7 @@ from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encode_entry
-from fusioncache.store.errors import Refusal, RemoteError, StoreError
+from fusioncache.store.errors import Refusal, StoreError
 from fusioncache.store.remote import Remote, RemoteFiles
 from fusioncache.store.slots import is_outdated
 from fusioncache.store.store import Store
@@ -122,7 +122,7 @@ def end_in_time[T](work: Callable[[T], None], what: str, remote: Remote) -> Call
     def do(item: T) -> None:
         if time.monotonic() > end:
             said = f"took more than {SECONDS / 60:.0f} min: what was copied stays, and the next one goes on from there"
-            raise RemoteError(f"the {what} with {remote} {said}")
+            raise StoreError(f"the {what} with {remote} {said}")
         work(item)
 
     return do
@@ -159,13 +159,13 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         dry_run: whether to copy nothing and say what would be copied.
 
     Raises:
-        StoreError: if the store is in memory, or its directory is no longer what it was.
-        RemoteError: if the remote cannot be used. What was copied by then stays.
+        StoreError: if the store is in memory, or its directory is no longer what it was, or if the remote
+            cannot be used. What was copied by then stays.
         OSError: if the store cannot be read.
     """
     disk, tally = _disk(store), Tally()
     if not remote.writable:
-        raise RemoteError(f"{remote} can only be read")
+        raise StoreError(f"{remote} can only be read")
     there = list_remote(remote, make=True)
     wanted = _find_missing(disk, remote, there, tally)
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
@@ -203,8 +203,8 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         dry_run: whether to copy nothing and say what would be copied.
 
     Raises:
-        StoreError: if the store is in memory, its directory is no longer what it was, or it may not become as large.
-        RemoteError: if the remote cannot be used. What was copied by then stays.
+        StoreError: if the store is in memory, its directory is no longer what it was, it may not become as large, or
+            the remote cannot be used. What was copied by then stays.
         OSError: if the store cannot be written.
     """
     disk, tally = _disk(store), Tally()
@@ -255,7 +255,7 @@ def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
         make: whether it is going to be written.
 
     Raises:
-        RemoteError: if the place is not there, or cannot be listed.
+        StoreError: if the place is not there, or cannot be listed.
     """
     there = remote.list_files()
     if not (there.entries or there.objects):

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from fusioncache.process.settings import REMOTE
 from fusioncache.store import budget
-from fusioncache.store.budget import Budget, TooMuch
-from fusioncache.store.errors import RemoteError
+from fusioncache.store.budget import Budget
+from fusioncache.store.errors import StoreError
 from fusioncache.store.files import TEMPORARY
 from fusioncache.store.locations import OBJECT_STORES, advice, find_absence, get_protocols, read_sizes_below
 
@@ -70,7 +70,7 @@ class Transport:
             expected: about how many bytes it will be.
 
         Raises:
-            RemoteError: if there is no answer, or another one than that.
+            StoreError: if there is no answer, or another one than that.
         """
         seconds = min(READ_SECONDS, _seconds(expected))
 
@@ -89,7 +89,7 @@ class Transport:
         """Puts a file in place. Whoever reads it meanwhile finds it whole or not at all.
 
         Raises:
-            RemoteError: if it cannot be written.
+            StoreError: if it cannot be written.
         """
 
         def write(files: Any, root: str) -> None:
@@ -104,11 +104,11 @@ class Transport:
             files.mv(temporary, target)
 
         if not self.writable:
-            raise RemoteError(f"{self.name} can only be read")
+            raise StoreError(f"{self.name} can only be read")
         try:
             self._try("write", write, _seconds(len(content)))
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.name} cannot be written ({self._describe(error)})") from None
+            raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
     def sizes(self, folder: str, names: re.Pattern[str]) -> dict[str, int | None]:
         """Returns the bytes of files in the folders of a folder, as far as they are known, by their names.
@@ -118,7 +118,7 @@ class Transport:
             names: of the files. Those of other names are somebody else's.
 
         Raises:
-            RemoteError: if they cannot be listed, or are too many.
+            StoreError: if they cannot be listed, or are too many.
         """
 
         def find(files: Any, root: str) -> dict[str, int | None]:
@@ -138,7 +138,7 @@ class Transport:
             make: whether writing there would make its last folder.
 
         Raises:
-            RemoteError: if it is not there, or gives no answer. The message says what to do.
+            StoreError: if it is not there, or gives no answer. The message says what to do.
         """
 
         def look(files: Any, root: str) -> str | None:
@@ -149,7 +149,7 @@ class Transport:
         except FileNotFoundError as error:
             missing = self._describe(error)
         if missing:
-            raise RemoteError(f"{self.name} cannot be used, {missing}")
+            raise StoreError(f"{self.name} cannot be used, {missing}")
 
     @property
     def _scheme(self) -> str:
@@ -158,7 +158,7 @@ class Transport:
     def _try[T](self, what: str, work: Callable[[Any, str], T], seconds: float) -> T:
         for pause in (*PAUSES, None):
             if self._dead:
-                raise RemoteError(self._dead)
+                raise StoreError(self._dead)
             try:
                 return call_in_time(
                     lambda: work(*self._open_files()), seconds if self._is_open() else seconds + OPEN_SECONDS
@@ -171,7 +171,7 @@ class Transport:
             except TimeoutError as error:
                 said = f"no answer within {seconds:.0f} s{advice(self._scheme, error)}"
                 break
-            except TooMuch as error:
+            except StoreError as error:
                 said = f"{error}, as no store does: {TOO_MUCH_ADVICE}"
                 break
             except Exception as error:  # whatever a backend raises
@@ -182,7 +182,7 @@ class Transport:
                 time.sleep(pause)
         self._dead = f"{self.name} cannot be used, could not {what}: {said}"
         # Not from the error: it may say the URL, and all of it.
-        raise RemoteError(self._dead) from None
+        raise StoreError(self._dead) from None
 
     def _is_open(self) -> bool:
         # What talks over a network does not survive a fork.

@@ -5,7 +5,6 @@ import stat
 
 import pytest
 
-from fusioncache.process import sqlite_file
 from fusioncache.process.private_files import make_folders, open_privately
 from fusioncache.record.schema import SCHEMA, record_path
 from fusioncache.record.writer import open_for_writing
@@ -36,7 +35,7 @@ def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path
     with SCHEMA.write(path, 1.0):
         pass
     path.chmod(0o644)
-    with sqlite_file.read(path, 1.0):
+    with SCHEMA.read(path, 1.0):
         assert modes(tmp_path) == {"old": 0o600}
     path.chmod(0o666)
     with SCHEMA.write(path, 1.0):

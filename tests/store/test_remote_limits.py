@@ -23,7 +23,6 @@ from store_contents import (
 
 from fusioncache.store import Store, StoreError, budget, remote, sharing, transport
 from fusioncache.store.entry import ID, encode_entry
-from fusioncache.store.errors import RemoteError
 from fusioncache.store.remote import Remote
 from fusioncache.store.sharing import pull, push
 from fusioncache.store.transport import Transport
@@ -123,7 +122,7 @@ def repeat(piece):
 def test_a_listing_without_an_end_is_not_read_to_it(monkeypatch, there, piece):
     monkeypatch.setattr(budget, "LISTING_BYTES", 1 << 20)
     with serve(lambda path: repeat(piece)) as (server, url):
-        with pytest.raises(RemoteError) as caught:
+        with pytest.raises(StoreError) as caught:
             pull(there, Remote(url))
         assert str(caught.value) == (
             f"{url} cannot be used, could not list: it sends more than 1048576 bytes, as no store does: check the "
@@ -137,7 +136,7 @@ def test_all_pages_of_a_listing_are_read_within_one_limit(monkeypatch, there):
     monkeypatch.setattr(budget, "LISTING_BYTES", 100_000)
     page = "".join(f'<a href="{number:02x}/">' for number in range(256)).encode()
     with serve(lambda path: [page] if path.endswith("entries/") else [b" " * 10_000]) as (server, url):
-        with pytest.raises(RemoteError, match="it sends more than 100000 bytes"):
+        with pytest.raises(StoreError, match="it sends more than 100000 bytes"):
             pull(there, Remote(url))
         assert len(server.asked) < 12
 
@@ -240,7 +239,7 @@ def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(m
             return None
 
     monkeypatch.setattr(files, "open", lambda self, *_, **__: Slow())
-    with pytest.raises(RemoteError, match="could not read: no answer within 10 s"):
+    with pytest.raises(StoreError, match="could not read: no answer within 10 s"):
         Remote(ROOT).entry(find_entry(here, 1).name)
     assert len(reads) == 3
 
@@ -256,13 +255,13 @@ def test_a_pull_that_takes_too_long_ends_and_the_next_one_goes_on(monkeypatch, f
 
     monkeypatch.setattr(budget, "time", Clock())  # each file for itself is fast enough
     files.fault = fault
-    with pytest.raises(RemoteError, match=r"the pull with faulty://host/shared took more than 60 min: what was copied"):
+    with pytest.raises(StoreError, match=r"the pull with faulty://host/shared took more than 60 min: what was copied"):
         pull(there, Remote(ROOT))
     assert len(find_present(there, *numbers)) == 5  # the fifth began within the hour
     there = Store.open(find_root(there).parent / "other", remote="")
     save(there, 1, 2)
     monkeypatch.setattr(sharing, "SECONDS", 1000.0)
-    with pytest.raises(RemoteError, match="took more than 17 min"):
+    with pytest.raises(StoreError, match="took more than 17 min"):
         pull(there, Remote(ROOT))
     assert len(find_present(there, *numbers)) == 4
     copied = pull(there, Remote(ROOT))

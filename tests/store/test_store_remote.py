@@ -37,7 +37,7 @@ from store_contents import (
 from threads_at_once import run_at_once
 
 from fusioncache.store import Store, StoreError, entry, transport
-from fusioncache.store.errors import Refusal, RemoteError
+from fusioncache.store.errors import Refusal
 from fusioncache.store.remote import Remote
 from fusioncache.store.sharing import pull, push
 from fusioncache.store.slots import PROGRAM_FORMAT
@@ -175,7 +175,7 @@ def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, bro
     files.fault = fault
     total = 2 * (2 + 4)  # each file is written, then renamed
     if broken <= total:
-        with pytest.raises(RemoteError, match="no more"):
+        with pytest.raises(StoreError, match="no more"):
             push(here, Remote(url))
     else:
         push(here, Remote(url))
@@ -520,7 +520,7 @@ def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, hang):
     wait_until(lambda: files.calls)  # the thread that was left behind may not have begun
     assert len(messages) == len(files.calls) == 1
     assert "no answer within" in messages[0]
-    with pytest.raises(RemoteError, match="no answer within"):
+    with pytest.raises(StoreError, match="no answer within"):
         Remote(url).entry(f"{make_numbered_key(1).digest}.{BACKEND}")
 
 
@@ -544,7 +544,7 @@ def test_a_push_or_pull_ends_with_the_remote(url, files, here, there):
 
     files.fault = fault
     files.calls.clear()
-    with pytest.raises(RemoteError, match="could not read: ConnectionResetError: reset"):
+    with pytest.raises(StoreError, match="could not read: ConnectionResetError: reset"):
         pull(there, remote)
     assert sum(what != "ls" for what, _ in files.calls) <= 3 * 8
     files.fault = lambda what, path: None
@@ -558,7 +558,7 @@ def test_a_push_or_pull_ends_with_the_remote(url, files, here, there):
 def test_a_url_that_cannot_be_used_costs_one_warning(here, there, broken, message):
     fsspec.register_implementation("faulty-missing", "no_such_module.FileSystem", errtxt="install it", clobber=True)
     save(here, 1)
-    with pytest.raises(RemoteError, match=message):
+    with pytest.raises(StoreError, match=message):
         push(here, Remote(broken))
     reader = Store.open(find_root(there), remote=broken)
     with collect_warnings() as messages:
@@ -585,7 +585,7 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
     said = [str(Remote(url)), repr(Remote(url))]
     files.fault = fault
     save(here, 1)
-    with pytest.raises(RemoteError) as raised:
+    with pytest.raises(StoreError) as raised:
         push(here, Remote(url))
     said += [str(raised.value), "".join(traceback.format_exception(raised.value))]
     reader = Store.open(tmp_path / "reader", remote=url)
@@ -632,23 +632,23 @@ def test_what_is_served_over_http_can_be_read_only(tmp_path, here, there, served
     copied = pull(there, Remote(served))
     assert (copied.entries, copied.skipped, copied.refused) == (1, 1, {})
     assert load(there, 2)
-    with pytest.raises(RemoteError, match="can only be read"):
+    with pytest.raises(StoreError, match="can only be read"):
         push(here, Remote(served))
     find_object(there, make_artifacts(2)["code"]).unlink()
     path = tmp_path / "served" / find_object(here, make_artifacts(2)["code"]).relative_to(find_root(here))
     path.write_bytes(b"x" * 3000)
     assert pull(there, Remote(served)).refused == {"a wrong checksum": 1}
     assert Remote(f"{served}?token=x9").entry(f"{make_numbered_key(1).digest}.{BACKEND}")
-    with pytest.raises(RemoteError, match="behind a query cannot be listed"):
+    with pytest.raises(StoreError, match="behind a query cannot be listed"):
         pull(there, Remote(f"{served}?token=x9"))
 
 
 def test_over_http_a_missing_file_is_a_miss_and_a_missing_server_is_dead(served):
     id_ = f"{make_numbered_key(1).digest}.{BACKEND}"
     assert Remote(served).entry(id_) is None
-    with pytest.raises(RemoteError, match="could not read"):
+    with pytest.raises(StoreError, match="could not read"):
         Remote(served.replace("http:", "https:")).entry(id_)
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
-        with pytest.raises(RemoteError, match="could not read"):
+        with pytest.raises(StoreError, match="could not read"):
             Remote(f"http://127.0.0.1:{free.getsockname()[1]}").entry(id_)
