@@ -26,10 +26,6 @@ _INSTALL = "install graphviz ('apt install graphviz', 'brew install graphviz' or
 _CHECK = "see whether 'dot -v' names the format"
 
 
-class GraphvizError(Exception):
-    """Graphviz is not there, or could not draw: why, and what to do."""
-
-
 def draw(dot: str, format_: str) -> bytes:
     """Returns the picture that graphviz's program ``dot`` makes.
 
@@ -38,19 +34,19 @@ def draw(dot: str, format_: str) -> bytes:
         format_: such as ``svg``, ``png`` or ``pdf``.
 
     Raises:
-        GraphvizError: if the program is not installed, or fails.
+        RuntimeError: if the program is not installed, or fails.
     """
     command = ["dot", f"-T{format_}"]
     try:
         return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
     except OSError as error:
-        raise GraphvizError(f"graphviz's program dot cannot be started ({error.strerror}): {_INSTALL}") from error
+        raise RuntimeError(f"graphviz's program dot cannot be started ({error.strerror}): {_INSTALL}") from error
     except subprocess.TimeoutExpired as error:
-        raise GraphvizError(f"graphviz's program dot took longer than {_SECONDS:.0f} s: {_CHECK}") from error
+        raise RuntimeError(f"graphviz's program dot took longer than {_SECONDS:.0f} s: {_CHECK}") from error
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
         reason = said or f"status {error.returncode}"
-        raise GraphvizError(f"graphviz's program dot failed ({reason}): {_CHECK}") from error
+        raise RuntimeError(f"graphviz's program dot failed ({reason}): {_CHECK}") from error
 
 
 def _quote(text: str) -> str:

@@ -154,15 +154,11 @@ _LEXEME = re.compile(
 """What in the Python that Thunder prints may hold texts."""
 
 
-class Untold(ValueError):
-    """A program holds a text that may not be stored, or of which another process would not know what it stands for."""
-
-
 def hide_texts(source: str) -> str:
     """Returns the source of a trace as it may be stored, with digests in place of texts.
 
     Raises:
-        Untold: if a text in it was never described, so that no process that loads the program finds it by its digest.
+        ValueError: if a text in it was never described: no process that loads the program would find it by its digest.
     """
     return _LEXEME.sub(_hide_lexeme, source)
 
@@ -175,14 +171,14 @@ def _hide_lexeme(found: re.Match[str]) -> str:
     try:
         value = ast.literal_eval(f"{found['prefix'] or ''}{found['string']}")
     except (ValueError, SyntaxError) as error:
-        raise Untold("has a string that is made while it runs") from error
+        raise ValueError("has a string that is made while it runs") from error
     kind = Kind.NAME if found["access"] else Kind.VALUE
     secret = _texts[Kind.SECRET, type(value)].get(value) or _texts[Kind.HIDDEN, type(value)].get(value)
     if secret is None and _is_open(value, kind):
         return found[0]
     text = secret or f"hidden {type(value).__name__} {_digest(value, kind)}"
     if text not in _known:
-        raise Untold("has a string that is not stored: it is long, or was made while the program was traced")
+        raise ValueError("has a string that is not stored: it is long, or was made while the program was traced")
     return f"{found['access'] or ''}{text!r}"
 
 
@@ -190,7 +186,7 @@ def reveal_texts(source: str) -> str:
     """Returns the source of a trace as it runs, with this process's texts in place of their digests.
 
     Raises:
-        Untold: if this process has described no text with one of the digests.
+        ValueError: if this process has described no text with one of the digests.
     """
     return _HIDDEN.sub(_reveal, source) if "hidden " in source else source
 
@@ -198,7 +194,7 @@ def reveal_texts(source: str) -> str:
 def _reveal(found: re.Match[str]) -> str:
     value = _known.get(found[0].strip("'"))
     if value is None:
-        raise Untold("has a string that this process did not describe")
+        raise ValueError("has a string that this process did not describe")
     return repr(value)
 
 

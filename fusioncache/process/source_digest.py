@@ -12,16 +12,12 @@ _STARTED = time.time()
 """When this module was imported, which the transform does."""
 
 
-class SourcesChanged(ValueError):
-    """A source is younger than this process. The message names it."""
-
-
 @cache
 def digest_sources(folder: str) -> str:
     """Returns the digest of all Python sources in a folder, once in a process: what is imported does not change.
 
     Raises:
-        SourcesChanged: if one is younger than this process, as then it may not be what was imported.
+        ValueError: if one is younger than this process, as then it may not be what was imported.
     """
     digest = hashlib.blake2b(digest_size=20)
     for directory, folders, files in os.walk(folder):
@@ -32,7 +28,7 @@ def digest_sources(folder: str) -> str:
                 inside = path[len(folder) + 1 :]
                 with open(path, "rb", buffering=0) as file:
                     if os.fstat(file.fileno()).st_mtime > _STARTED:
-                        raise SourcesChanged(f"{inside} was changed after it was imported")
+                        raise ValueError(f"{inside} was changed after it was imported")
                     content = file.read()
                 digest.update(f"{inside} {len(content)}\n".encode())
                 digest.update(content)

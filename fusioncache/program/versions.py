@@ -16,7 +16,7 @@ from types import ModuleType
 
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import NamedValue
-from fusioncache.process.source_digest import SourcesChanged, digest_sources
+from fusioncache.process.source_digest import digest_sources
 from fusioncache.program.places import LIBRARIES
 
 
@@ -72,5 +72,5 @@ def _installed_version(library: str) -> str:
 def _digest(package: ModuleType) -> str:
     try:
         return digest_sources(str(package.__file__).rpartition(os.sep)[0])
-    except SourcesChanged as error:
+    except ValueError as error:
         raise Declined(str(error), Scope.PROGRAM) from error

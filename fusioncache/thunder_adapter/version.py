@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from fusioncache.process.source_digest import SourcesChanged, digest_sources
+from fusioncache.process.source_digest import digest_sources
 
 TRIED: Mapping[str, str] = MappingProxyType(
     {
@@ -46,7 +46,7 @@ def read_digest() -> str:
 
     try:
         return digest_sources(str(Path(str(thunder.__file__)).parent))
-    except SourcesChanged:
+    except ValueError:
         return ""
 
 

@@ -38,10 +38,6 @@ MOST_ENTRIES = 256
 """How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
 
 
-class NoProgram(Exception):
-    """Tells Thunder to go on to the next entry."""
-
-
 class ProgramList(list[Any]):
     """Thunder's entries for one compiled function, and the programs that the store has for it.
 
@@ -73,7 +69,7 @@ class ProgramList(list[Any]):
 
             def look(*args: Any, **kwargs: Any) -> Any:
                 sizes.append(find_sizes(args, kwargs))
-                raise NoProgram
+                raise LookupError("Thunder is to go on to the next entry")
 
             yield _make_question(look)
             yield from self._index.order(self, sizes[0]) if sizes else super().__reversed__()
@@ -201,7 +197,7 @@ class Search:
         """Looks for the next program. Never returns, as a prologue that fits would.
 
         Raises:
-            NoProgram: always.
+            LookupError: always.
         """
         from fusioncache.thunder_adapter.api import get_compile_data
 
@@ -216,7 +212,7 @@ class Search:
             self._end(None)
             if self._keeper:
                 self._keeper.report_failure(error)
-        raise NoProgram
+        raise LookupError("Thunder is to go on to the next entry")
 
     def _begin(self, compile_data: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._end(None)

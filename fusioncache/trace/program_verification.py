@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fusioncache.process.secrets import Untold, blur, hide_line, hide_texts, reveal_texts
+from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.program.text import ProgramText
 from fusioncache.verification.verifier import VerificationError
 
@@ -36,7 +36,7 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
     for what, (text, derived) in traces.items():
         try:
             before = list(_normalize(reveal_texts(text.source))) if text else []
-        except Untold:  # which is no difference: the program does not fit here
+        except ValueError:  # which is no difference: the program does not fit here
             return
         after = list(_normalize(_print_last(what, derived))) if derived else []
         if before != after:
@@ -55,7 +55,7 @@ def _normalize(source: str) -> Iterator[str]:
     """Yields the statements of a trace without comments, which have seconds and places of files, and without texts."""
     try:
         source = hide_texts(source)
-    except Untold:
+    except ValueError:
         source = "\n".join(map(hide_line, source.splitlines()))
     for line in source.splitlines():
         statement = line.partition("  #")[0].rstrip()

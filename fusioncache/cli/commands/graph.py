@@ -96,14 +96,14 @@ def _render(picture: nx.DiGraph, text: str, name: str, wanted: Format, output: P
     Raises:
         click.ClickException: if graphviz has to make it and cannot.
     """
-    from fusioncache.drawing.dot import GraphvizError, draw
+    from fusioncache.drawing.dot import draw
     from fusioncache.drawing.svg import svg_text
 
     if wanted == "dot":
         return text.encode()
     try:
         return draw(text, wanted)
-    except GraphvizError as error:
+    except RuntimeError as error:
         if wanted == "svg":
             return svg_text(picture, name).encode()
         advice = "or give a name that ends in .svg or .dot, which need no graphviz"
