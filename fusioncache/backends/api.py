@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, Value
 from fusioncache.ir.request import Option
 from fusioncache.record.savings import Alone
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from fusioncache.ir import Arg, Const
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arg, Const, Declined, Scope
 
 HERE = Const("device", "cuda")
 """The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""

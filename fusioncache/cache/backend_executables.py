@@ -23,8 +23,7 @@ from fusioncache.cache.persistence import PersistentBuilder
 from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, RejectedRegion, run_in_pieces
 from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, Instance, TensorType
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Graph, Instance, Scope, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.general_region import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of

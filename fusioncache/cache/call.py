@@ -19,8 +19,7 @@ from fusioncache.cache.helpers import Ask
 from fusioncache.cache.rejections import Piece, RejectedRegion, describe_pieces
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Graph, Instance, Template
-from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.ir import Graph, Instance, Scope, Template, is_declined
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts

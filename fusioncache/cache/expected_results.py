@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from fusioncache.backends.literals import decode, torch_dtype
-from fusioncache.ir import Arg, Const, Graph, Instance, Op, Ref, TensorType
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
 from fusioncache.ir.permutation import pick

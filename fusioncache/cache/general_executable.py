@@ -12,8 +12,7 @@ from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, 
 from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.cache.persistence import not_kept
 from fusioncache.cache.reuse import Allowance
-from fusioncache.ir import GeneralRegion, Graph, Key, Value
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, GeneralRegion, Graph, Key, Scope, Value, is_declined
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.template.general_region import Family

@@ -10,8 +10,7 @@ from math import prod
 from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
 from fusioncache.cache.kept_places import Holes, KeptPlace, keep_place, read_places
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, Instance, Key, NumberType, TensorType, Value
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Graph, Instance, Key, NumberType, Scope, TensorType, Value
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap

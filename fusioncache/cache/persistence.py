@@ -15,8 +15,7 @@ from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.rejections import RejectedRegion
-from fusioncache.ir import Graph, Instance, Key, codec, request
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Graph, Instance, Key, Scope, codec, request
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, StoredArtifacts

@@ -13,36 +13,21 @@ from typing import TypeGuard
 class Scope(Enum):
     """What is declined. Scopes are as many as handlers tell apart."""
 
-    REGION = auto()
-    """To share a region: it stays as Thunder made it."""
-    GENERAL = auto()
-    """To compile a region for any sizes."""
-    STORING = auto()
-    """To store what was compiled for a region, now and later."""
-    STORING_NOW = auto()
-    """To store what was compiled for a region this time."""
-    TURN = auto()
-    """To wait for another process that compiles the same."""
-    REQUEST = auto()
-    """To compile ahead what an entry asks for."""
-    CAPTURE = auto()
-    """To capture a program in a CUDA graph, or to replay it."""
-    PROGRAM = auto()
-    """To keep a program: another process could not tell whether it fits, or could not run it."""
-    VALUE = auto()
-    """To describe a value: what depends on it cannot be reused."""
-    AMOUNT = auto()
-    """To describe so many values, or so deep ones. Unlike another value, none of these is left out."""
-    LENGTH = auto()
-    """To make a program at another length out of those that are known."""
-    STRUCTURE = auto()
-    """To exchange the items of a container, or to repeat what was noted of a block."""
-    BLOCK = auto()
-    """To write a block out, or to write others out by it: it is interpreted."""
-    PROLOGUE = auto()
-    """To write a prologue anew."""
-    ORDER = auto()
-    """To order calls otherwise than they are given."""
+    REGION = auto()  # to share a region: it stays as Thunder made it
+    GENERAL = auto()  # to compile a region for any sizes
+    STORING = auto()  # to store what was compiled for a region, now and later
+    STORING_NOW = auto()  # to store what was compiled for a region this time
+    TURN = auto()  # to wait for another process that compiles the same
+    REQUEST = auto()  # to compile ahead what an entry asks for
+    CAPTURE = auto()  # to capture a program in a CUDA graph, or to replay it
+    PROGRAM = auto()  # to keep a program: another process could not tell whether it fits, or could not run it
+    VALUE = auto()  # to describe a value: what depends on it cannot be reused
+    AMOUNT = auto()  # to describe so many values, or so deep ones. Unlike another value, none of these is left out
+    LENGTH = auto()  # to make a program at another length out of those that are known
+    STRUCTURE = auto()  # to exchange the items of a container, or to repeat what was noted of a block
+    BLOCK = auto()  # to write a block out, or to write others out by it: it is interpreted
+    PROLOGUE = auto()  # to write a prologue anew
+    ORDER = auto()  # to order calls otherwise than they are given
 
 
 class Declined(Exception):

@@ -14,8 +14,7 @@ from fusioncache.backends.starts import OnStart, ignore_start, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Graph, Scope, is_declined
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import Request
 from fusioncache.precompile.arguments import (

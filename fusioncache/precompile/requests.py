@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusioncache.cache.persistence import REGION, REQUEST
-from fusioncache.ir import Instance, codec, request
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Instance, Scope, codec, request
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request

@@ -17,8 +17,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.ir import Const, Graph, Instance, Op, TensorType
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Const, Declined, Graph, Instance, Op, Scope, TensorType
 from fusioncache.ir.graph import Arg
 from fusioncache.ir.types import ValueType
 from fusioncache.program.annotations import Shapes, mark_sizes

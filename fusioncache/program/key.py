@@ -14,8 +14,7 @@ from itertools import chain, repeat
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
 from fusioncache.program.class_lines import ClassTexts, write_classes

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.program.definitions import Definitions

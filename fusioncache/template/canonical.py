@@ -7,8 +7,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache as remember
 
-from fusioncache.ir import Arg, Binding, Graph, Op, Ref, TensorType, ValueType, map_type, operands, refs_in
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import (
+    Arg,
+    Binding,
+    Declined,
+    Graph,
+    Op,
+    Ref,
+    Scope,
+    TensorType,
+    ValueType,
+    map_type,
+    operands,
+    refs_in,
+)
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.template.chains import Collapsed, collapse
 from fusioncache.template.holes import blank_args, blank_type, read_each

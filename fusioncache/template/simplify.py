@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusioncache.ir import Arg, Graph, Op, Ref, operands, refs_in
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arg, Declined, Graph, Op, Ref, Scope, operands, refs_in
 from fusioncache.ir.ops import ADD, COPY, MUL, op_traits
 from fusioncache.template.writer import GraphWriter, rename_operands
 

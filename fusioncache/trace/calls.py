@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.symbols import symbol_name, written_values
-from fusioncache.ir import AS_WRITTEN, Arithmetic
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call

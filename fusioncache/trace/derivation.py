@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.explain.program_difference import compare_program_keys
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.definitions import Definitions

@@ -19,8 +19,7 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
 from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
-from fusioncache.ir import Instance
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.process.warning import warn_once
 from fusioncache.record.events import CompileEvent, CompileObserver

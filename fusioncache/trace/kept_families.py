@@ -15,8 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.program.kept_passes import decode_outline, encode_outline
 from fusioncache.program.reads import decode_reads, encode_reads
 from fusioncache.program.text import decode, encode

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.key import differ_in_arguments, form_key
 from fusioncache.program.process_groups import find_groups

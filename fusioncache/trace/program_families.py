@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import list_templates

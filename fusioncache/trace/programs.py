@@ -19,8 +19,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers
 from fusioncache.cache.sizes import Generation
 from fusioncache.humanize import format_duration
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn

@@ -8,8 +8,7 @@ from typing import Any
 
 from fusioncache.backends.literals import HERE, encode
 from fusioncache.backends.symbols import may_write, outputs_of, symbol_name
-from fusioncache.ir import Arg, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arg, Declined, NumberType, Op, Ref, Region, Scope, TensorType, ValueType, operands, refs_in
 from fusioncache.ir.ops import COPY, op_traits
 from fusioncache.process.secrets import is_word
 

@@ -9,8 +9,7 @@ from fusioncache.backends.registry import best_backend, make_backend, problem
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.sizes import Sizes
-from fusioncache.ir import Arithmetic
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Arithmetic, Declined, Scope
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.executors import Origin, origin_of
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer

@@ -15,8 +15,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Graph, Instance, Template
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Graph, Instance, Scope, Template
 from fusioncache.process.collector import collect_behind
 from fusioncache.process.lru import LruMap
 from fusioncache.program.filling import Identity

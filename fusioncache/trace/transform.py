@@ -21,8 +21,7 @@ from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
-from fusioncache.ir import Template
-from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.ir import Scope, Template, is_declined
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.batch import find_batch_compiler
 from fusioncache.precompile.jobs import choose_jobs

@@ -4,8 +4,7 @@ import pytest
 from drawn_regions import Sketch
 
 from fusioncache.backends.inductor.carriers import carry_numbers
-from fusioncache.ir import Const, Graph, NumberType, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.general_region import make_family
 
 FLOAT = NumberType("float")

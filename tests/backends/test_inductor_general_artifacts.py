@@ -12,8 +12,7 @@ from models import are_same
 
 from fusioncache.backends.api import CompiledGeneral, Run
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Const, Graph, NumberType, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.general_region import Family, make_family
 from fusioncache.template.generalization import find_values, only
 

@@ -19,8 +19,7 @@ from fusioncache.backends.inductor import artifacts as files
 from fusioncache.backends.inductor import language
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Const, Graph, NumberType, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 

@@ -17,8 +17,7 @@ from fusioncache.backends.nvfuser.launch import check_cubin
 from fusioncache.backends.nvfuser.persistence import CompilingRun
 from fusioncache.backends.nvfuser.recipe_json import encode
 from fusioncache.backends.nvfuser.verification import copy_tensor, have_equal_bits, roll_tensor
-from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, Scope, TensorType
 
 OPTIONS = ((), ())
 

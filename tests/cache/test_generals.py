@@ -9,8 +9,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.cache.general_executable import GeneralBuilder
 from fusioncache.cache.generals import FoundGeneral, GeneralRegions, check_general
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, TensorType
 
 FUNCTION, OTHER = object(), object()
 

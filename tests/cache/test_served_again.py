@@ -17,8 +17,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, Instance, TensorType, Value
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Graph, Instance, Scope, TensorType, Value
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.key import template_key

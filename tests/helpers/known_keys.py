@@ -9,8 +9,7 @@ import torch
 from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
-from fusioncache.ir import Key
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Declined, Key
 from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer

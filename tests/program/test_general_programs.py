@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.ir import Const, Graph, Instance, Op, Ref, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Const, Declined, Graph, Instance, Op, Ref, TensorType
 from fusioncache.program.filling import Identity, ProgramForm
 from fusioncache.program.general import blank, generalize, rename_templates, take_numbers
 from fusioncache.program.references import TemplateReference, TemplateUse, TraceText

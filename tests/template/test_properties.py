@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_regions import graphs
 
-from fusioncache.ir import Graph
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Declined, Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.text import read_exactly, write_graph

@@ -18,8 +18,7 @@ import fusioncache
 from fusioncache.backends import bound_symbols
 from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.ir import Const, NumberType, Op, Ref, TensorType
-from fusioncache.ir.errors import Declined
+from fusioncache.ir import Const, Declined, NumberType, Op, Ref, TensorType
 from fusioncache.trace.executors import origin_of
 from fusioncache.trace.region import region_of
 

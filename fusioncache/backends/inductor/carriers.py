@@ -15,8 +15,7 @@ from typing import Any
 
 from fusioncache.backends.alike_sources import Source, move_variables
 from fusioncache.backends.api import GeneralFunction, Run
-from fusioncache.ir import GeneralRegion, Graph, NumberType, Op, TensorType, Value
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Scope, TensorType, Value
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
 

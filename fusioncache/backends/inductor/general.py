@@ -14,8 +14,7 @@ from typing import Any
 from fusioncache.backends.alike_sources import define_source, read_shapes
 from fusioncache.backends.api import Run
 from fusioncache.backends.inductor.carriers import CarriedRegion
-from fusioncache.ir import Ref, Value
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Ref, Scope, Value
 
 
 def layout_of_any_size(args: Sequence[Any]) -> Hashable:

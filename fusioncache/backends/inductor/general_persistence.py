@@ -26,8 +26,7 @@ from fusioncache.backends.inductor.general import GeneralCode
 from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Fakes, Package, make_package
 from fusioncache.backends.inductor.persistence import guard_plain, refuse_unpersistable
-from fusioncache.ir import Ref, Value
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Ref, Scope, Value, is_declined
 from fusioncache.ir.strict_json import decode, encode
 
 FORMAT = 1

@@ -32,8 +32,7 @@ from fusioncache.backends.inductor.joined_kernels import (
 from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
 from fusioncache.backends.inductor.start import estimate_alone
-from fusioncache.ir import Graph, TensorType
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Graph, Scope, TensorType, is_declined
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 

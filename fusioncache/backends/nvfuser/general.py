@@ -12,8 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from fusioncache.backends.nvfuser.definition import define, nvfuser_executor
-from fusioncache.ir import Const, GeneralRegion
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Const, Declined, GeneralRegion, Scope
 from fusioncache.ir.graph import Arg
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")

@@ -25,8 +25,7 @@ from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, 
 from fusioncache.backends.nvfuser.recipe_json import decode, encode
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
 from fusioncache.backends.nvfuser.verification import copy_tensor, roll_tensor, verify
-from fusioncache.ir import Graph, NumberType
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir import Declined, Graph, NumberType, Scope, is_declined
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
