@@ -152,7 +152,8 @@ class Backend(ABC):
         They are those of this moment: settings of torch may change from one compilation to the next.
 
         Raises:
-            Declined: if nothing that is compiled now may be shared. The reason says what cannot be compared.
+            Declined: of ``Scope.REGION``, if nothing that is compiled now may be shared. The reason says what cannot be
+                compared.
         """
 
     def artifact_environment(self) -> Mapping[str, str] | None:
@@ -261,7 +262,7 @@ class Backend(ABC):
         """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.
 
         Raises:
-            Declined: if that cannot be done. The message says why: a short phrase.
+            Declined: of ``Scope.GENERAL``, if that cannot be done. The reason is a short phrase.
         """
         raise Declined(f"backend {self.name} compiles each size", Scope.GENERAL)
 
@@ -269,7 +270,7 @@ class Backend(ABC):
         """Compiles what ``compile_general`` compiles, and gives artifacts, or why there are none.
 
         Raises:
-            Declined: if that cannot be done. The message says why: a short phrase.
+            Declined: of ``Scope.GENERAL``, if that cannot be done. The reason is a short phrase.
         """
         return CompiledGeneral(self.compile_general(general, args, values))
 
