@@ -1,0 +1,84 @@
+"""Counts the package: lines of code, files, exception classes, names that occur twice.
+
+    python benchmarks/code_size.py                     # of this checkout
+    python benchmarks/code_size.py FOLDER [FOLDER]     # of others, side by side
+
+A line of code is one that is neither blank, nor a comment, nor a part of a docstring or of a text that stands alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_CORE = ("backends", "cache", "ir", "observe", "process", "store", "template", "thunder_adapter", "transform")
+_VAGUE = frozenset({"find", "read", "write"})
+_SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def count_package(folder: Path) -> dict[str, int]:
+    """Returns the counts of a package, by what is counted."""
+    texts = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.py"))}
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    lines = {path: count_lines(text, trees[path]) for path, text in texts.items()}
+    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    parents = {node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases] for node in classes}
+    return {
+        "lines of code": sum(lines.values()),
+        "of these in the core": sum(count for path, count in lines.items() if path.parts[0] in _CORE),
+        "all lines": sum(len(text.splitlines()) for text in texts.values()),
+        "files": len(texts),
+        "exception classes": sum(_is_exception(node.name, parents) for node in classes),
+        "class names that occur twice": _count_repeated(node.name for node in classes),
+        "file names that occur twice": _count_repeated(path.name for path in texts if path.name != "__init__.py"),
+        "classes with find, read or write": sum(map(_is_vague, classes)),
+    }
+
+
+def count_lines(text: str, tree: ast.AST) -> int:
+    """Returns how many lines of a file are code."""
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _SPACE:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(found)
+
+
+def _is_exception(name: str, parents: Mapping[str, list[str]]) -> bool:
+    return any(
+        base.endswith(("Exception", "Error")) or (base != name and base in parents and _is_exception(base, parents))
+        for base in parents[name]
+    )
+
+
+def _is_vague(node: ast.ClassDef) -> bool:
+    return any(isinstance(each, ast.FunctionDef) and each.name in _VAGUE for each in node.body)
+
+
+def _count_repeated(names: Iterator[str]) -> int:
+    return sum(count > 1 for count in Counter(names).values())
+
+
+def main(folders: list[str]) -> None:
+    """Prints the counts of each package in a column, as JSON after ``--json``."""
+    is_json = "--json" in folders
+    paths = [Path(each) for each in folders if each != "--json"] or [Path(__file__).resolve().parents[1]]
+    counts = {str(path): count_package(path / "fusioncache" if path.name != "fusioncache" else path) for path in paths}
+    if is_json:
+        print(json.dumps(counts, indent=1))
+        return
+    for name in next(iter(counts.values())):
+        print(f"{name:34}", *(f"{each[name]:>8,}" for each in counts.values()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
