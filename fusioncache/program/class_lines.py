@@ -1,13 +1,9 @@
-"""The ingredient ``classes`` of a key: a line for each class that was met, and one for each of its attributes.
-
-These are most of the lines of a key, and from one key to the next they are the same as a rule. So they are written
-anew only where one of the texts that they are made of is another one than it was.
-"""
+"""The ingredient ``classes`` of a key: a line for each class that was met, and one for each of its attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 
 from fusioncache.ir.key_text import NamedValue, write_values
 
@@ -15,39 +11,14 @@ type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
 """The hash of a class, which says all of it, and its own attributes, each with the beginning of its text."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassLines:
-    """The lines of the classes of one key. No class is kept alive by them.
-
-    Attributes:
-        classes: what they are made of, by the names of classes.
-        text: the lines.
-    """
-
-    classes: Mapping[str, ClassTexts]
-    text: str
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ClassWriter:
-    """Writes the lines of classes for one key.
-
-    Attributes:
-        last: those of an earlier key; then those that were written.
-    """
-
-    last: ClassLines | None = None
-
-    def write(self, classes: Mapping[str, ClassTexts]) -> str:
-        """Returns the lines of these classes: those that were there before, if they are made of the same texts."""
-        if self.last is None or self.last.classes != classes:
-            self.last = ClassLines(classes, write_classes(classes))
-        return self.last.text
-
-
 def write_classes(classes: Mapping[str, ClassTexts]) -> str:
     """Returns the lines of classes."""
-    return write_values(list_lines(classes))
+    return "\n".join(_write_class(name, texts) for name, texts in sorted(classes.items()))
+
+
+@lru_cache(2000)
+def _write_class(name: str, texts: ClassTexts) -> str:
+    return write_values(list_lines({name: texts}))
 
 
 def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field
 from enum import Enum
 from inspect import unwrap
 from itertools import islice
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.secrets import Kind, find_kind, write_text
 from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.program.fingerprint import Fingerprint
 from fusioncache.program.foreign import Foreign, add_foreign
+from fusioncache.program.introspection import is_dictionary
 from fusioncache.program.literals import LITERALS, digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
-from fusioncache.program.snapshot import Snapshot
-from fusioncache.program.watched_names import Noted, Summary, WatchedNames
-from fusioncache.program.watched_tables import WatchedTables
+from fusioncache.program.records import Record
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -49,28 +49,58 @@ have put one of their own around it, as Lightning does and ``thunderfx`` undoes:
 not code of others that Thunder runs."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownNames:
+    """Names of Thunder's functions and of what these refer to, which a process makes once.
+
+    Attributes:
+        names: by identity. None of them was made with the help of a describer: those depend on the key.
+        places: where code stands.
+        held: the values, which keep their identities.
+        fingerprint: of the containers and the objects of Thunder's among these.
+    """
+
+    names: Mapping[int | FunctionType, str]
+    places: CodePlaces
+    held: tuple[Any, ...]
+    fingerprint: Fingerprint
+
+
+@dataclass(slots=True)
+class Noted:
+    """What was named in the body of ``noting``.
+
+    Attributes:
+        fingerprint: of the containers and the objects of Thunder's that were named.
+        foreign: what others wrote, by its place.
+        record: what the describer learned; None if the names depend on what was named or described before.
+    """
+
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    foreign: Foreign = field(default_factory=dict)
+    record: Record | None = None
+
+
 class Definitions:
     """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
 
     Args:
         describer: describes what was written by somebody else.
-        earlier: of the same process. They are taken over if nothing that they were made of has changed.
+        earlier: names of the same process. They are taken over if no container among them has changed.
 
     Attributes:
         describer: describes what was written by somebody else.
         bystanders: functions that take no part in deriving a program, although Thunder holds them.
     """
 
-    def __init__(self, describer: Describer, earlier: WatchedNames | None = None):
+    def __init__(self, describer: Describer, earlier: KnownNames | None = None):
         from fusioncache.thunder_adapter.api import Symbol
         from fusioncache.thunder_adapter.programs_api import default_python_printer
 
         self.describer = describer
-        is_known = earlier is not None and earlier.snapshot.holds()
-        self._watched = earlier if is_known else None
-        self._known: Mapping[int | FunctionType, str] = earlier.names if earlier and is_known else {}
-        self._places = CodePlaces(earlier.places if earlier and is_known else None)
-        self._summaries: dict[str, Summary] = dict(earlier.summaries) if earlier and is_known else {}
+        self._earlier = earlier if earlier is not None and earlier.fingerprint.holds() else None
+        self._known: Mapping[int | FunctionType, str] = self._earlier.names if self._earlier else {}
+        self._places = CodePlaces(self._earlier.places if self._earlier else None)
         self._names: dict[int | FunctionType, str] = {}
         self._held: dict[int | FunctionType, Any] = {}
         self._attributes: list[Mapping[str, Any]] = []
@@ -83,17 +113,17 @@ class Definitions:
         self._symbol = Symbol
 
     @property
-    def earlier(self) -> WatchedNames | None:
+    def earlier(self) -> KnownNames | None:
         """The names that were taken over."""
-        return self._watched
+        return self._earlier
 
     def meet(self, foreign: Foreign) -> None:
-        """Takes note of what somebody else wrote and that was named before, by its place."""
+        """Notes what others wrote and that was named before, by its place."""
         add_foreign(self._foreign, foreign)
 
     @contextmanager
     def noting(self) -> Iterator[Noted]:
-        """Takes note of what is named in its body."""
+        """Notes what is named in its body."""
         noted, foreign, self._foreign = Noted(), self._foreign, {}
         held, attributes, passing = len(self._held), len(self._attributes), len(self._passing)
         try:
@@ -103,26 +133,32 @@ class Definitions:
             noted.foreign = dict(self._foreign)
             add_foreign(foreign, noted.foreign)
             self._foreign = foreign
-        noted.held = (*islice(self._held.values(), held, None), *self._attributes[attributes:])
-        # What was named before may have been described, and then somebody else watches that.
+        noted.fingerprint = self._take_fingerprint(islice(self._held.values(), held, None), attributes)
+        # What was named before may have been described, and is then a part of something else.
         if set(islice(self._held, held)).isdisjoint(self._passing[passing:]):
             noted.record = learned.record
 
-    def watch(self) -> WatchedNames:
-        """Returns the names with what they were made of; where earlier ones were taken over, these."""
-        self._watched = replace(self._watched, summaries=self._summaries) if self._watched else self._take_note()
-        return self._watched
+    def learn(self) -> KnownNames:
+        """Returns the names for the next key; where earlier ones were taken over, these."""
+        if self._earlier is None:
+            names = {key: name for key, name in self._names.items() if key not in self._renewed}
+            held = tuple(value for key, value in self._held.items() if key not in self._renewed)
+            known, self._places = self._places, CodePlaces(self._places)
+            self._earlier = KnownNames(names, known, held, self._take_fingerprint(held))
+        return self._earlier
 
-    def _take_note(self) -> WatchedNames:
-        for value in self._held.values():
-            if type(value) is self._symbol:
-                with suppress(TypeError):  # of one that has no hash nothing is remembered
-                    hash(value)  # which it remembers from then on
-        names = {key: name for key, name in self._names.items() if key not in self._renewed}
-        held = [value for key, value in self._held.items() if key not in self._renewed]
-        snapshot = Snapshot([*held, *self._attributes])
-        known, self._places = self._places, CodePlaces(self._places)
-        return WatchedNames(names, known, snapshot, dict(self._summaries))
+    def _take_fingerprint(self, values: Iterable[Any], first: int = 0) -> Fingerprint:
+        """Returns that of the containers among values, and of the attributes of objects, from a first one on."""
+        tables: list[Iterable[Any]] = [each.values() for each in self._attributes[first:]]
+        partials = []
+        for each in values:
+            if type(each) in (list, set):
+                tables.append(each)
+            elif is_dictionary(type(each)):
+                tables += (dict.keys(each), dict.values(each))
+            elif type(each) is functools.partial:
+                partials.append(each)
+        return Fingerprint(partials, tables=tables)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -140,7 +176,7 @@ class Definitions:
         known = self._known.get(key)
         if known is not None:
             return known
-        is_passing = self._watched is not None
+        is_passing = self._earlier is not None
         known = self._names.get(key)
         if known is not None:
             if is_passing or key in self._renewed:
@@ -162,30 +198,6 @@ class Definitions:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
         return name
-
-    def summarize(
-        self,
-        place: str,
-        table: Mapping[Any, Any],
-        watch: Callable[[], WatchedTables],
-        make: Callable[[], Iterable[str]],
-    ) -> tuple[str, ...]:
-        """Returns lines made of what a table holds and what that is named here; as before, where all is the same.
-
-        Args:
-            place: what the table is called.
-            table: it.
-            watch: returns the table, with all others that the lines are made of, as they are now.
-            make: returns the lines.
-        """
-        known = self._summaries.get(place)
-        if known is not None and known.table is table and known.tables.hold():
-            return known.lines
-        tables, passing = watch(), len(self._passing)
-        lines = tuple(make())
-        if len(self._passing) == passing:
-            self._summaries[place] = Summary(table, tables, lines)
-        return lines
 
     @property
     def foreign(self) -> Foreign:

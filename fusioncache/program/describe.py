@@ -15,9 +15,8 @@ A describer is made anew for each comparison. It remembers classes and code, so 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 
 import torch
 
@@ -73,28 +72,10 @@ class Describer:
         self._write(writer, value, name)
         return writer.text()
 
-    def outline(self, values: Iterable[object]) -> list[str]:
-        """Returns each value as a line without what its classes are; the reason in place of one that has no value.
-
-        Raises:
-            Declined: if there is too much of them.
-        """
-        lines = []
-        for value in values:
-            writer = self._writer()
-            with torch._C.DisableTorchFunction():
-                reason = writer.attempt(partial(writer.write, value))
-            lines.append(writer.text() if reason is None else f"none: {reason}")
-        return lines
-
     def end_key(self) -> None:
         """Describes all classes from now on that were not met: they were known as they were when a key was made."""
         self._look_at_classes()
         self._known = KnownClasses()
-
-    def list_handlers(self) -> dict[int, Handler]:
-        """Returns what writes the instances of each class of which there were any, by the class's identity."""
-        return dict(self._memory.handlers)
 
     def recording(self) -> AbstractContextManager[Recording]:
         """Records what is learned in its body."""
@@ -227,7 +208,7 @@ class Describer:
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))
         if handler is None:
-            handler = self._memory.handlers[id(cls)] = self._known.handlers.get(id(cls)) or find_handler(cls)
+            handler = self._memory.handlers[id(cls)] = find_handler(cls)
             self._memory.held[id(cls)] = cls
         return handler
 

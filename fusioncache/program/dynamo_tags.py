@@ -89,6 +89,11 @@ def _code_of(function: Any, module: dict[str, Any], name: str) -> CodeType | Non
     return code if is_own else None
 
 
+def may_tag(function: FunctionType) -> bool:
+    """Returns whether a function is of the file that tags modules."""
+    return function.__code__.co_filename.endswith("mutation_guard.py")
+
+
 def find_original(function: FunctionType) -> FunctionType:
     """Returns the function that one which tags modules stands around; any other function itself."""
     cells = function.__closure__

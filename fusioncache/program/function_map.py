@@ -15,7 +15,8 @@ from __future__ import annotations
 import importlib
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +24,6 @@ from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.dynamo_tags import is_added
 from fusioncache.program.literals import digest
-from fusioncache.program.watched_tables import Table, WatchedTables
 
 MODULES = (
     "thunder",
@@ -158,24 +158,59 @@ def write_function_map(
 def _read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
     digests: list[NamedValue] = []
     for module in _list_modules(executors):
-        content, *foreign = _summarize_module(definitions, module)
+        content, foreign = _read_module(definitions, module)
         digests.append((module.__name__, content))
-        yield from map(_split_line, foreign)
-    yield from map(_split_line, _summarize_entries(definitions))
+        yield from foreign
+    yield from _read_entries(definitions)
     yield from digests
     yield from _read_parts(definitions)
     yield from _read_pytrees(definitions)
 
 
-def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
-    """Returns all tables that are read by ``write_thunder``, with what is in them now, but for what always changes.
+def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
+    """Yields the names and the values of all tables that are read by ``write_thunder``, but for what always changes.
 
-    What the things in them are is not watched here.
+    Args:
+        modules: as ``list_names`` returns them.
     """
     from fusioncache.thunder_adapter.api import ltorch
 
-    tables = [table for module in _list_modules(executors) for table in _list_tables(module)]
-    return WatchedTables([*tables, (ltorch._torch_to_thunder_function_map, ())], lambda: _list_others(executors))
+    entries = ltorch._torch_to_thunder_function_map
+    yield from (entries.keys(), entries.values())
+    for module in map(_find_module, modules):
+        yield from _list_sides(module.__name__, "", vars(module))
+        for name, value in list(vars(module).items()):
+            if (module.__name__, name) not in _CHANGING and _is_own_class(module, value):
+                yield from _list_sides(module.__name__, f"{name}.", vars(value))
+
+
+def _list_sides(module: str, place: str, table: Mapping[str, Any]) -> tuple[Iterable[Any], Iterable[Any]]:
+    changing = {name.removeprefix(place) for each, name in _CHANGING if each == module and name.startswith(place)}
+    return table.keys(), _Lasting(table, changing) if changing else table.values()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lasting:
+    """The values of a table but for those that always change."""
+
+    table: Mapping[str, Any]
+    changing: Collection[str]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for key, value in self.table.items() if key not in self.changing)
+
+
+def list_others(modules: Iterable[str]) -> Iterator[Any]:
+    """Yields what else is read: the modules, single functions, and what is registered.
+
+    Args:
+        modules: as ``list_names`` returns them.
+    """
+    yield from map(vars, map(_find_module, modules))
+    for module, names in _list_parts():
+        yield from map(vars(module).get, names)
+    for cls, entry in _list_pytrees():
+        yield from (cls, entry.flatten_func, entry.unflatten_func)
 
 
 def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
@@ -201,39 +236,14 @@ def _find_module(name: str) -> ModuleType:
     return importlib.import_module(name) if module is None else module
 
 
-def _list_others(executors: Iterable[Any]) -> Iterator[Any]:
-    """Yields what else is read: the modules, single functions, and what is registered."""
-    yield from map(vars, _list_modules(executors))
-    for module, names in _list_parts():
-        yield from map(vars(module).get, names)
-    for cls, entry in _list_pytrees():
-        yield from (cls, entry.flatten_func, entry.unflatten_func)
-
-
-def _split_line(line: str) -> NamedValue:
-    name, _, text = line.partition(" ")
-    return name, text
-
-
-def _summarize_module(definitions: Definitions, module: ModuleType) -> Sequence[str]:
-    """Returns a digest of what a module holds, then a line for each thing in it that was written by others."""
-
-    def make() -> Iterator[str]:
-        found = dict(_iterate_definitions(module))
-        lines = {name: f"{name} {definitions.name(value)}" for name, value in found.items()}
-        yield digest("\n".join(sorted(lines.values())))
-        yield from (f"{module.__name__}.{lines[name]}" for name in found if definitions.is_foreign(found[name]))
-
-    return definitions.summarize(module.__name__, vars(module), lambda: WatchedTables(_list_tables(module)), make)
-
-
-def _list_tables(module: ModuleType) -> Iterator[Table]:
-    """Yields what a module and its own classes hold, each with what always changes in it."""
-    changing = [name for place, name in _CHANGING if place == module.__name__]
-    yield vars(module), changing
-    for name, value in list(vars(module).items()):
-        if name not in changing and _is_own_class(module, value):
-            yield vars(value), [key for key in list(vars(value)) if f"{name}.{key}" in changing]
+def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, list[NamedValue]]:
+    """Returns a digest of what a module holds, and each thing in it that was written by others."""
+    found = dict(_iterate_definitions(module))
+    texts = {name: definitions.name(value) for name, value in found.items()}
+    foreign: list[NamedValue] = [
+        (f"{module.__name__}.{name}", texts[name]) for name in found if definitions.is_foreign(found[name])
+    ]
+    return digest("\n".join(sorted(f"{name} {text}" for name, text in texts.items()))), foreign
 
 
 def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
@@ -287,20 +297,17 @@ def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 
-def _summarize_entries(definitions: Definitions) -> Sequence[str]:
-    """Returns a line for each function of torch's that Thunder has one for."""
+def _read_entries(definitions: Definitions) -> list[NamedValue]:
+    """Returns each function of torch's that Thunder has one for."""
     from fusioncache.thunder_adapter.api import ltorch
 
-    entries = ltorch._torch_to_thunder_function_map
-
-    def make() -> Iterator[str]:
-        for key, value in list(entries.items()):
-            text = definitions.name(value)
-            # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
-            checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
-            yield f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}"
-
-    return definitions.summarize("entries", entries, lambda: WatchedTables([(entries, ())]), lambda: sorted(make()))
+    lines = []
+    for key, value in list(ltorch._torch_to_thunder_function_map.items()):
+        text = definitions.name(value)
+        # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
+        checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
+        lines.append(f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}")
+    return [(name, text) for name, _, text in (line.partition(" ") for line in sorted(lines))]
 
 
 def write_callable(function: Any) -> str:

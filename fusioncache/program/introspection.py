@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import is_
 from typing import Any
 
 
@@ -51,6 +53,17 @@ def find_in_class(cls: type, name: str) -> Any:
 def find_in_first(classes: Iterable[type], name: str) -> Any:
     """Returns what the first of these classes that has the name in its own body has there, or ``ABSENT``."""
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
+
+
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Returns whether two sequences are of the very same objects, in the same order. No code of theirs is called."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def consists_of(parts: Iterable[Iterable[Any]], known: Iterable[Any]) -> bool:
+    """Returns whether the items of some containers, one after the other, are the very same as those that are known."""
+    end = (object(),)
+    return all(map(is_, chain(chain.from_iterable(parts), end), chain(known, end)))
 
 
 def ids_of(*kinds: type) -> frozenset[int]:

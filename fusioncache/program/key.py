@@ -7,8 +7,7 @@ program. Key and reads together have to be complete, so in doubt something is in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import CO_VARARGS
 from itertools import chain, repeat
 from types import FunctionType, MethodType
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
-from fusioncache.program.class_lines import ClassTexts, write_classes
+from fusioncache.program.class_lines import write_classes
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import WriteThunder, write_function_map, write_thunder
@@ -39,28 +38,12 @@ FORMAT = PROGRAM_FORMAT
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Writers:
-    """Write the parts of a key that may be known from an earlier one.
-
-    Attributes:
-        thunder: as in ``write_function_map``.
-        classes: returns the lines of the classes that were met.
-    """
-
-    thunder: WriteThunder = write_thunder
-    classes: Callable[[Mapping[str, ClassTexts]], str] = write_classes
-
-
-_ANEW = Writers()
-
-
 def program_key(
     definitions: Definitions,
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    writers: Writers = _ANEW,
+    write: WriteThunder = write_thunder,
 ) -> Key:
     """Returns the key of the program for these arguments.
 
@@ -69,14 +52,14 @@ def program_key(
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        writers: write what may be known from an earlier key.
+        write: writes the function map, which may be known from an earlier key.
 
     Raises:
         Declined: if something takes part that cannot be compared.
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
-        return _make_key(definitions, compile_data, args, kwargs, writers)
+        return _make_key(definitions, compile_data, args, kwargs, write)
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -137,7 +120,7 @@ def _make_key(
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    writers: Writers,
+    write: WriteThunder,
 ) -> Key:
     describer = definitions.describer
     texts = {"program format": str(FORMAT)}
@@ -146,11 +129,11 @@ def _make_key(
         "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
         "state": write_lines(read_state(compile_data)),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": write_function_map(definitions, compile_data.executors_list, writers.thunder),
+        "function map": write_function_map(definitions, compile_data.executors_list, write),
         "program versions": write_lines(read_versions()),
         "variables": write_lines(read_variables_of_thunder()),
         # Last, as all that was described before has met its classes.
-        "classes": _write_classes(describer, writers.classes),
+        "classes": _write_classes(describer),
     }.items():
         try:
             texts[name] = "\n".join(lines)
@@ -231,5 +214,5 @@ def _list_parameters(function: Any) -> Iterator[str | None]:
     return chain(code.co_varnames[first : code.co_argcount], repeat(rest))
 
 
-def _write_classes(describer: Describer, write: Callable[[Mapping[str, ClassTexts]], str]) -> Iterator[str]:
-    yield write(describer.list_classes())
+def _write_classes(describer: Describer) -> Iterator[str]:
+    yield write_classes(describer.list_classes())

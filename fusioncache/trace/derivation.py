@@ -103,7 +103,7 @@ class Derivation:
             return interpret()
         try:
             with self.keeper.time("record"):
-                self.keeper.watch(self.definitions)
+                self.keeper.epoch.learn_names(self.definitions)
             recorder = Recorder(self.definitions.describer)
             recorder.__enter__()
         except Exception as error:

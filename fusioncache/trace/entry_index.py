@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
-from fusioncache.program.snapshot import are_same
+from fusioncache.program.introspection import are_same
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 
 _TAKEN = re.compile(r"^  (\w+)(?:: \"[^\"\n]*\")? = (\w+)\[(?:(\d+)|'(\w+)')\]$", re.MULTILINE)

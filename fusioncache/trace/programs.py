@@ -20,7 +20,6 @@ from fusioncache.cache.helpers import Ask, Helpers
 from fusioncache.cache.sizes import Generation
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
-from fusioncache.process.collector import without_collector
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
@@ -29,11 +28,11 @@ from fusioncache.program.candidates import Candidate, find_candidates
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
+from fusioncache.program.epoch import Epoch, epoch_of_process
 from fusioncache.program.filling import Identity
 from fusioncache.program.last_key import LastKey
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.references import TemplateReference
-from fusioncache.program.shared_map import SharedMap, shared_map_of_process
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.record.ledger import Ledger
@@ -177,7 +176,7 @@ class ProgramKeeper:
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
         replays: whether a program is made from those at other lengths, where that can be.
-        shared: what is known of Thunder for all keys.
+        epoch: what is known of Thunder for all keys.
     """
 
     cache: Cache
@@ -187,7 +186,7 @@ class ProgramKeeper:
     explains: bool
     verifies: bool
     replays: bool = False
-    shared: SharedMap = field(default_factory=shared_map_of_process)
+    epoch: Epoch = field(default_factory=epoch_of_process)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -210,16 +209,11 @@ class ProgramKeeper:
         """
         with self.time("key"):
             last = LastKey() if last is None else last
-            last.shared = self.shared
-            key, definitions = last.make_next(self.shared.names, call.compile_data, call.args, call.kwargs)
-            if self.shared.expects_more():
-                self.watch(definitions)
+            last.epoch = self.epoch
+            key, definitions = last.make_next(call.compile_data, call.args, call.kwargs)
+            if self.epoch.expects_more():
+                self.epoch.learn_names(definitions)
             return key, definitions
-
-    def watch(self, definitions: Definitions) -> None:
-        """Takes note of what names were made of, so that they serve the next key, too, if it still is so then."""
-        with without_collector():
-            self.shared.watch(definitions)
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

@@ -13,7 +13,7 @@ from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.shared_map import shared_map_of_process
+from fusioncache.program.epoch import epoch_of_process
 from fusioncache.program.split_answers import describe_operation, keep_answers, make_answers_key, read_answers
 from fusioncache.store import Store
 
@@ -74,7 +74,7 @@ class SplitMemory:
     def _open(self, store: Store) -> tuple[Answers, Key]:
         from fusioncache.thunder_adapter.api import CompileData
 
-        definitions = Definitions(Describer(), shared_map_of_process().names)
+        definitions = Definitions(Describer(), epoch_of_process().names)
         with without_collector():
             key = make_answers_key(definitions, CompileData(fn=_nothing, disable_preprocessing=True))
         known = self.known.get(key)

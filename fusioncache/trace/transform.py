@@ -278,7 +278,7 @@ class FusionCache(Transform):
             self.lean.shorten(module)
             graph_names_of_process().note(module._model)
             if self.program_keeper:
-                self.program_keeper.shared.compiled += 1
+                self.program_keeper.epoch.compiled += 1
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""

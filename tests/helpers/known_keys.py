@@ -13,8 +13,8 @@ from fusioncache.ir import Declined, Key
 from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
+from fusioncache.program.epoch import Epoch, KnownMap
 from fusioncache.program.last_key import LastKey
-from fusioncache.program.watched_names import WatchedNames
 
 X = torch.zeros(3, 4)
 
@@ -38,17 +38,22 @@ class Known:
         self.fn, self.compiled = fn, jit(fn, executors=(), **options)
         definitions = Definitions(Describer())
         key_of(self.compiled, X, definitions=definitions)
-        self.names: WatchedNames | None = definitions.watch()
-        self.last = LastKey(made=1)
+        self.epoch = Epoch(definitions.learn(), made=1)
+        self.last = LastKey(made=1, epoch=self.epoch)
         self.key = self.make()
         assert isinstance(self.key, Key)
-        assert self.last.parts is not None
+        assert self.last.classes
+
+    @property
+    def map(self) -> KnownMap | None:
+        """The function map that is known."""
+        return self.epoch.find_map(self.compiled._lc_cd.executors_list)
 
     def make(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
         """Returns the key as a keeper makes it, or why there is none."""
         with called(self.compiled, x, **kwargs) as data:
             try:
-                return self.last.make_next(self.names, data, (x,), kwargs)[0]
+                return self.last.make_next(data, (x,), kwargs)[0]
             except Declined as reason:
                 return str(reason)
 
@@ -62,14 +67,14 @@ class Known:
     def assert_seen(self, change: Callable[[], Any]) -> None:
         """Sees to it that a change makes the key that is made without any memory, and so does its end."""
         assert self.make() == self.key
-        parts = self.last.parts
+        classes, maps = self.last.classes, dict(self.epoch.maps)
         assert self.make() == self.key
-        assert self.last.parts is parts is not None  # which is how it is where nothing changed
-        self.last.vain = 9  # or what changed would be learned
+        assert (self.last.classes, self.epoch.maps) == (classes, maps)  # which is how it is where nothing changed
         with change():
             after, anew = self.make(), self.make_anew()
             assert after == anew != self.key
-        self.last.parts, self.last.vain = parts, 0
+            assert self.make() == anew
+        self.last.classes, self.epoch.maps = classes, maps  # or what changed would be known in their place
 
 
 def with_attributes(attributes: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -8,7 +8,6 @@ import torch
 from fusioncache.program.class_lines import list_lines
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_classes import KnownClasses
-from fusioncache.program.known_parts import KnownParts
 
 
 def make_class(name: str = "Body", **content: Any) -> type:
@@ -26,9 +25,7 @@ def learn(*values: Any) -> KnownClasses:
     """Returns what is known of classes once values were described."""
     learning = KnownClasses(is_learning=True)
     describe(values, learning)
-    parts = KnownParts.take(learning.found, None)
-    assert parts is not None
-    return KnownClasses(parts.classes)
+    return KnownClasses(learning.found)
 
 
 FUNCTION, TENSOR = (lambda x: x), torch.zeros(4)

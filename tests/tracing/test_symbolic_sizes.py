@@ -337,12 +337,12 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
 
 
 def test_who_stands_in_for_a_function_leaves_it_as_it_is():
-    """Keys watch what Thunder's functions refer to."""
+    """It refers to the same, and has no dictionary that it had not."""
 
     def decide(size: int) -> int:
         return size
 
-    assert decide.__dict__ == {}  # which is made when somebody asks for it, as a snapshot does
+    assert decide.__dict__ == {}  # which is made when it is asked for
     before = gc.get_referents(decide)
     assert stand_ins.note_decision(decide).__wrapped__ is decide
     assert all(one is other for one, other in zip(before, gc.get_referents(decide), strict=True))

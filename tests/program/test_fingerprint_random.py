@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fusioncache.program.class_lines import list_lines
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_classes import KnownClasses
-from fusioncache.program.known_parts import KnownParts
 
 
 class Thing:
@@ -146,10 +145,8 @@ def test_what_is_known_is_what_is_described(seed):
     for _ in range(6):
         learning = KnownClasses(is_learning=True)
         before = describe(tree, learning)
-        parts = KnownParts.take(learning.found, None)
-        assert parts is not None and parts.objects.hold()
-        assert describe(tree, KnownClasses(parts.classes)) == before == describe(tree, KnownClasses())
+        assert learning.found and KnownClasses(learning.found).are_unchanged(learning.found)
+        assert describe(tree, KnownClasses(learning.found)) == before == describe(tree, KnownClasses())
         for _ in range(tree.rng.randrange(3)):
             tree.change()
-        if parts.objects.hold():
-            assert describe(tree, KnownClasses(parts.classes)) == describe(tree, KnownClasses())
+        assert describe(tree, KnownClasses(learning.found)) == describe(tree, KnownClasses())

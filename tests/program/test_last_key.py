@@ -33,6 +33,7 @@ import fusioncache
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import MARK, find_original
+from fusioncache.program.fingerprint import Fingerprint
 from fusioncache.program.last_key import LastKey
 
 
@@ -75,46 +76,43 @@ def test_what_changed_is_seen(what, of_function):
 @pytest.mark.parametrize("what", [each for each in THINGS if each != "what a weak reference is of"])
 def test_what_changed_in_a_class_is_seen(what, of_class):
     body = of_class.fn.kind
-    assert id(body) in of_class.last.parts.classes
+    assert id(body) in of_class.last.classes
     of_class.assert_seen(lambda: THINGS[what](body))
 
 
 @pytest.mark.parametrize("what", OF_THUNDER)
 def test_what_changed_in_thunder_is_seen(what, known):
-    assert known.last.parts.map is not None
+    assert known.map is not None
     known.assert_seen(OF_THUNDER[what])
 
 
 def test_nothing_is_written_again_while_nothing_changed(known):
     assert known.make() == known.key
-    parts, lines = known.last.parts, known.last.lines
+    classes, known_map = known.last.classes, known.map
     with torch.no_grad():
         known.fn.linear.weight.mul_(2.0)
     known.fn.linear(X).sum().backward()
     for shape in ((5, 4), (3, 4)):
         x = torch.zeros(shape)
         assert_same(known.make(x), known.make_anew(x))
-        assert known.last.parts is parts and known.last.lines is lines is not None
+        assert known.last.classes == classes and known.map is known_map is not None
     known.fn.zero_grad()
 
 
 def test_what_came_into_thunder_later_is_watched_as_well():
     table = {"check": [utils.check], "mine": Settings(), "made": Marked().method, "cut": rematerialization.find_cut}
     with changed(rematerialization, "another", table):
-        known = Known(Model())
-        known.names = known.names and Known(Model()).names
+        Known(Model())
     known = Known(Model())
     with changed(rematerialization, "another", table):
         known.make()
         known.make()
-        assert known.last.parts is not None and known.last.parts.map is not None
+        assert known.map is not None
         known.key = known.make()
         known.assert_seen(lambda: changed(table, "check", [utils.check_type]))
         known.assert_seen(lambda: changed(table["mine"], "mode", "other"))
         known.assert_seen(lambda: changed(Marked, "size", 7))
         known.assert_seen(lambda: changed(table["made"].__self__, "size", 7))
-        for function in (utils.check, rematerialization.find_cut):  # which the names may watch already
-            known.assert_seen(lambda function=function: assigned(function, "__defaults__", (1,)))
 
 
 def test_the_function_map_is_read_each_time_where_somebody_else_knows_what_is_in_it():
@@ -125,8 +123,8 @@ def test_the_function_map_is_read_each_time_where_somebody_else_knows_what_is_in
         (mine, lambda: changed(mine, "mark", 1)),
     ):
         with changed(rematerialization, "another", thing), changed(known.compiled._lc_cd, "another", mine):
-            known.key, known.last = known.make(), LastKey(made=1)
-            assert known.make() == known.key and known.last.parts is not None and known.last.parts.map is None
+            known.key, known.last = known.make(), LastKey(made=1, epoch=known.epoch)
+            assert known.make() == known.key and known.last.classes and known.map is None
             known.assert_seen(change)
 
 
@@ -168,10 +166,11 @@ def test_a_class_with_which_another_one_is_registered(of_class):
     [X.double(), X.t(), X[:, :3].contiguous(), torch.zeros(3, 4, requires_grad=True), Settings(), Kind, [1, {2: X}]],
 )
 def test_arguments_are_described_each_time(known, x):
-    parts = known.last.parts
+    known_map, classes = known.map, known.last.classes
     assert_same(known.make(x), known.make_anew(x))
     assert_same(known.make(X, scale=x), known.make_anew(X, scale=x))
-    assert known.make() == known.key and known.last.parts is parts
+    assert known.make() == known.key
+    assert known.last.classes == classes and known.map is known_map is not None
 
 
 def test_an_argument_that_is_the_models_is_told_by_its_name(known):
@@ -214,7 +213,7 @@ def test_what_a_class_refers_to_weakly_is_not_kept_alive():
 def test_a_class_that_holds_a_tensor_or_a_module_is_described_each_time():
     body = type("Body", (), {"tensor": torch.zeros(2), "inner": type("Inner", (), {"module": Model()})})
     known = Known(with_attributes({"kind": body}))
-    classes = known.last.parts.classes
+    classes = known.last.classes
     assert id(body) not in classes and id(body.inner) not in classes and classes
     for change in (
         lambda: changed(body.inner.module.norm, "eps", 1.0),
@@ -252,12 +251,12 @@ def test_what_stands_in_place_of_a_parameter_is_seen(known):
 
 def test_other_names_and_other_executors_are_noticed(known):
     """What is known goes by the names that were known then, and by no others."""
-    before, names = known.last.parts, known.names
-    other = Known(known.fn)
-    known.names = other.names
+    before, names = known.map, known.epoch.names
+    known.epoch.names = Known(known.fn).epoch.names
     assert_same(known.make(), known.make_anew())
-    assert known.last.parts is not before
-    known.names, known.last.parts = names, before
+    assert known.map is not before
+    known.epoch.names = names
+    known.make()
     others = [*known.compiled._lc_cd.executors_list, thunder.get_executor("torchcompile")]  # which has a module more
     known.assert_seen(lambda: changed(known.compiled._lc_cd, "executors_list", others))
 
@@ -268,7 +267,7 @@ def test_what_a_model_lost_is_not_kept_alive():
     model.cache, model.hook = [torch.zeros(2)], with_attributes({"held": torch.zeros(3)})
     known.make(x)
     known.make(x)
-    assert known.last.parts is not None
+    assert known.last.classes
     # Parameters and modules Thunder itself keeps, but not their storages.
     storage = model.tied.weight.untyped_storage()
     lives = [weakref.ref(each) for each in (x, model.cache[0], model.hook, model.hook.held, model.table, storage)]
@@ -280,28 +279,31 @@ def test_what_a_model_lost_is_not_kept_alive():
     whole = weakref.ref(model)
     del model, known.fn, known.compiled
     gc.collect()
-    assert whole() is None and known.last.parts is not None
+    assert whole() is None and known.last.classes
 
 
-def test_what_changes_each_time_is_not_looked_for_any_more():
+def test_a_class_that_changes_each_time_is_described_again_alone():
     known = Known(with_attributes({"kind": Marked}))
-    for number in range(8):
+    others = {key: each for key, each in known.last.classes.items() if key != id(Marked)}
+    for number in range(4):
         with changed(Marked, "another", number):
+            before = known.last.classes[id(Marked)]
             assert_same(known.make(), known.make_anew())
-        assert (known.last.parts is None) is (number > 3)
+        assert known.last.classes == {**others, id(Marked): known.last.classes[id(Marked)]}
+        assert known.last.classes[id(Marked)] is not before
 
 
 def test_a_first_key_learns_nothing(known):
     known.last, before = LastKey(), known.last
-    assert known.make() == known.key and known.last.parts is None
-    assert known.make() == known.key and known.last.parts is not None
+    assert known.make() == known.key and not known.last.classes and not known.last.epoch.maps
+    assert known.make() == known.key and known.last.classes
     known.last = before
 
 
 def test_a_derivation_sees_what_is_known_as_described(known):
     """What a recorder asks a describer is answered as if all had been described."""
     with called(known.compiled, X) as data:
-        _, definitions = known.last.make_next(known.names, data, (X,), {})
+        _, definitions = known.last.make_next(data, (X,), {})
         anew = Definitions(Describer())
     key_of(known.compiled, X, definitions=anew)
     some, other = definitions.describer, anew.describer
@@ -316,9 +318,9 @@ def test_a_derivation_sees_what_is_known_as_described(known):
 def test_what_a_derivation_meets_is_described_as_it_is_then(of_class):
     """A class that was known for an earlier key and was not met for this one may have changed since."""
     body = of_class.fn.kind
+    assert of_class.make() == of_class.key and id(body) in of_class.last.classes
     with changed(of_class.fn, "kind", None), called(of_class.compiled, X) as data:
-        _, definitions = of_class.last.make_next(of_class.names, data, (X,), {})
-        assert of_class.last.parts is not None and id(body) in of_class.last.parts.classes
+        _, definitions = of_class.last.make_next(data, (X,), {})
         with changed(body, "another", 1):
             assert definitions.describer.describe(body) == Describer().describe(body)
     assert of_class.make() == of_class.key
@@ -329,7 +331,7 @@ def test_threads_make_the_same_keys(known):
 
     def make() -> None:
         with called(known.compiled, X) as data:
-            keys.extend(known.last.make_next(known.names, data, (X,), {})[0] for _ in range(5))
+            keys.extend(known.last.make_next(data, (X,), {})[0] for _ in range(5))
 
     threads = [threading.Thread(target=make) for _ in range(3)]
     for thread in threads:
@@ -340,7 +342,9 @@ def test_threads_make_the_same_keys(known):
 
 
 def test_whatever_cannot_be_compared_is_described_again(known, monkeypatch):
-    own, asked = Describer.outline, iter([1])
-    monkeypatch.setattr(Describer, "outline", lambda *given: 1 / 0 if next(asked, None) else own(*given))
-    parts = known.last.parts
-    assert known.make() == known.key and known.last.parts is not parts
+    norm = id(type(known.fn.norm))
+    assert known.make() == known.key and norm in known.last.classes
+    with monkeypatch.context() as patch:
+        patch.setattr(Fingerprint, "_list_texts", lambda self: 1 / 0 if self._written else [])
+        assert known.make() == known.key and norm not in known.last.classes
+    assert known.make() == known.key and norm in known.last.classes
