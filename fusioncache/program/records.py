@@ -1,8 +1,8 @@
-"""What a describer learns while it writes something, so that another one that knows as much need not write it again.
+"""What a describer learns while it writes a text, so that another one that knows as much need not write it again.
 
-A text is the same in two descriptions if it was made of the same things, and if what was described before it does not
-show in it. The first is for others to see (``watched_objects.py``). The second is seen here: nothing in the text has a
-name by which an object that was described before is called, and its classes are called the same.
+A text is the same in two descriptions if it was made of the same objects, and if what was described before it does not
+show in it. The first is checked in ``fingerprint.py``, the second here: nothing in the text has a name by which an
+object that was described before is called, and its classes are called the same.
 """
 
 from __future__ import annotations

@@ -283,6 +283,9 @@ THINGS: dict[str, Callable[[Any], Any]] = {
     ),
     # Functions.
     "code": lambda m: assigned(keyed, "__code__", keyed.__code__.replace(co_consts=(*keyed.__code__.co_consts, 1))),
+    "a default of a function": lambda m: assigned(keyed, "__defaults__", (1,)),
+    "a default of a method": lambda m: assigned(Marked.method, "__defaults__", (1,)),
+    "code of a method": lambda m: assigned(Marked.method, "__code__", with_another_constant(Marked.method).__code__),
     "a default by name": lambda m: put(keyed.__kwdefaults__, "power", 3),
     "an attribute of a function": lambda m: changed(keyed, "mark", 1),
     "the name of a function": lambda m: assigned(keyed, "__qualname__", "other"),
