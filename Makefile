@@ -23,9 +23,9 @@ THUNDER := 0.2.6
 # The second Thunder that is supported, in a folder that PYTHONPATH puts before the first.
 SECOND_THUNDER := 0.2.7.dev20260201
 SECOND := $(VENV)/thunder-$(SECOND_THUNDER)
-IN_SECOND := thunder_adapter repository/test_golden_models.py program/test_recorder.py \
-  trace/test_calls.py trace/test_dynamo_account.py trace/test_transform.py trace/test_row_writes.py \
-  tracing/test_watched_lengths.py verification/test_verify.py
+IN_SECOND := thunder_adapter repository/test_golden_models.py accelerators/programs/test_recorder.py \
+  transform/test_calls.py transform/test_dynamo_account.py transform/test_transform.py transform/test_row_writes.py \
+  accelerators/tracing/test_watched_lengths.py verification/test_verify.py
 PYTHON ?=
 
 help:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
+    from fusioncache.accelerators.precompile.warm import Warmed, warm
+    from fusioncache.accelerators.schedule.agreement import CollectiveMismatch
     from fusioncache.cache.cache import Cache, default_cache
-    from fusioncache.precompile.warm import Warmed, warm
-    from fusioncache.record.stats import Stats, TemplateStats
-    from fusioncache.trace.agreement import CollectiveMismatch
-    from fusioncache.trace.executors import executors
-    from fusioncache.trace.plugin import Plugin
-    from fusioncache.trace.transform import FusionCache
+    from fusioncache.observe.record.stats import Stats, TemplateStats
+    from fusioncache.transform.executors import executors
+    from fusioncache.transform.plugin import Plugin
+    from fusioncache.transform.transform import FusionCache
     from fusioncache.verification.verifier import VerificationError
 
 __version__ = "0.1.0"
@@ -40,16 +40,16 @@ __all__ = [
 
 _HOME = {
     "Cache": "cache.cache",
-    "CollectiveMismatch": "trace.agreement",
-    "FusionCache": "trace.transform",
-    "Plugin": "trace.plugin",
-    "Stats": "record.stats",
-    "TemplateStats": "record.stats",
+    "CollectiveMismatch": "accelerators.schedule.agreement",
+    "FusionCache": "transform.transform",
+    "Plugin": "transform.plugin",
+    "Stats": "observe.record.stats",
+    "TemplateStats": "observe.record.stats",
     "VerificationError": "verification.verifier",
-    "Warmed": "precompile.warm",
+    "Warmed": "accelerators.precompile.warm",
     "default_cache": "cache.cache",
-    "executors": "trace.executors",
-    "warm": "precompile.warm",
+    "executors": "transform.executors",
+    "warm": "accelerators.precompile.warm",
 }
 
 

@@ -23,7 +23,7 @@ def register_with_thunder() -> None:
 
 def _register() -> None:
     try:
-        from fusioncache.trace.executors import register
+        from fusioncache.transform.executors import register
 
         register()
     except Exception as error:  # whatever it is, Thunder can be imported

@@ -46,7 +46,7 @@ def _own_environment(_directories: Iterator[Path], monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def eager_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regions that Thunder's executor compiles by itself run op by op: compilers are tested elsewhere."""
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fusioncache.residual.plans import Choice
+from fusioncache.accelerators.residual.plans import Choice
 
 
 def describe_choices(choices: Iterable[Choice]) -> list[dict[str, Any]]:

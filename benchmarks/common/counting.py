@@ -19,10 +19,10 @@ from typing import Any
 from thunder.extend import get_executor
 
 from fusioncache.backends.nvfuser.definition import nvfuser_executor
-from fusioncache.record.events import CompileEvent
+from fusioncache.observe.record.events import CompileEvent
 from fusioncache.template.plan import Plan
-from fusioncache.trace import executor, transform
-from fusioncache.trace.executors import NAME
+from fusioncache.transform import executor, transform
+from fusioncache.transform.executors import NAME
 
 
 class Counter:

@@ -12,7 +12,7 @@ from thunder.extend import get_executor
 
 import fusioncache
 from benchmarks.common.steps import synchronize
-from fusioncache.trace.executors import NAME, Attention
+from fusioncache.transform.executors import NAME, Attention
 
 
 def executors(backend: str, attention: Attention = "thunder") -> list[Any]:

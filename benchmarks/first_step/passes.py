@@ -14,7 +14,7 @@ import fusioncache
 from benchmarks.first_step.stopwatch import Stopwatch
 from fusioncache.backends.registry import backend_class
 from fusioncache.thunder_adapter.replacement import exchange_everywhere
-from fusioncache.trace.executors import NAME
+from fusioncache.transform.executors import NAME
 
 
 def time_passes(stopwatch: Stopwatch, backend: str) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.common.processes import serve
 from benchmarks.hugging_face.models import build
-from fusioncache.record.stats import NOT_GIVEN
+from fusioncache.observe.record.stats import NOT_GIVEN
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:

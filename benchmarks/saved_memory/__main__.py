@@ -78,8 +78,8 @@ def trace(name: str, layers: int, dtype: str, way: str) -> list[int]:
 
 def measure(trace: Any) -> int:
     """Returns the bytes that a forward trace saves, without what is there anyway."""
-    from fusioncache.trace.rematerialization import find_parameters
-    from fusioncache.trace.saved_tensors import find_saved
+    from fusioncache.transform.rematerialization import find_parameters
+    from fusioncache.transform.saved_tensors import find_saved
 
     given = {proxy.name for proxy in trace.args if hasattr(proxy, "name") and not proxy.requires_grad}
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
@@ -107,7 +107,7 @@ def _choosing(way: str) -> Iterator[None]:
     """Gives fusioncache's executor Thunder's own rematerialization for the unsafe way."""
     from thunder.core import rematerialization
 
-    from fusioncache.trace import executor
+    from fusioncache.transform import executor
 
     own = executor.rematerialize
     if way == "unsafe":

@@ -6,9 +6,9 @@ import hashlib
 import random
 
 from fusioncache.ir import Const, Graph, Ingredient, Key, Op, Ref, Template, TensorType
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import Line, RegionRecord, Source
-from fusioncache.record.writer import RecordWriter
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
+from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.template.key import make_key as make_template_key
 

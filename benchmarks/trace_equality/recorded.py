@@ -10,9 +10,9 @@ from unittest import mock
 import thunder
 import torch
 
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.program.describe import Describer
-from fusioncache.program.recorder import Recorder
 
 
 @contextlib.contextmanager

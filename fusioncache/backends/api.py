@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, Value
 from fusioncache.ir.request import Option
-from fusioncache.record.savings import Alone
+from fusioncache.observe.record.savings import Alone
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""

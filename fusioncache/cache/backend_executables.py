@@ -24,7 +24,7 @@ from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, Rejec
 from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Declined, Graph, Instance, Scope, TensorType
-from fusioncache.record.ledger import Ledger
+from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.general_region import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
 

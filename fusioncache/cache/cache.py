@@ -13,13 +13,13 @@ from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Key, Template
+from fusioncache.observe.record.events import EventPublisher, open_log
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.stats import Stats, TemplateStats
+from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap
 from fusioncache.process.settings import STORE
-from fusioncache.record.events import EventPublisher, open_log
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.stats import Stats, TemplateStats
-from fusioncache.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.template.key import executable_key, template_key
 from fusioncache.template.name import template_name

@@ -23,12 +23,12 @@ from fusioncache.ir import Graph, Instance, Scope, Template, is_declined
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.observe.record.events import CompileEvent
+from fusioncache.observe.record.observations import ANY_SIZES
+from fusioncache.observe.record.savings import Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.progress import progress_line
 from fusioncache.process.warning import warn
-from fusioncache.record.events import CompileEvent
-from fusioncache.record.observations import ANY_SIZES
-from fusioncache.record.savings import Alone
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan

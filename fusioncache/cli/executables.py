@@ -18,7 +18,7 @@ from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source, remove_controls, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 
 if TYPE_CHECKING:
     from fusioncache.backends.api import Description

@@ -12,7 +12,7 @@ import click
 from fusioncache.cli.kept_entries import KeptEntry, list_entries
 
 if TYPE_CHECKING:
-    from fusioncache.program.reads import Read
+    from fusioncache.accelerators.programs.reads import Read
 
 type ProgramSizes = Mapping[int | str, tuple[int, ...]]
 """The sizes of a program's arguments, by their places: a position, or a name."""
@@ -48,7 +48,7 @@ class KeptFamily(KeptEntry):
         Raises:
             click.ClickException: if that is damaged, or of another version.
         """
-        from fusioncache.program.kept_passes import decode_outline
+        from fusioncache.accelerators.programs.kept_passes import decode_outline
 
         passes, programs = self.decode("family", decode_outline)
         unequal = (f"not equal: {_join(one)} and {_join(other)}" for one, other in passes.unequal)
@@ -68,7 +68,7 @@ class KeptFamily(KeptEntry):
         Raises:
             click.ClickException: if that is damaged, or of another version.
         """
-        from fusioncache.program.reads import decode_reads
+        from fusioncache.accelerators.programs.reads import decode_reads
 
         return self.decode("reads", decode_reads)  # type: ignore[no-any-return]
 

@@ -17,10 +17,10 @@ from fusioncache.cli.lookup import LAST, make_ambiguity_error
 from fusioncache.cli.programs import KeptProgram
 from fusioncache.cli.storage import is_expected
 from fusioncache.humanize import escape_controls
-from fusioncache.record.reader import RecordReader, has_record
-from fusioncache.record.runs import Run
-from fusioncache.record.schema import RecordError, record_path
-from fusioncache.record.stats import TemplateCounts
+from fusioncache.observe.record.reader import RecordReader, has_record
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.schema import RecordError, record_path
+from fusioncache.observe.record.stats import TemplateCounts
 
 type Kind = Literal["run", "template", "executable", "program", "family"]
 type Named = Run | TemplateCounts | KeptExecutable | KeptProgram | KeptFamily

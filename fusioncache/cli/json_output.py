@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.record.runs import Run
-from fusioncache.record.stats import TemplateCounts
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary

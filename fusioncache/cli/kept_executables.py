@@ -11,7 +11,7 @@ import click
 from fusioncache.cli.kept_entries import KeptEntry
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.ir.key_text import read_key
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.template.text import count_ops
 
 

@@ -14,14 +14,14 @@ import click
 from fusioncache.cli.definitions import shorten_file
 from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import ID_DIGITS
-from fusioncache.explain.relatives import Varying, find_relatives
 from fusioncache.humanize import escape_controls, format_count
+from fusioncache.observe.explain.relatives import Varying, find_relatives
+from fusioncache.observe.record.observations import Line, RegionRecord
+from fusioncache.observe.record.reader import RecordReader, has_record
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.schema import RecordError
+from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 from fusioncache.process.secrets import hide_line
-from fusioncache.record.observations import Line, RegionRecord
-from fusioncache.record.reader import RecordReader, has_record
-from fusioncache.record.runs import Run
-from fusioncache.record.schema import RecordError
-from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
 _MOST_RELATIVES = 256

@@ -10,7 +10,7 @@ import click
 
 from fusioncache import __version__
 from fusioncache.cli.terminal import count_columns, wrap
-from fusioncache.record.schema import RecordError
+from fusioncache.observe.record.schema import RecordError
 
 _ERROR = "Error: "
 """The prefix of click's error messages."""
@@ -61,7 +61,7 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
 def _point_to_store() -> str:
     """Returns where to look if there is no record but a store, as after a pull; else nothing."""
     from fusioncache.cli.storage import is_expected
-    from fusioncache.record.reader import has_record
+    from fusioncache.observe.record.reader import has_record
 
     if has_record() or not is_expected(None):
         return ""

@@ -15,13 +15,13 @@ from fusioncache.cli.lookup import find_locations, find_regions, format_location
 from fusioncache.cli.runs import list_programs
 from fusioncache.cli.terminal import ID_DIGITS, count_columns, say, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_count, format_duration
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.runs import Run
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateStats
 
 if TYPE_CHECKING:
-    from fusioncache.explain.change import Change
-    from fusioncache.explain.miss import MissReason
+    from fusioncache.observe.explain.change import Change
+    from fusioncache.observe.explain.miss import MissReason
 
 AGAIN = "This template is not new: an earlier run had it, but its executables were not in the store."
 
@@ -117,7 +117,7 @@ def _sort_as_met(record: RecordReader, run: Run) -> Sequence[TemplateStats]:
 
 
 def _explain(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
-    from fusioncache.explain.miss import explain_miss
+    from fusioncache.observe.explain.miss import explain_miss
 
     if again:
         return Miss(template, None, None)

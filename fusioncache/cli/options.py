@@ -11,8 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.schema import RecordError
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import RecordError
 
 
 class RunId(click.ParamType):

@@ -11,19 +11,13 @@ import click
 
 from fusioncache.cli.definitions import find_definition
 from fusioncache.cli.json_output import print_json
-from fusioncache.cli.programs import (
-    TRACES,
-    KeptProgram,
-    join_sources,
-    list_programs,
-    select_traces,
-)
+from fusioncache.cli.programs import TRACES, KeptProgram, join_sources, list_programs, select_traces
 from fusioncache.cli.terminal import Column, count_columns, format_table, remove_controls, wrap
 from fusioncache.humanize import escape_controls
 from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
-    from fusioncache.explain.program_difference import ProgramDifference
+    from fusioncache.observe.explain.program_difference import ProgramDifference
 
 _MOST = 20
 """Differences that explain shows; diff shows all of them."""
@@ -99,7 +93,7 @@ def _format_same(program: KeptProgram) -> str:
 
 def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) -> str | None:
     """Returns the line of source of the first thing that differs: where it is defined, or where the model says it."""
-    from fusioncache.explain.program_difference import find_source_line
+    from fusioncache.observe.explain.program_difference import find_source_line
 
     first = differences[0]
     text = program.read_text()
@@ -110,7 +104,7 @@ def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) ->
 
 
 def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram:
-    from fusioncache.explain.program_difference import find_nearest_program
+    from fusioncache.observe.explain.program_difference import find_nearest_program
 
     _, programs = list_programs(directory)
     others = [one for one in programs if one.entry.id != program.entry.id]
@@ -125,13 +119,13 @@ def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram
 
 
 def _compare_keys(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:
-    from fusioncache.explain.program_difference import compare_program_keys
+    from fusioncache.observe.explain.program_difference import compare_program_keys
 
     return compare_program_keys(a.texts, b.texts)
 
 
 def _compare_reads(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:
-    from fusioncache.explain.program_difference import compare_reads
+    from fusioncache.observe.explain.program_difference import compare_reads
 
     one, other = ({(read.kind, read.name): read.text for read in program.read_reads()} for program in (a, b))
     return compare_reads(one, other)
@@ -186,7 +180,7 @@ def _table(found: Sequence[ProgramDifference]) -> str:
 
 def _mark(found: Sequence[ProgramDifference]) -> str:
     """Writes each difference as the line that is only in A and the line that is only in B."""
-    from fusioncache.explain.program_difference import hide_graph_classes
+    from fusioncache.observe.explain.program_difference import hide_graph_classes
 
     lines: list[str] = []
     for difference in found:

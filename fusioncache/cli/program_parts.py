@@ -21,8 +21,8 @@ from fusioncache.humanize import escape_controls, format_bytes, format_count, fo
 from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
-    from fusioncache.program.reads import Read
-    from fusioncache.program.text import ProgramText
+    from fusioncache.accelerators.programs.reads import Read
+    from fusioncache.accelerators.programs.text import ProgramText
 
 _LONGEST = 100
 _INGREDIENT_COLUMNS = (Column("ingredient"), Column("lines", number=True), Column("digest"))

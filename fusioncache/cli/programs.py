@@ -16,8 +16,8 @@ from fusioncache.ir.key_text import read_key, read_values
 from fusioncache.process.secrets import blur
 
 if TYPE_CHECKING:
-    from fusioncache.program.reads import Read
-    from fusioncache.program.text import ProgramText, TraceText
+    from fusioncache.accelerators.programs.reads import Read
+    from fusioncache.accelerators.programs.text import ProgramText, TraceText
 
 TRACES = ("prologue", "forward", "backward", "epilogue")
 """The traces of a program, in the order in which they are shown."""
@@ -59,7 +59,7 @@ class KeptProgram(KeptEntry):
         Raises:
             click.ClickException: if they are damaged, or of another version.
         """
-        from fusioncache.program.text import decode
+        from fusioncache.accelerators.programs.text import decode
 
         return self.decode("program", decode)  # type: ignore[no-any-return]
 
@@ -69,7 +69,7 @@ class KeptProgram(KeptEntry):
         Raises:
             click.ClickException: if that is damaged, or of another version.
         """
-        from fusioncache.program.reads import decode_reads
+        from fusioncache.accelerators.programs.reads import decode_reads
 
         return self.decode("reads", decode_reads)  # type: ignore[no-any-return]
 
@@ -104,7 +104,7 @@ def select_traces(text: ProgramText) -> Mapping[str, TraceText]:
 
 def join_sources(trace: TraceText) -> str:
     """Returns the source of a trace, after those of its parts that CUDA graphs capture."""
-    from fusioncache.program.text import texts_of
+    from fusioncache.accelerators.programs.text import texts_of
 
     return "\n\n".join(text.source for text in texts_of(trace))
 

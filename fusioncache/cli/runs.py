@@ -21,10 +21,10 @@ from fusioncache.humanize import (
     format_seconds,
     format_time,
 )
-from fusioncache.record.observations import Lifetime
-from fusioncache.record.phases import PHASES
-from fusioncache.record.runs import Run, format_run_name
-from fusioncache.record.stats import Stats, find_bypasses, find_not_given
+from fusioncache.observe.record.observations import Lifetime
+from fusioncache.observe.record.phases import PHASES
+from fusioncache.observe.record.runs import Run, format_run_name
+from fusioncache.observe.record.stats import Stats, find_bypasses, find_not_given
 
 if TYPE_CHECKING:
     from fusioncache.cli.programs import KeptProgram

@@ -9,7 +9,7 @@ from fusioncache.backends.script import write_script
 from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source
 from fusioncache.ir import Graph
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 
 
 def describe_definition(template: TemplateStats) -> Part:

@@ -9,16 +9,7 @@ from typing import Any
 
 from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.lookup import format_line
-from fusioncache.cli.terminal import (
-    ID_DIGITS,
-    Column,
-    count_columns,
-    format_pairs,
-    format_table,
-    shorten_id,
-    wrap,
-)
-from fusioncache.explain.relatives import Varying
+from fusioncache.cli.terminal import ID_DIGITS, Column, count_columns, format_pairs, format_table, shorten_id, wrap
 from fusioncache.humanize import (
     escape_controls,
     format_arities,
@@ -30,8 +21,9 @@ from fusioncache.humanize import (
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.ir.ops import RESIDUAL
-from fusioncache.record.observations import RegionRecord
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.explain.relatives import Varying
+from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.template.text import number_literals, read_graph
 
 NONE = "(none)"

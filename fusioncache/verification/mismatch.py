@@ -15,8 +15,8 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Executable
 from fusioncache.ir import Binding, Graph, Instance
 from fusioncache.ir.permutation import pick
+from fusioncache.observe.record.schema import record_path
 from fusioncache.process.private_files import make_folders, open_privately
-from fusioncache.record.schema import record_path
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
 from fusioncache.template.expand import inline

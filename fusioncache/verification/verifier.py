@@ -23,9 +23,9 @@ from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Key
 from fusioncache.ir.ops import writes_of
+from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once
-from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, find_problems, write_report
 from fusioncache.verification.tensors import copy_tensor

@@ -9,7 +9,7 @@ from models import Blocks, Residual, are_same, compile_plain, compile_with, reco
 
 import fusioncache
 from fusioncache.template.plan import FOLD_WIDTHS
-from fusioncache.trace import executor
+from fusioncache.transform import executor
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 

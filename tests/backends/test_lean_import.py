@@ -14,7 +14,7 @@ from thunder_versions import VERSION
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
 from fusioncache.ir import Graph, Instance, codec
-from fusioncache.trace.region import region_of
+from fusioncache.transform.region import region_of
 
 _WORKER = """
 import json, sys

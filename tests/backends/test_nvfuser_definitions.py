@@ -13,7 +13,7 @@ import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
-from fusioncache.trace.transform import FusionCache
+from fusioncache.transform.transform import FusionCache
 
 
 def norm_residual(x, *weights):

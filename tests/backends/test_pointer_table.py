@@ -23,7 +23,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Template
-from fusioncache.record.ledger import Ledger
+from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import Plan

@@ -11,7 +11,7 @@ import fusioncache
 from benchmarks.common.tensors import same_bits
 from benchmarks.folds.kernels import add_in_turn
 from fusioncache.template.plan import Plan
-from fusioncache.trace import transform as transform_module
+from fusioncache.transform import transform as transform_module
 
 pytestmark = pytest.mark.gpu
 pointer_table = pytest.importorskip("fusioncache.backends.nvfuser.pointer_table", exc_type=ImportError)

@@ -10,7 +10,7 @@ from drawn_regions import Sketch
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.literals import HERE
 from fusioncache.ir import Const, Graph, TensorType, map_type
-from fusioncache.trace.region import region_of
+from fusioncache.transform.region import region_of
 
 COMPARISONS = {"eq": torch.eq, "ne": torch.ne, "ge": torch.ge, "gt": torch.gt, "le": torch.le, "lt": torch.lt}
 OPERATIONS = {

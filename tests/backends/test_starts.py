@@ -15,7 +15,7 @@ from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.starts import CompilerStarts, device_of
 from fusioncache.cache.general_executable import GeneralBuilder
 from fusioncache.ir import Graph
-from fusioncache.record.savings import Alone
+from fusioncache.observe.record.savings import Alone
 
 
 class Clock:

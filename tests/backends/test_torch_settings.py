@@ -18,19 +18,19 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusioncache
+from fusioncache.accelerators.precompile import entry_compiler as warmer
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.backends import torch_settings as settings_module
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
-from fusioncache.explain.difference import compare
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import read_changed, read_values, write_values
-from fusioncache.precompile import entry_compiler as warmer
-from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
+from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store
-from fusioncache.trace import executor
+from fusioncache.transform import executor
 
 
 def settings(backend: Any) -> dict[str, str]:

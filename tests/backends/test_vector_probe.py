@@ -12,7 +12,7 @@ from torch._inductor.runtime import cache_dir_utils
 from fusioncache.backends.inductor import vector_probe
 from fusioncache.thunder_adapter.patches import list_patches
 from fusioncache.thunder_adapter.replacement import is_known
-from fusioncache.trace.vector_probing import replace_probe
+from fusioncache.transform.vector_probing import replace_probe
 
 
 @pytest.fixture(name="check")
@@ -116,7 +116,7 @@ def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
 
 
 def test_torchinductor_probes_itself_where_this_fails(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.vector_probing.can_use", lambda *given: 1 / 0)
+    monkeypatch.setattr("fusioncache.transform.vector_probing.can_use", lambda *given: 1 / 0)
     asked: list[str] = []
     probe = replace_probe(lambda self, code: asked.append(code) or True)
     assert probe(VecAVX2(), "code") and asked == ["code"]

@@ -19,8 +19,8 @@ from benchmarks.common.models import make_model
 from benchmarks.common.rematerialization import copy_with_zero_weight, recompute_sums
 from benchmarks.common.spec import ModelSpec
 from benchmarks.common.thunder_jit import find_fusions, jit
-from fusioncache.trace import executor
-from fusioncache.trace.executors import NAME
+from fusioncache.transform import executor
+from fusioncache.transform.executors import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 RESIDUAL = ModelSpec("residual", 3, "eager", "cpu", "float32", grad=False)

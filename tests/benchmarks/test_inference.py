@@ -14,7 +14,7 @@ from benchmarks.inference import worker
 @pytest.mark.parametrize("way", ["eager", "fusioncache"])
 def test_a_way_generates_tokens(way, monkeypatch):
     monkeypatch.setattr(worker, "use_backend", lambda backend: None)
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     options = {"width": "narrow", "layers": 1, "prompts": [6, 9], "tokens": 9, "repeat": 1, "dtype": "float32"}
     where = {"grad_mode": "no_grad", "backend": "eager", "device": "cpu"}
     found = worker.measure({"way": way, **options, **where})

@@ -19,7 +19,7 @@ from benchmarks.common.counting import count_folds, use_backend
 from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.equality.worker import train
-from fusioncache.trace import executor, transform
+from fusioncache.transform import executor, transform
 
 GROWN = {"llama-2", "gemma-2", "mixtral", "pythia"}
 """Traced with one more layer as well: one of each kind. On a GPU all are, at real depth."""

@@ -19,8 +19,8 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.lru import LruMap
-from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key

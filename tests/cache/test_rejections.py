@@ -5,16 +5,7 @@ import torch
 from drawn_regions import Sketch
 
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.rejections import (
-    INDUCTOR,
-    OPERATIONS,
-    OWN,
-    Piece,
-    RejectedRegion,
-    read,
-    run_in_pieces,
-    write,
-)
+from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, RejectedRegion, read, run_in_pieces, write
 from fusioncache.store.entry import REFUSED
 
 

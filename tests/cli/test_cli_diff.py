@@ -18,7 +18,7 @@ from commands import (
 )
 from recorded_templates import STARTED, make_cast_template, make_ledger, save_ledger
 
-from fusioncache.record.ledger import Ledger
+from fusioncache.observe.record.ledger import Ledger
 
 _NEW = make_cast_template("cast_new", "nvfuser=0.2.37")
 

@@ -10,8 +10,8 @@ from recorded_templates import STARTED, make_cast_template, make_chain_template,
 from fusioncache.cli import misses
 from fusioncache.cli.main import main
 from fusioncache.ir import Key, Template
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.expand import inline

@@ -7,13 +7,13 @@ import pytest
 from commands import call, drop_first_break, get_error, get_output
 from kept_programs import OWN_SILU, SILU, SavedProgram
 
-from fusioncache.program.kept_passes import encode_outline
-from fusioncache.program.reads import Read, encode_reads
+from fusioncache.accelerators.programs.kept_passes import encode_outline
+from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.sizes.decisions import Decision
+from fusioncache.accelerators.sizes.expressions import Number, Operation
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.store import Store, default_path
-from fusioncache.tracing.lengths.decisions import Decision
-from fusioncache.tracing.lengths.expressions import Number, Operation
-from fusioncache.tracing.lengths.journal import Look
-from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 NOW = 1_700_000_000.0
 ROWS, LENGTH = Number(1, "args[0][0]"), Number(2, "args[0][1]")

@@ -15,9 +15,9 @@ from store_contents import save as fill
 
 from fusioncache.cli.commands import ls as pages
 from fusioncache.cli.terminal import shorten
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.reader import Sort
-from fusioncache.record.schema import record_path
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.reader import Sort
+from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store, default_path, store
 from fusioncache.store.index import Index
 from fusioncache.template.key import make_key

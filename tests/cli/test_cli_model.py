@@ -12,7 +12,7 @@ from models import Blocks, are_same, compile_with, step
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cli.source import read_graph
-from fusioncache.record.reader import RecordReader
+from fusioncache.observe.record.reader import RecordReader
 from fusioncache.template.expand import inline
 
 

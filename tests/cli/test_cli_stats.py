@@ -20,10 +20,10 @@ from commands import (
 from recorded_templates import STARTED, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
-from fusioncache.record import limits
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.runs import find_script, format_run_name
-from fusioncache.record.schema import record_path
+from fusioncache.observe.record import limits
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.runs import find_script, format_run_name
+from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 

@@ -13,7 +13,7 @@ from repository import ROOT
 
 from fusioncache.cli.terminal import Column, format_table
 from fusioncache.humanize import fold_text
-from fusioncache.record.reader import RecordReader
+from fusioncache.observe.record.reader import RecordReader
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 

@@ -9,10 +9,10 @@ from commands import call, get_error, get_output
 from repository import HELPERS, import_path
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
 
-from fusioncache.precompile import entry_compiler as warmer
+from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.store import Store, default_path
 
-warm = import_module("fusioncache.precompile.warm")
+warm = import_module("fusioncache.accelerators.precompile.warm")
 _SCRIPT = """
 import os, sys
 from store_contents import save

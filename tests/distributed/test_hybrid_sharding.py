@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fusioncache
 import fusioncache.distributed as distributed
-from fusioncache.schedule.order import LEAD
+from fusioncache.accelerators.schedule.order import LEAD
 
 COPIES, SHARDS, VOCABULARY, STEPS = 2, 2, 33, 2
 MODES = {"zero2": False, "zero3": True}

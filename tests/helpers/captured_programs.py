@@ -4,9 +4,9 @@ import torch
 from fake_graphs import FakeRecorder
 from thunder.executors.torch_autograd import connect_to_autograd
 
-from fusioncache.graphs.captured_forward import ForwardFunction
-from fusioncache.graphs.program import CudaGraphs, Program
-from fusioncache.record.ledger import Ledger
+from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
+from fusioncache.accelerators.graphs.program import CudaGraphs, Program
+from fusioncache.observe.record.ledger import Ledger
 
 WIDTH = 4
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fusioncache.observe.record.schema import record_path
 from fusioncache.process.settings import DIRECTORY
-from fusioncache.record.schema import record_path
 
 LAYERS = 4
 CHANGED_LAYER = 2

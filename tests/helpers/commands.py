@@ -12,8 +12,8 @@ from recorded_templates import (
 )
 
 from fusioncache.cli.main import main
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
 
 CHAIN = make_chain_template()
 CAST = make_cast_template()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fusioncache.precompile import crew, nursery, offspring, worker
-from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
+from fusioncache.accelerators.precompile import crew, nursery, offspring, worker
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, Outcome
 
 WAIT = 240.0
 """Seconds after which a test that waits for something fails: for what never happens, on however busy a machine."""
@@ -48,8 +48,8 @@ class ForkedModule(offspring.Forked):
 def fork_module(module: str, arguments: list[str], connection: socket.socket, *, quiet: bool) -> ForkedModule:
     """Stands in for ``start_module``."""
     mains: dict[str, Callable[..., None]] = {
-        "fusioncache.precompile.nursery": nursery.main,
-        "fusioncache.precompile.worker": worker.main,
+        "fusioncache.accelerators.precompile.nursery": nursery.main,
+        "fusioncache.accelerators.precompile.worker": worker.main,
     }
     descriptor = os.dup(connection.fileno())
     forked = ForkedModule(lambda: mains[module](str(descriptor), *arguments), [])

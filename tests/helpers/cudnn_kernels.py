@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusioncache.attention import choice
+from fusioncache.accelerators.attention import choice
 
 
 def find_scores(

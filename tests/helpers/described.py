@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fusioncache.program.describe import Describer
+from fusioncache.accelerators.programs.describe import Describer
 
 
 class Box:

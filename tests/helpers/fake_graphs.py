@@ -6,9 +6,9 @@ from weakref import WeakSet, finalize
 
 import torch
 
-from fusioncache.graphs.aliases import Aliases
-from fusioncache.graphs.copies import find_base
-from fusioncache.graphs.recorder import FORWARD, Recording
+from fusioncache.accelerators.graphs.aliases import Aliases
+from fusioncache.accelerators.graphs.copies import find_base
+from fusioncache.accelerators.graphs.recorder import FORWARD, Recording
 
 ALIGNMENT = 64
 NOISE = 0xFF

@@ -11,11 +11,11 @@ from unittest import mock
 import thunder
 from thunder.core.compile_data import get_compile_data
 
+from fusioncache.accelerators.sizes.arguments import find_sizes
+from fusioncache.accelerators.sizes.journal import Journal
+from fusioncache.accelerators.sizes.replay import replay
+from fusioncache.accelerators.sizes.watching import watch_sizes
 from fusioncache.ir.errors import Declined
-from fusioncache.tracing.lengths.arguments import find_sizes
-from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.replay import replay
-from fusioncache.tracing.lengths.watching import watch_sizes
 
 
 class _Enough(Exception):

@@ -93,7 +93,7 @@ def _serve() -> None:
     import litgpt  # noqa: F401
     import thunder  # noqa: F401
 
-    import fusioncache.trace.transform  # noqa: F401
+    import fusioncache.transform.transform  # noqa: F401
 
     quick_process.take_vectors_on_trust()
     gc.freeze()  # what is never looked through is not copied for each fork

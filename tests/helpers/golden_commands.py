@@ -18,18 +18,18 @@ from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
 from long_names import fill_long_store, record_long_runs
 from recorded_templates import STARTED, make_cast_template, save_ledger
 
+from fusioncache.accelerators.programs.kept_passes import encode_outline
+from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.sizes.expressions import Number
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir import Graph
-from fusioncache.program.kept_passes import encode_outline
-from fusioncache.program.reads import Read, encode_reads
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.savings import Alone
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.savings import Alone
 from fusioncache.store import Store, default_path
 from fusioncache.store import store as store_module
 from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
-from fusioncache.tracing.lengths.expressions import Number
-from fusioncache.tracing.lengths.journal import Look
-from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 NOW = STARTED + 3 * 86400
 _SETTINGS = "torch.default_dtype float32\ntorch.num_threads {}\ntorch.deterministic 0"

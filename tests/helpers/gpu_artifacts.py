@@ -9,7 +9,7 @@ from models import find_all_fused
 
 from fusioncache.backends.api import Compiled
 from fusioncache.ir import Graph
-from fusioncache.trace.region import region_of
+from fusioncache.transform.region import region_of
 
 
 def pointwise(a, b):

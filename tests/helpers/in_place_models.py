@@ -5,7 +5,7 @@ import torch
 from thunder.core import prims
 from thunder.extend import ImplInfo
 
-from fusioncache.trace.executor import FusionCacheExecutor
+from fusioncache.transform.executor import FusionCacheExecutor
 
 
 class InPlaceExecutor(FusionCacheExecutor):

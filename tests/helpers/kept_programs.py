@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from recorded_templates import make_chain_template
 
+from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.programs.references import ModuleReference, TemplateReference
+from fusioncache.accelerators.programs.text import ProgramText, TraceText, encode
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import write_key
-from fusioncache.program.reads import Read, encode_reads
-from fusioncache.program.references import ModuleReference, TemplateReference
-from fusioncache.program.text import ProgramText, TraceText, encode
 from fusioncache.store import Store
 
 SILU = "torch.nn.functional.silu"

@@ -9,12 +9,12 @@ import torch
 from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
+from fusioncache.accelerators.programs import function_map
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.epoch import Epoch, KnownMap
+from fusioncache.accelerators.programs.last_key import LastKey
 from fusioncache.ir import Declined, Key
-from fusioncache.program import function_map
-from fusioncache.program.definitions import Definitions
-from fusioncache.program.describe import Describer
-from fusioncache.program.epoch import Epoch, KnownMap
-from fusioncache.program.last_key import LastKey
 
 X = torch.zeros(3, 4)
 

@@ -10,13 +10,13 @@ import torch
 from models import compile_with
 
 import fusioncache
-from fusioncache.program.build import build_program
-from fusioncache.program.bytecode import compile_program
-from fusioncache.program.derived import write_program
-from fusioncache.program.text import ProgramText, decode, encode
-from fusioncache.record.ledger import Ledger
-from fusioncache.trace.region_backends import RegionBackends
-from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
+from fusioncache.accelerators.programs.build import build_program
+from fusioncache.accelerators.programs.bytecode import compile_program
+from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.text import ProgramText, decode, encode
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.templates import TemplateCalls, TemplateLoader, find_references
 
 
 def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1) -> ProgramText:

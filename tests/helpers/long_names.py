@@ -7,17 +7,17 @@ from commands import save_other
 from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
 from recorded_templates import make_cast_template, make_chain_template, save_ledger
 
+from fusioncache.accelerators.programs.kept_passes import encode_outline
+from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.sizes.expressions import Number
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir import Graph
-from fusioncache.program.kept_passes import encode_outline
-from fusioncache.program.reads import Read, encode_reads
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import Line, RegionRecord, Source
-from fusioncache.record.stats import NOT_GIVEN
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
+from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
-from fusioncache.tracing.lengths.expressions import Number
-from fusioncache.tracing.lengths.journal import Look
-from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 _MODEL = "MultimodalRetrievalAugmentedGenerationTransformerWithMixtureOfExpertsForConditionalGeneration"
 _SCRIPT = "finetune_the_multimodal_retrieval_augmented_generation_model_on_the_cluster.py"

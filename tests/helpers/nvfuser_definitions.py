@@ -6,7 +6,7 @@ from models import find_fused
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor, nvfuser_executor
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.trace.transform import FusionCache
+from fusioncache.transform.transform import FusionCache
 
 
 def add_residuals(x, *weights):

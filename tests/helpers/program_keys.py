@@ -14,11 +14,11 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import langctx
 
 import fusioncache
-from fusioncache.explain.difference import compare
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.key import program_key
 from fusioncache.ir import Key
-from fusioncache.program.definitions import Definitions
-from fusioncache.program.describe import Describer
-from fusioncache.program.key import program_key
+from fusioncache.observe.explain.difference import compare
 
 
 class Norm(torch.nn.Module):

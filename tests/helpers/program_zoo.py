@@ -267,7 +267,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import thunder  # noqa: F401  # before forks, each of which would take seconds for it
 
-    import fusioncache.trace.transform  # noqa: F401
+    import fusioncache.transform.transform  # noqa: F401
 
     quick_process.take_vectors_on_trust()
 

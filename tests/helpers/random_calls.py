@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from fusioncache.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
-from fusioncache.schedule.dependences import find_makers, find_memory, find_waits
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
+from fusioncache.accelerators.schedule.dependences import find_makers, find_memory, find_waits
 
 SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
 

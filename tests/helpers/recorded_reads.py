@@ -4,9 +4,9 @@ import contextlib
 
 import thunder
 
-from fusioncache.program.describe import Describer
-from fusioncache.program.reads import find_difference
-from fusioncache.program.recorder import Recorder
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.reads import find_difference
+from fusioncache.accelerators.programs.recorder import Recorder
 
 
 class Interpreted(BaseException):

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
-from fusioncache.record import writer as recorder
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.schema import record_path
-from fusioncache.record.writer import RecordWriter
+from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
 

@@ -7,8 +7,8 @@ from unittest import mock
 import thunder
 
 from benchmarks.trace_equality.recorded import describe_call, trace_recorded
+from fusioncache.accelerators.programs.reads import find_difference
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.program.reads import find_difference
 
 
 class Watch:

@@ -6,14 +6,14 @@ from html.parser import HTMLParser
 from pytest import MonkeyPatch
 from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
 
-from fusioncache.record.ledger import Ledger
-from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
-from fusioncache.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.runs import Run
-from fusioncache.record.stats import Stats
-from fusioncache.report.contents import Contents, ReportRegion, read_contents
-from fusioncache.report.page import render_report
+from fusioncache.cli.report.contents import Contents, ReportRegion, read_contents
+from fusioncache.cli.report.page import render_report
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import Stats
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"
 SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></title>"

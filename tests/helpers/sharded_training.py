@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from fusioncache.schedule.calls import Kind
-from fusioncache.trace.collectives import is_view, kind_of, read_message
+from fusioncache.accelerators.schedule.calls import Kind
+from fusioncache.accelerators.schedule.collectives import is_view, kind_of, read_message
 
 
 class Block(torch.nn.Module):

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fusioncache
 import fusioncache.distributed as distributed
-from fusioncache.trace.lengths import Lengths
+from fusioncache.accelerators.sizes.lengths import Lengths
 
 MODES = ("zero2", "zero3", "ddp", "hybrid")
 VOCABULARY, LENGTHS = 33, (12, 10, 8, 6, 5)

@@ -10,21 +10,21 @@ from pathlib import Path
 from repository import PACKAGE
 
 ACCELERATORS: Mapping[str, tuple[str, ...]] = {
-    "sizes": ("tracing/lengths", "trace/lengths.py", "thunder_adapter/sizes_api.py"),
+    "sizes": ("accelerators/sizes", "thunder_adapter/sizes_api.py"),
     "programs": (
-        *("program", "trace/program_list.py", "trace/dynamo_frames.py", "thunder_adapter/watch"),
+        *("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/watch"),
         *("thunder_adapter/programs_api.py", "thunder_adapter/dynamo_api.py"),
     ),
     "tracing": (
-        *("thunder_adapter/interpreter", "thunder_adapter/passes", "tracing/layers"),
+        *("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
         "thunder_adapter/layers_api.py",
     ),
     "lean steps": (
-        *("trace/lean", "tracing/prologue", "trace/query_layout.py", "trace/grouped_products.py", "attention"),
+        *("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
         *("thunder_adapter/lean_api.py", "thunder_adapter/attention_api.py"),
     ),
-    "graphs": ("program/cuda_graphs.py", "thunder_adapter/graphs_api.py"),
-    "schedule": ("distributed", "trace/averaging.py", "trace/resharding.py", "thunder_adapter/schedule_api.py"),
+    "graphs": ("accelerators/programs/cuda_graphs.py", "thunder_adapter/graphs_api.py"),
+    "schedule": ("accelerators/schedule", "distributed", "thunder_adapter/schedule_api.py"),
 }
 """Where the code of an accelerator is. All else is the core's."""
 ADAPTER = PACKAGE / "thunder_adapter"

@@ -2,7 +2,7 @@
 
 import re
 
-from fusioncache.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
 
 _LINE = re.compile(r"(\w+) +(?:(\S.*?) = )?(\w+)\((.*?)\)(.*)")
 

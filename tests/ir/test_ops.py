@@ -135,7 +135,7 @@ def test_nobody_else_lists_operations():
     rules = {
         "cache/expected_results.py",
         "template/strides.py",
-        "trace/outermost.py",
+        "accelerators/steps/outermost.py",
         *(f"distributed/{name}.py" for name in ("cut_rules", "joining", "partition")),
     }
     assert named == {"ir/ops.py", *rules}

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
+from fusioncache.observe.record.schema import SCHEMA, record_path
+from fusioncache.observe.record.writer import open_for_writing
 from fusioncache.process.private_files import make_folders, open_privately
-from fusioncache.record.schema import SCHEMA, record_path
-from fusioncache.record.writer import open_for_writing
 from fusioncache.store import Store
 from fusioncache.store.index import Index
 

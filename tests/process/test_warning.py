@@ -39,7 +39,7 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
     monkeypatch.setenv("FUSIONCACHE_DIR", str(no_directory))
     monkeypatch.setenv("FUSIONCACHE_LOG", str(no_directory / "log"))
     monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", None)
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     cache = fusioncache.Cache(store=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

@@ -13,7 +13,7 @@ from thunder.dynamo import thunderfx
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.template.plan import Plan
-from fusioncache.trace import transform as transform_module
+from fusioncache.transform import transform as transform_module
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,7 @@ from program_outcomes import Outcome, observe
 from random_programs import Argument, RandomProgram, Step, make_random_program
 
 import fusioncache
-from fusioncache.trace import executor
+from fusioncache.transform import executor
 
 SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "16")
 FIRST, _, LAST = SEEDS.rpartition(":")

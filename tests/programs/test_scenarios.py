@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import fusioncache
 from benchmarks.common.counting import use_backend
 from benchmarks.common.thunder_jit import executors
-from fusioncache.trace import executor
+from fusioncache.transform import executor
 
 WIDTH, HEADS, WORDS, LENGTH = 32, 2, 64, 12
 

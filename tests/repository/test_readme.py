@@ -19,7 +19,7 @@ from repository import DOCS, ROOT, import_path
 import fusioncache
 from benchmarks.common.counting import use_backend
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.trace import executor, region_backends
+from fusioncache.transform import executor, region_backends
 
 TRAIN = DOCS / "train.md"
 _INLINE = re.compile(r"`([^`\n]+)`")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from repository import PACKAGE, ROOT
 
-from fusioncache.record.stats import Stats
+from fusioncache.observe.record.stats import Stats
 
 _BANNED = re.compile(
     r"\b(?:nobody|somebody|anybody|whoever|vouch\w*|nursery|offspring|lessons?|witness\w*|bystanders?|tenants?|promise\w*"

@@ -8,9 +8,9 @@ import pytest
 from drawn_regions import Sketch
 from store_contents import make_numbered_key as unlike_a_key
 
-from fusioncache.explain.miss import explain_miss
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
+from fusioncache.observe.explain.miss import explain_miss
 from fusioncache.store import Store
 from fusioncache.store import index as index_module
 from fusioncache.template.canonical import canonicalize

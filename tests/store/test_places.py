@@ -25,10 +25,10 @@ from store_contents import (
     wait_for,
 )
 
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process import places
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.schema import record_path
-from fusioncache.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.store.audit import audit, find_aside, remove_damaged
 

@@ -10,9 +10,9 @@ from drawn_regions import Sketch
 from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
+from fusioncache.accelerators.precompile import entry_compiler as warmer
+from fusioncache.accelerators.precompile.requests import survey
 from fusioncache.ir import Const, Op, Ref, TensorType
-from fusioncache.precompile import entry_compiler as warmer
-from fusioncache.precompile.requests import survey
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of

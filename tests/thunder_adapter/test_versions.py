@@ -11,13 +11,13 @@ from repository import PACKAGE
 from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache
+from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.record.reader import RecordReader
 from fusioncache.thunder_adapter import canned, installation, version, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS
 from fusioncache.thunder_hook import register_with_thunder
-from fusioncache.trace import executors as executors_module
-from fusioncache.trace import transform as transform_module
+from fusioncache.transform import executors as executors_module
+from fusioncache.transform import transform as transform_module
 
 X = torch.linspace(-1, 1, 6)
 
@@ -198,7 +198,7 @@ def test_tracing_is_left_as_it_is(all_off):
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
 def test_our_executor_claims_nothing(unusable, monkeypatch):
     monkeypatch.setattr(thunder.extend, "_executor_map", dict(thunder.extend._executor_map))
-    monkeypatch.setitem(sys.modules, "fusioncache.trace.executor", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "fusioncache.transform.executor", None)  # importing it fails
     registered = executors_module.register()
     assert type(registered) is OperatorExecutor and get_executor("fusioncache") is registered
     compiled = thunder.jit(model, executors=["fusioncache"], transforms=[fusioncache.FusionCache()])

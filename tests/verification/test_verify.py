@@ -23,12 +23,12 @@ from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.ir.ops import writes_of
+from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.record.reader import RecordReader
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of
 from fusioncache.template.plan import Plan
-from fusioncache.trace import transform as transform_module
+from fusioncache.transform import transform as transform_module
 from fusioncache.verification import mismatch
 from fusioncache.verification.tensors import copy_tensor, describe_difference
 from fusioncache.verification.verifier import DIFFERENT, Site, VerificationError, Verifier, When, choose_when
@@ -36,7 +36,7 @@ from fusioncache.verification.verifier import DIFFERENT, Site, VerificationError
 
 @pytest.fixture(autouse=True)
 def _regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     monkeypatch.delenv("FUSIONCACHE_VERIFY", raising=False)
     torch.manual_seed(0)
 
@@ -143,7 +143,7 @@ def test_nothing_differs_in_training(model_type, own_calls):
 
 def test_nothing_differs_in_training_with_a_compiler(own_calls, monkeypatch):
     """Each region is compiled as it is, which verify mode does: once more without that would show the same."""
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "inductor")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "inductor")
     model = Residual(2)
     compiled, transform = compile_(model, backend="inductor")
     step(compiled, model, input_of(model))
@@ -251,7 +251,7 @@ def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
 
 def test_a_region_of_another_compiler_is_compiled_by_that_of_its_template(own_calls, monkeypatch):
     """Two compilers need not agree in every bit."""
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "inductor")
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "inductor")
     compiled, transform = compile_(lambda x: torch.tanh(x) * 2, backend="eager")
     x = torch.randn(5)
     assert torch.equal(compiled(x), torch.tanh(x) * 2)

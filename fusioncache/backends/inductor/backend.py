@@ -21,7 +21,7 @@ from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
-from fusioncache.record.savings import Alone
+from fusioncache.observe.record.savings import Alone
 
 if TYPE_CHECKING:
     from fusioncache.backends.inductor.package import Package

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusioncache.record.savings import Alone
+from fusioncache.observe.record.savings import Alone
 
 MODULES = (
     *("torch._inductor.compile_fx", "torch._dynamo.convert_frame", "torch.fx.experimental.proxy_tensor"),

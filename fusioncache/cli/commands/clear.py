@@ -12,8 +12,8 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, dry_run_option, json_option
 from fusioncache.cli.storage import encode_removal, format_removal, report_aside, report_store_errors
 from fusioncache.cli.terminal import count_columns, say, wrap
-from fusioncache.record.reader import forget
-from fusioncache.record.schema import record_path
+from fusioncache.observe.record.reader import forget
+from fusioncache.observe.record.schema import record_path
 
 if TYPE_CHECKING:
     from fusioncache.store import SweepResult

@@ -19,9 +19,9 @@ from fusioncache.cli.runs import format_run_label
 from fusioncache.cli.template_comparison import print_comparison, read_subject
 from fusioncache.cli.terminal import Column, print_table, say
 from fusioncache.humanize import format_seconds
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.runs import Run
-from fusioncache.record.stats import TemplateCounts
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateCounts
 
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
 _SECONDS = (

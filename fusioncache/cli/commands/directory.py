@@ -6,8 +6,8 @@ import click
 
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import json_option
+from fusioncache.observe.record.schema import record_path
 from fusioncache.process.settings import REMOTE
-from fusioncache.record.schema import record_path
 
 
 @click.command("dir")

@@ -13,7 +13,7 @@ from fusioncache.cli.options import SubjectId, directory_option, json_option, ru
 from fusioncache.cli.program_comparison import explain_program
 from fusioncache.cli.programs import KeptProgram
 from fusioncache.cli.template_comparison import find_nearest_subject, print_comparison, read_subject
-from fusioncache.record.reader import RecordReader
+from fusioncache.observe.record.reader import RecordReader
 
 _KINDS: tuple[Kind, ...] = ("template", "program", "executable")
 

@@ -15,8 +15,8 @@ from fusioncache.cli.lookup import add_ingredients
 from fusioncache.cli.options import SubjectId, directory_option, json_option
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.terminal import say
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.stats import TemplateCounts, TemplateStats
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,8 +53,8 @@ def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_j
         fusioncache graph residual_tanh -o template.png
         fusioncache graph 3f9a2c > template.dot
     """
-    from fusioncache.drawing.dot import dot_text
-    from fusioncache.drawing.nodes import picture_of
+    from fusioncache.cli.drawing.dot import dot_text
+    from fusioncache.cli.drawing.nodes import picture_of
 
     wanted = _find_format(svg, output)
     found = pick(id_, directory, _KINDS).value
@@ -96,8 +96,8 @@ def _render(picture: nx.DiGraph, text: str, name: str, wanted: Format, output: P
     Raises:
         click.ClickException: if graphviz has to make it and cannot.
     """
-    from fusioncache.drawing.dot import draw
-    from fusioncache.drawing.svg import svg_text
+    from fusioncache.cli.drawing.dot import draw
+    from fusioncache.cli.drawing.svg import svg_text
 
     if wanted == "dot":
         return text.encode()

@@ -20,8 +20,8 @@ from fusioncache.cli.programs import KeptProgram, list_programs
 from fusioncache.cli.storage import list_store
 from fusioncache.cli.terminal import Column, count_columns, print_table, say, shorten_id, wrap
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
-from fusioncache.record.reader import Listing, Sort
-from fusioncache.record.stats import TemplateCounts
+from fusioncache.observe.record.reader import Listing, Sort
+from fusioncache.observe.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary

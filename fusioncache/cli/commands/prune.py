@@ -12,9 +12,9 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import AGE, BYTES, directory_option, dry_run_option, json_option
 from fusioncache.cli.storage import encode_removal, format_removal, is_expected, open_existing, report_store_errors
 from fusioncache.humanize import format_bytes, format_count
-from fusioncache.record.limits import MAX_AGE, MAX_BYTES
-from fusioncache.record.reader import prune as prune_record
-from fusioncache.record.schema import record_path
+from fusioncache.observe.record.limits import MAX_AGE, MAX_BYTES
+from fusioncache.observe.record.reader import prune as prune_record
+from fusioncache.observe.record.schema import record_path
 
 if TYPE_CHECKING:
     from fusioncache.store import SweepResult

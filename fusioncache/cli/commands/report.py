@@ -13,11 +13,11 @@ from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import json_option, run_option
 from fusioncache.cli.template_parts import encode_region
 from fusioncache.cli.terminal import say
-from fusioncache.record.reader import RecordReader
+from fusioncache.observe.record.reader import RecordReader
 
 if TYPE_CHECKING:
-    from fusioncache.report.contents import Contents
-    from fusioncache.report.misses import Miss
+    from fusioncache.cli.report.contents import Contents
+    from fusioncache.cli.report.misses import Miss
 
 _FILE = Path("fusioncache-report.html")
 _LOOKED_AT = 1000
@@ -48,7 +48,7 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
         fusioncache report --open
         fusioncache report --run 5f3a -o slow.html
     """
-    from fusioncache.report.contents import read_contents
+    from fusioncache.cli.report.contents import read_contents
 
     record = RecordReader()
     found = read_contents(record, pick_run(record, run_id))
@@ -56,7 +56,7 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
         print_json(_data(found))
         return
     _may_write(output, force)
-    from fusioncache.report.page import render_report
+    from fusioncache.cli.report.page import render_report
 
     _write(output, render_report(found))
     if open_:
@@ -69,7 +69,7 @@ def _may_write(path: Path, force: bool) -> None:
     Raises:
         click.ClickException: if there is such a file, and ``force`` is not set.
     """
-    from fusioncache.report.contents import GENERATOR
+    from fusioncache.cli.report.contents import GENERATOR
 
     if force or not path.exists():
         return
@@ -91,7 +91,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _data(contents: Contents) -> dict[str, Any]:
-    from fusioncache.report.misses import find_misses
+    from fusioncache.cli.report.misses import find_misses
 
     templates = [
         {**encode_template(template.stats), "regions_at": [region.number for region in template.regions]}

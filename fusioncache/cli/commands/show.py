@@ -19,9 +19,9 @@ from fusioncache.cli.options import SubjectId, directory_option, json_option
 from fusioncache.cli.programs import TRACES, KeptProgram
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
-from fusioncache.record.reader import RecordReader
-from fusioncache.record.runs import Run
-from fusioncache.record.stats import TemplateStats
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateStats
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
 _SOURCES = ("definition", "code", "repro")

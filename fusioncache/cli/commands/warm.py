@@ -19,7 +19,7 @@ from fusioncache.humanize import format_count
 from fusioncache.process.settings import STORE
 
 if TYPE_CHECKING:
-    from fusioncache.precompile.warm import Warmed
+    from fusioncache.accelerators.precompile.warm import Warmed
     from fusioncache.store import Store
 
 _MOST_JOBS = 4
@@ -92,8 +92,8 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
-    from fusioncache.precompile.readiness import recall, remember
-    from fusioncache.precompile.warm import warm
+    from fusioncache.accelerators.precompile.readiness import recall, remember
+    from fusioncache.accelerators.precompile.warm import warm
 
     warmed = recall(store)
     if warmed is None:

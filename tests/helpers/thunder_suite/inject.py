@@ -83,7 +83,7 @@ def with_own(executors: Sequence[Any]) -> list[Any]:
     """These executors with fusioncache's among them."""
     from thunder.extend import get_executor
 
-    from fusioncache.trace.executors import NAME
+    from fusioncache.transform.executors import NAME
 
     own = get_executor(NAME)
     if own in executors:
@@ -154,7 +154,7 @@ def inject(settings: Settings) -> Injector:
             if value is original:
                 setattr(module, name, replacement)
     if settings.inject == "eager":  # what is bypassed is not to wait for a compiler either
-        sys.modules["fusioncache.trace.executor"].best_backend = lambda device: "eager"  # type: ignore[attr-defined]
+        sys.modules["fusioncache.transform.executor"].best_backend = lambda device: "eager"  # type: ignore[attr-defined]
     return injector
 
 

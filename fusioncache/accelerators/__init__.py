@@ -1,0 +1,1 @@
+"""What makes Thunder with templates faster still, each in a folder of its own."""

@@ -1,0 +1,307 @@
+"""A forward program as it was captured for one kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol
+from weakref import ref
+
+from fusioncache.accelerators.graphs.aliases import Aliases
+from fusioncache.accelerators.graphs.backward_captures import BackwardCaptures
+from fusioncache.accelerators.graphs.buffers import StaticBuffer, make_buffer
+from fusioncache.accelerators.graphs.last_product import BEHIND, LastProduct
+from fusioncache.accelerators.graphs.memory import GraphMemory
+from fusioncache.accelerators.graphs.promises import Promise, SavedValues
+from fusioncache.accelerators.graphs.recorder import Recording
+from fusioncache.accelerators.graphs.results import Arguments, Results
+from fusioncache.accelerators.graphs.settings import without_gradients
+from fusioncache.accelerators.graphs.structure import Build, take_apart
+from fusioncache.ir.errors import Declined, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFunction:
+    """A program's computation, as Thunder compiled it.
+
+    Attributes:
+        call: takes tensors and returns the results; with a backward, those and what is saved for it.
+        has_backward: whether there is one.
+        writes: whether it may write into its arguments.
+        split: returns it in two parts, the last of which is computed behind the graph; None if it is captured whole.
+    """
+
+    call: Callable[..., Any]
+    has_backward: bool
+    writes: bool = False
+    split: Callable[[], LastProduct | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What the leaves are that a captured program gives.
+
+    Attributes:
+        build: puts the results together.
+        saved: positions of the tensors that it saves.
+        behind: positions of what is computed behind the graph.
+        operands: positions of what that is computed of.
+    """
+
+    build: Build
+    saved: range
+    behind: tuple[int, ...]
+    operands: range
+
+
+class Owner(Protocol):
+    """Who has what was captured of a forward program."""
+
+    def forget(self, captured: CapturedForward) -> None:
+        """Drops one of the captures."""
+
+
+class CapturedForward:
+    """A forward program as it was captured for one kind of call.
+
+    Args:
+        function: the program.
+        arguments: of the call in which it is captured. It is not run.
+        still: positions of the tensors among the arguments that it may read where they are.
+        moving: positions of the others, which are copied.
+        memory: of the device.
+        owner: has it. A weak reference, so that what was captured goes when nobody calls it any more.
+
+    Attributes:
+        name: by which the memory knows it.
+        saved_outside: positions among what it saves for backward of tensors that lie outside of the pool.
+        passed: positions of those that autograd keeps: these, or any one where there are none. What lies in the pool
+            is where it was, and nobody else has it; each tensor that autograd keeps takes a microsecond of a step.
+        backwards: the backward programs that were captured for it.
+        is_stale: whether it is to be captured anew.
+
+    Raises:
+        Declined: if it cannot be.
+        Exception: whatever goes wrong in the capture.
+    """
+
+    def __init__(
+        self,
+        function: ForwardFunction,
+        arguments: Sequence[Any],
+        still: Sequence[int],
+        moving: Sequence[int],
+        memory: GraphMemory,
+        owner: ref[Owner],
+    ):
+        self.name = object()
+        self.saved_outside: tuple[int, ...] = ()
+        self.passed: tuple[int, ...] = ()
+        self.backwards = BackwardCaptures(memory.loans)
+        self.is_stale = False
+        self._memory = memory
+        self._owner = owner
+        self._safe = memory.list_promised()
+        self._still, self._find_still = tuple(still), _getter(still)
+        self._has_backward = function.has_backward
+        self._owners: Sequence[Any] = ()
+        buffers = {place: make_buffer(arguments[place]) for place in moving}
+        inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
+        self._addresses = self._read_still(inside)
+        self._twins = tuple(_find_twins(inside, self._still))
+        self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
+        self._last = function.split()
+        try:
+            self._record(function, inside)
+        except Exception:
+            if self._last is None:
+                raise
+            self._last = None  # whole it may be captured, as where an operand is what no result may be
+            self._record(function, inside)
+
+    def _record(self, function: ForwardFunction, inside: Sequence[Any]) -> None:
+        moving = {place for place, _ in self._copied}
+        places = (*self._still, *moving)
+        versions = {place: _read_version(inside[place]) for place in places}
+        recording, self._form = _record(function, self._last, inside, self._memory)
+        self._replay = recording.replay
+        written = [place for place in places if versions[place] != _read_version(inside[place])]
+        if not moving.isdisjoint(written):
+            raise Declined("it writes into an argument whose address changes", Scope.CAPTURE)
+        self._written = tuple(written)
+        self._keep(recording, Arguments((place, inside[place]) for place in places))
+
+    def _keep(self, recording: Recording, arguments: Arguments) -> None:
+        import torch
+
+        leaves, saved = recording.results, self._form.saved
+        device = self._memory.recorder.device
+        self._results = Results(leaves, arguments, {*saved, *self._form.operands}, device)
+        kept = [leaves[place] for place in saved]
+        leaves.clear()
+        tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
+        self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
+        # With none, autograd would not notice a second backward.
+        self.passed = self.saved_outside or tuple(tensors[:1])
+        self._find_passed = _getter(self.passed)
+        self._saved = self._results.list_kept(saved)
+        outside = set(self.saved_outside)
+        self._owners = [kept[place] for place in tensors if place not in outside]
+        self._saves_inside = bool(self._owners)
+        aliases = Aliases()
+        inputs: list[Any] = [None] * len(kept)
+        for place in tensors:
+            origin = arguments.find(kept[place])
+            position = origin if isinstance(origin, int) or origin is None else origin.position
+            if position is None:
+                inputs[place] = aliases.make(kept[place])
+            elif position not in set(self._still):
+                inputs[place] = kept[place]
+        self._inputs = tuple(inputs)
+
+    @property
+    def owns_saved(self) -> bool:
+        """Tells whether it owns the memory of the tensors that it saves."""
+        return not self._saves_inside or bool(self._owners)
+
+    def let_go(self) -> None:
+        """Leaves the memory of what it saves to captures that come later: its backward is captured."""
+        self._owners = ()
+
+    def complete(self, passed: Sequence[Any]) -> list[Any]:
+        """Returns all that was saved in a call, of which autograd kept these."""
+        saved = self._saved.copy()
+        for place, each in zip(self.saved_outside, passed, strict=False):
+            saved[place] = each
+        return saved
+
+    def list_inputs(self, saved: Sequence[Any]) -> list[Any]:
+        """Returns what was saved in a call as its backward program is to read it: where each replay puts it."""
+        return [given if own is None else own for given, own in zip(saved, self._inputs, strict=True)]
+
+    def catch_up(self) -> None:
+        """Waits for what reads its saved tensors on another stream than that of replays."""
+        self._memory.catch_up()
+
+    def renew(self) -> None:
+        """Has it captured anew at its next call."""
+        self.is_stale = True
+
+    def leave(self) -> None:
+        """Drops it."""
+        owner = self._owner()
+        if owner is not None:
+            owner.forget(self)
+
+    def is_free(self) -> bool:
+        """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
+        return self._memory.allows(self._safe)
+
+    def count_safe(self) -> int:
+        """Returns how many promises there may be when it is replayed."""
+        return len(self._safe)
+
+    def finds(self, arguments: Sequence[Any]) -> bool:
+        """Tells whether the arguments that it does not copy are where they were."""
+        if self._read_still(arguments) != self._addresses:
+            return False
+        return not self._twins or all(
+            (arguments[one] is arguments[other]) == are_one for one, other, are_one in self._twins
+        )
+
+    def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        import torch
+
+        return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Replays it for a call, and returns what the program returns."""
+        from torch.autograd.graph import increment_version
+
+        with without_gradients():
+            for place, buffer in self._copied:
+                buffer.fill(arguments[place])
+            self._replay()
+            if self._written:  # a replay tells autograd nothing
+                increment_version([arguments[place] for place in self._written])
+            result = self._form.build(self._compute_last(self._results.give(arguments)))
+        self._memory.touch(self.name)
+        if not self._has_backward:
+            return result
+        leaving, (saved, others) = result
+        release = self._memory.promise(self.name, self)
+        passed = list(self._find_passed(saved))
+        promise = Promise(self, self._read_outside(passed), release)
+        return leaving, (passed, SavedValues.make(others, promise))
+
+    def _compute_last(self, leaves: list[Any]) -> list[Any]:
+        """Returns the leaves of a call with what is computed behind its replay."""
+        form = self._form
+        if self._last is not None and form.behind:
+            value = self._last.compute(leaves[form.operands.start : form.operands.stop])
+            for place in form.behind:
+                leaves[place] = value
+        return leaves
+
+    def _read_outside(self, passed: Sequence[Any]) -> object:
+        """Returns where saved tensors are that are not of the pool, and how they lie."""
+        import torch
+
+        tensors = passed if self.saved_outside else ()
+        return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
+
+    def knows(self, passed: Sequence[Any], promise: Promise) -> bool:
+        """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
+        return self._read_outside(passed) == promise.outside
+
+
+def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+    """Yields the places of arguments that begin at one address, in pairs, and whether they are one tensor."""
+    before: dict[int, int] = {}
+    for place in places:
+        address = tensors[place].data_ptr()
+        if address in before:
+            yield before[address], place, tensors[before[address]] is tensors[place]
+        before[address] = place
+
+
+def _read_version(tensor: Any) -> int | None:
+    """Returns how often autograd was told of a write into a tensor; None where it does not ask."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda arguments: [arguments[place] for place in places]
+
+
+def _record(
+    function: ForwardFunction, last: LastProduct | None, inside: Sequence[Any], memory: GraphMemory
+) -> tuple[Recording, _Form]:
+    """Captures a forward program, but for its last product if that is large."""
+    seen: list[_Form] = []
+
+    def record(arguments: list[Any]) -> list[Any]:
+        given = arguments.copy()
+        arguments.clear()
+        result, operands = (function.call(*given), ()) if last is None else last.head(*given)
+        leaves, build = take_apart(result)
+        saved = range(0)
+        if function.has_backward:
+            leaving, (tensors, _) = result
+            start = len(take_apart(leaving)[0])
+            saved = range(start, start + len(tensors))
+        value = None
+        if last is not None and not last.is_large(operands):
+            value, operands = last.compute(operands), ()
+        places = tuple(place for place, each in enumerate(leaves) if each is BEHIND)
+        for place in places:
+            leaves[place] = value
+        behind = places if operands else ()
+        seen.append(_Form(build, saved, behind, range(len(leaves), len(leaves) + len(operands))))
+        return [*leaves, *operands]
+
+    recording = memory.recorder.record(record, list(inside))
+    return recording, seen[-1]

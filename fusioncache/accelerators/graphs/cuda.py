@@ -1,0 +1,174 @@
+"""Captures with CUDA graphs."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+from weakref import WeakSet
+
+from fusioncache.accelerators.graphs.recorder import FORWARD, Record, Recorder, Recording
+from fusioncache.accelerators.graphs.workspace import borrow_workspace
+from fusioncache.ir.errors import Declined, Scope
+
+
+def find_recorder(device: Any) -> Recorder:
+    """Returns what captures on a device.
+
+    Raises:
+        Declined: if CUDA graphs cannot be captured there.
+    """
+    import torch
+
+    if device.type != "cuda":
+        where = "the CPU" if device.type == "cpu" else f"a device of type {device.type}"
+        raise Declined(f"tensors on {where}", Scope.CAPTURE)
+    if torch.version.hip is not None:
+        raise Declined("a GPU that is not NVIDIA's", Scope.CAPTURE)
+    if torch.cuda.get_allocator_backend() != "native":
+        raise Declined("another allocator than torch's native one", Scope.CAPTURE)
+    return CudaRecorder(device)
+
+
+class _Pool:
+    """Memory that captures share.
+
+    Torch gives up a pool with the last graph that has it, so that a model that is dropped leaves nothing. What is
+    captured after that, or after a capture that failed, has a pool of its own: it shares less, and nothing wrongly.
+
+    Attributes:
+        graphs: that were captured with it and live.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.graphs: WeakSet[Any] = WeakSet()
+        self._handle: Any = torch.cuda.graph_pool_handle()
+
+    def begin(self) -> Any:
+        """Returns torch's handle of it for a capture that begins."""
+        if not self.graphs:
+            self.give_up()
+        return self._handle
+
+    def give_up(self) -> Any:
+        """Goes on with another one; returns torch's handle of this one."""
+        import torch
+
+        handle, self._handle = self._handle, torch.cuda.graph_pool_handle()
+        return handle
+
+
+class CudaRecorder:
+    """Captures on one GPU. All captures are made on one stream: others would not share memory.
+
+    Args:
+        device: of type cuda, with an index.
+
+    Attributes:
+        device: the same.
+    """
+
+    def __init__(self, device: Any):
+        self.device = device
+        self._pools: defaultdict[int, _Pool] = defaultdict(_Pool)
+        self._workspace = borrow_workspace(device, self)
+        self._home: int | None = None
+
+    def explain_unready(self) -> str | None:
+        """Tells why nothing can be captured or replayed at this moment; None if it can.
+
+        Replays share memory, so they come one after the other: on the stream of the first one.
+        """
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return "the call is captured by another CUDA graph"
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        if self._home is None:
+            self._home = stream
+        return None if stream == self._home else "another stream than that of the first call"
+
+    def read_random_state(self) -> object:
+        """Returns something that is equal as long as nobody drew random numbers on this GPU."""
+        import torch
+
+        generator = torch.cuda.default_generators[self.device.index]
+        return generator.initial_seed(), generator.get_offset()
+
+    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> Recording:
+        """Captures a call of a function: see ``Recorder``."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.device)
+        # What lies idle outside of the pool would not be there for it.
+        torch.cuda.empty_cache()
+        with torch.cuda.device(self.device), torch.cuda.stream(self._workspace.stream), _without_collector():
+            self._workspace.prepare()
+            results = self._capture(graph, function, arguments, self._pools[pool])
+        return Recording(graph.replay, list(results))
+
+    def _capture(self, graph: Any, function: Record, arguments: list[Any], pool: _Pool) -> Sequence[Any]:
+        # Other threads, of a data loader say, may allocate meanwhile.
+        graph.capture_begin(pool=pool.begin(), capture_error_mode="thread_local")
+        try:
+            results = function(arguments)
+        except BaseException:
+            self._abandon(graph, pool)
+            raise
+        try:
+            graph.capture_end()
+        except Exception:
+            self._repair(pool)
+            raise
+        pool.graphs.add(graph)
+        return results
+
+    def _abandon(self, graph: Any, pool: _Pool) -> None:
+        try:
+            graph.capture_end()
+        except Exception:  # it was something that no capture may have, and CUDA says so again
+            self._repair(pool)
+
+    def _repair(self, pool: _Pool) -> None:
+        """Lets torch forget a capture that CUDA gave up.
+
+        Torch leaves the allocators and the random numbers as they are within a capture. For memory of the GPU that can
+        be ended here; that of the host takes the pool for one that is recorded to, for ever. Another capture, of next
+        to nothing, ends it for random numbers.
+        """
+        import torch
+
+        broken = pool.give_up()
+        with suppress(Exception):
+            torch._C._cuda_endAllocateToPool(self.device.index, broken)
+        with suppress(Exception):
+            torch._C._cuda_releasePool(self.device.index, broken)
+        with suppress(Exception):
+            empty = torch.cuda.CUDAGraph()
+            empty.capture_begin(capture_error_mode="thread_local")
+            torch.empty(1, device=self.device).zero_()
+            empty.capture_end()
+
+    def finish(self) -> None:
+        """Waits until what was launched is done."""
+        import torch
+
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keeps Python's collector from freeing something of CUDA's in the middle of a capture."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,149 @@
+"""Which calls that Thunder does not interpret cannot tell two blocks apart that are alike.
+
+They neither hash nor compare objects of which each block has its own. Everything that is not listed here is taken to do
+so. That a call depends on nothing unknown and changes nothing that lasts is for an observer that vouches to say.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import math
+import operator
+import types
+from typing import Any
+
+from fusioncache.accelerators.sizes.sizes import WATCHED
+from fusioncache.thunder_adapter.watch.instructions import has_type
+
+_ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
+_KEYED = (dict, collections.OrderedDict, set, frozenset)
+_WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
+_NUMBERS = (int, float, bool, complex)
+"""Each of these answers that it knows no tensors when it is added to one, without asking the tensor."""
+_SHARED = (
+    object, type(NotImplemented), types.FunctionType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.GetSetDescriptorType,
+)  # fmt: skip
+"""Types of objects of which two blocks that are alike have the same."""
+_NEW = (
+    object, list, dict, set, frozenset, tuple, filter, map, zip, range, slice, enumerate, reversed, super, int, float,
+    bool, str, types.CellType, functools.partial, Exception, StopIteration, KeyError, AttributeError, IndexError,
+    collections.OrderedDict,
+)  # fmt: skip
+
+
+class Indifference:
+    """Knows the functions that have been looked at."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from fusioncache.thunder_adapter.api import Symbol, ltorch
+        from fusioncache.thunder_adapter.layers_api import interpreter, jit_ext
+
+        known: list[Any] = [
+            setattr, object.__setattr__, object.__delattr__, delattr,
+            any, bool, enumerate, zip, getattr, hasattr, iter, len, next, reversed, super, type, isinstance,
+            type.__call__, functools.partial.__call__, functools.reduce, operator.getitem, types.CellType.__new__,
+            jit_ext.is_compiling, torch.finfo, torch.nn.ModuleList.__getitem__, interpreter.is_jitting,
+            interpreter.is_jitting_with_raise, jit_ext.prop_lookaside_helper, torch._C._get_tracing_state,
+            torch._C._log_api_usage_once, callable, object.__init__, BaseException.__init__, StopIteration.__init__,
+            *(each for each in vars(math).values() if callable(each)),
+        ]  # fmt: skip
+        known += interpreter._default_provenance_tracking_lookaside_map
+        stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
+        torch_functions = ltorch._torch_to_thunder_function_map
+        known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
+        for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
+            known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
+        known += [each for owner in (range, filter, map) for each in (owner.__iter__,)]
+        known += [abs, round, divmod, pow, min, max, sum, issubclass, ord, chr, operator.index]
+        self._atomic = {
+            id(each) for each in (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
+        }
+        self._known = {id(each): each for each in (*known, *jit_ext._clang_fn_set)}
+        self._new = {id(each) for each in _NEW}
+        self._symbol = Symbol
+        self._internal = {
+            id(each) for each in (builtins.all, filter.__next__, set.__contains__, frozenset.__contains__)
+        }
+
+    def explain(self, fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
+        """Returns why a call may tell two similar blocks apart; None if it does not.
+
+        Args:
+            fn: what is called.
+            args: what it is called with, in the interpreter's wrappers.
+            frame: the interpreter's frame that calls it.
+            is_opaque: whether the interpreter simply calls it.
+        """
+        if isinstance(fn, self._symbol):
+            return None
+        if _takes_key(fn) and any(not is_plain(arg.value) for arg in args[1:2]):
+            return f"calls {_name(fn)} with an object"
+        if id(fn) in self._known and not (id(fn) in self._atomic and not _are_atoms(args)):
+            return None
+        if is_opaque and self._is_known_opaque(fn, args, frame):
+            return None
+        return f"calls {_name(fn)}"
+
+    def _is_known_opaque(self, fn: Any, args: tuple[Any, ...], frame: Any) -> bool:
+        name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
+        if name == "__new__":
+            own = getattr(fn, "__self__", None)
+            return id(own) in self._new or (isinstance(own, type) and issubclass(own, BaseException))
+        if name == "__init__":
+            if owner in _KEYED and len(args) == 1:
+                return True
+            return isinstance(owner, type) and (owner is object or issubclass(owner, BaseException))
+        if name == "__get__":
+            return owner in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+        if name == "__next__" and args:
+            return type(args[0].value).__module__ == "builtins"
+        if name == "__iter__" and owner is types.GeneratorType:
+            return True
+        if owner in _ATOMS:
+            return _are_atoms(args) or (owner in _NUMBERS and _are_atoms(args, proxies=True))
+        module = frame.module if frame is not None else ""
+        if id(fn) in self._internal:
+            return is_internal(module)
+        return module in ("optree.ops", "thunder.core.pytree") and name == "flatten"
+
+
+def is_internal(module: str | None) -> bool:
+    """Tells whether code is Thunder's own, or ours in its place. What Dynamo makes has no module."""
+    return module is not None and module.partition(".")[0] in ("thunder", "fusioncache")
+
+
+def is_plain(value: Any) -> bool:
+    """Tells whether a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
+    import torch
+
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    if has_type(value, (tuple, list, torch.Size)):
+        return all(is_plain(each) for each in value)
+    if type(value) is frozenset:
+        return all(has_type(each, _ATOMS) for each in value)
+    kinds = (torch.dtype, torch.device, TensorProxy, type, enum.Enum)
+    return has_type(value, _ATOMS) or has_type(value, _SHARED) or isinstance(value, kinds)
+
+
+def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
+    import torch
+
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    kinds = (torch.dtype, torch.device, TensorProxy) if proxies else (torch.dtype, torch.device)
+    return all(has_type(arg.value, _ATOMS) or isinstance(arg.value, kinds) for arg in args)
+
+
+def _takes_key(fn: Any) -> bool:
+    return getattr(fn, "__objclass__", None) in _KEYED and fn.__name__ in _WITH_KEY
+
+
+def _name(fn: Any) -> str:
+    return f"{getattr(fn, '__module__', None) or ''}.{getattr(fn, '__qualname__', type(fn).__name__)}".lstrip(".")

@@ -1,0 +1,170 @@
+"""What Thunder's interpreter did for one block: what it read of it, which symbols it called, which names it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.accelerators.layers import origins
+from fusioncache.ir.errors import Declined, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A parameter, buffer or plain value of the block that was given a proxy, and thereby a guard.
+
+    Attributes:
+        origin: Thunder's record of where it was found.
+        value: what was found.
+        proxy: what stands for it.
+        symbols: how many symbols had been called before, of those of the block.
+        names: how many names had been counted off before.
+        wrapper: the interpreter's, while it is watched whether anything looks at the value.
+    """
+
+    origin: Any
+    value: Any
+    proxy: Any
+    symbols: int
+    names: int
+    wrapper: Any
+
+
+@dataclass(slots=True)
+class Recording:
+    """What happened while one block was interpreted.
+
+    Attributes:
+        module: the block.
+        root: Thunder's record of where the block was found.
+        args: what it was called with, in the interpreter's wrappers, those by keyword last.
+        keywords: the names of the last ones.
+        start: how far the trace was.
+        reads: what was read of the block, in order.
+        symbols: the bound symbols that it added to the trace.
+        touched: the reads, by position, whose value was looked at.
+        result: what the block returned, wrapped.
+        counts: how far the trace was at the end, less the start.
+        source: what the trace had as the current line of source at the end.
+        varied: the arguments, by position, for which a block that came out as foretold was given others. Of any other
+            one nobody knows whether the block uses what it was given, or found the same value in another way.
+    """
+
+    module: Any
+    root: Any
+    args: tuple[Any, ...]
+    keywords: tuple[str, ...]
+    start: State
+    described: tuple[Any, ...] = ()
+    reads: list[Read] = field(default_factory=list)
+    symbols: list[Any] = field(default_factory=list)
+    touched: set[int] = field(default_factory=set)
+    result: Any = None
+    counts: State | None = None
+    source: tuple[Any, Any] = (None, None)
+    varied: frozenset[int] = frozenset()
+    refusal: str | None = None
+    is_proved: bool = False
+    _watched: list[Any] = field(default_factory=list)
+
+    def refuse(self, reason: str) -> None:
+        """Notes why this block cannot be written out for others. The first reason is kept."""
+        self.refusal = self.refusal or reason
+
+    def note_read(self, wrapper: Any, value: Any, proxy: Any, symbols: int, names: int) -> None:
+        """Notes that a value of the block was given a proxy, and watches whether anything looks at it from now on."""
+        position = len(self.reads)
+        self.reads.append(Read(wrapper.provenance, value, proxy, symbols, names, wrapper))
+        if isinstance(value, int | float | str):
+            watch(wrapper, lambda: self.touched.add(position))
+            self._watched.append(wrapper)
+
+    def end(self) -> None:
+        """Ends watching."""
+        for wrapper in self._watched:
+            unwatch(wrapper)
+        self._watched.clear()
+
+    def finish(self, result: Any) -> None:
+        """Checks that everything was of a kind that can be written out.
+
+        Raises:
+            Declined: if something was not.
+        """
+        if self.refusal is not None:
+            raise Declined(self.refusal, Scope.BLOCK)
+        self.result = result
+        known = _collect(self.root, *(arg.provenance for arg in self.args)) - {id(self.root)}
+        for read in self.reads:
+            found = origins.find_value(read.origin, self.root, self.module)
+            if found is not read.value and not (found == read.value and type(found) is type(read.value)):
+                raise Declined("a value is not what is found at its place", Scope.BLOCK)
+            if any(getattr(each, "proxy", None) is not None for each in origins.outside(read.origin, known)):
+                raise Declined("a value has been unpacked before", Scope.BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a trace is: symbols, names counted off, guards, proxies renamed, attributes set."""
+
+    symbols: int
+    names: int
+    objects: int
+    guards: int
+    renamed: int
+    stored: int
+    scopes: int
+    operators: int
+
+    @classmethod
+    def of(cls, context: Any) -> State:
+        """Returns how far the trace of this context is."""
+        trace = context.computation_trace
+        stored = sum(len(each) for each in context._additional_outputs.values())
+        return cls(
+            len(trace.bound_symbols), trace.name_ctr, trace.obj_name_ctr, len(context._constraints),
+            len(context._proxy_swapmap), stored, len(trace.scopes), context.ad_hoc_executor.counter,
+        )  # fmt: skip
+
+    def until(self, later: State) -> State:
+        """Returns what was added until later."""
+        pairs = ((getattr(later, name), getattr(self, name)) for name in self.__slots__)
+        return State(*(new - old for new, old in pairs))
+
+
+def _collect(*roots: Any) -> set[int]:
+    return {id(each) for root in roots for each in origins.outside(root, frozenset())}
+
+
+def watch(wrapper: Any, touch: Any) -> None:
+    """Has something called whenever anything asks an interpreter's wrapper for its value."""
+    vars(wrapper)["touch"] = touch
+    wrapper.__class__ = _watched_class()
+
+
+def unwatch(wrapper: Any) -> None:
+    """Makes a wrapper again what it was."""
+    from fusioncache.thunder_adapter.layers_api import WrappedValue
+
+    wrapper.__class__ = WrappedValue
+    vars(wrapper).pop("touch", None)
+
+
+_classes: dict[type, type] = {}
+
+
+def _watched_class() -> type:
+    from fusioncache.thunder_adapter.layers_api import WrappedValue
+
+    if WrappedValue not in _classes:
+
+        def get(self: Any) -> Any:
+            vars(self)["touch"]()
+            return vars(self)["value"]
+
+        def put(self: Any, value: Any) -> None:
+            vars(self)["touch"]()
+            vars(self)["value"] = value
+
+        _classes[WrappedValue] = type("WatchedValue", (WrappedValue,), {"value": property(get, put)})
+    return _classes[WrappedValue]

@@ -1,0 +1,316 @@
+"""One trace: which of its blocks are recorded, which ones written out, and what forbids either."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from fusioncache.accelerators.layers.agreement import Agreement
+from fusioncache.accelerators.layers.arguments import check_result, describe_args, find_changed, mixes_up
+from fusioncache.accelerators.layers.conflict import Conflict
+from fusioncache.accelerators.layers.indifference import Indifference, is_plain
+from fusioncache.accelerators.layers.likeness import compare
+from fusioncache.accelerators.layers.recording import Recording, State
+from fusioncache.accelerators.layers.stamping import Stamp, find_reads
+from fusioncache.accelerators.layers.surroundings import check_surroundings, check_untouched, find_wrapper
+from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.thunder_adapter.watch import hooks, instructions
+from fusioncache.thunder_adapter.watch.hooks import Observer
+
+logger = logging.getLogger("fusioncache")
+
+_FEWEST_ALIKE = 3
+_MOST_REFUSALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the blocks of a model that was traced.
+
+    Attributes:
+        written: how many were written out. All others were interpreted.
+        reasons: why, each with how often.
+    """
+
+    written: int
+    reasons: Mapping[str, int]
+
+
+class Session(Observer):
+    """What is known of the blocks of one model while it is traced."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes what is traced."""
+        self.blocks = find_blocks(model)
+        self.recording: Recording | None = None
+        self.written = 0
+        self.reasons: Counter[str] = Counter()
+        self._indifference = _know_indifference() if self.blocks else None
+        self._templates: list[Recording] = []
+        self._refusals: Counter[type] = Counter()
+        self._changed = False
+        self._copies: dict[int, Any] = {}
+        self._owned: dict[int, Any] = {}
+        self._roots: dict[int, Any] = {}
+
+    def wants(self, module: Any) -> bool:
+        """Tells whether this is a block that may be recorded or written out, when it is called here."""
+        is_block = id(module) in self.blocks and self.recording is None and not self._changed
+        return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_vouched_for()
+
+    def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what a block returns: written out if that can be, interpreted otherwise.
+
+        Args:
+            module: the block.
+            interpret: interprets the call.
+            args: what it is called with, wrapped.
+            kwargs: and by keyword.
+        """
+        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx, get_jit_ctx
+
+        if id(module) in self._owned:
+            raise Conflict("a block is used twice")
+        context, runtime = get_jit_ctx(), get_interpreterruntimectx()
+        recording = self._begin(module, args, kwargs, context, runtime)
+        if recording is None:
+            return interpret()
+        written = self._write(recording, context, runtime)
+        return written if written is not None else self._record(recording, interpret, context, runtime)
+
+    def _begin(self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any) -> Recording | None:
+        """Returns what is known of a call beforehand; None if it is of a kind that is not written out."""
+        wrapper = find_wrapper(module, runtime)
+        try:
+            check_surroundings(context, runtime, wrapper)
+            given = (*args, *kwargs.values())
+            recording = Recording(module, wrapper.provenance, given, tuple(kwargs), State.of(context))
+            recording.described = describe_args(recording, context)
+        except Exception as error:
+            self._count(error)
+            return None
+        return recording
+
+    def _write(self, wanted: Recording, context: Any, runtime: Any) -> Any:
+        for template in self._templates:
+            if not template.is_proved or not self._may_match(template, wanted):
+                continue
+            if not find_changed(template, wanted) <= template.varied:
+                continue
+            try:
+                likeness = compare(template.module, wanted.module)
+                check_untouched(wanted.module, runtime, likeness.partners.values())
+                self._check_own(likeness.partners.values())
+                values = find_reads(template, wanted.module, likeness)
+                stamp = Stamp(template, wanted.root, wanted.args, context)
+            except Exception as error:
+                self._count(error)
+                continue
+            try:
+                result = stamp.write(values)
+            except Exception as error:
+                raise Conflict("a block could not be copied") from error
+            self._own(wanted, likeness.partners.values())
+            self.written += 1
+            hooks.tell_written(*stamp.summarize())
+            return result
+        return None
+
+    def _may_match(self, template: Recording, wanted: Recording) -> bool:
+        alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
+        alike = alike and template.described == wanted.described
+        return alike and not mixes_up(template, wanted)
+
+    def _check_own(self, partners: Any) -> None:
+        if any(id(each) in self._owned for each in partners):
+            raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
+
+    def _own(self, wanted: Recording, partners: Any) -> None:
+        import torch
+
+        self._owned[id(wanted.module)] = wanted.module
+        self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
+        self._roots[id(wanted.root)] = wanted.root
+
+    def _record(self, recording: Recording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
+        from fusioncache.thunder_adapter.layers_api import INTERPRETER_SIGNALS
+
+        try:
+            check_untouched(recording.module, runtime, None)
+        except Exception as error:
+            recording.refuse(_explain(error))
+        self.recording, result = recording, None
+        try:
+            result = interpret()
+        finally:
+            self.recording = None
+            recording.end()
+        if isinstance(result, INTERPRETER_SIGNALS):
+            return result
+        try:
+            self._finish(recording, result, context)
+        except Exception as error:
+            self._count(error)
+            self._refusals[type(recording.module)] += recording.refusal is not None
+        return result
+
+    def _finish(self, recording: Recording, result: Any, context: Any) -> None:
+        check_surroundings(context, None, None)
+        if not hooks.is_vouched_for():
+            recording.refuse("it used a function whose effects are unknown")
+        trace = context.computation_trace
+        recording.counts = recording.start.until(State.of(context))
+        if (
+            recording.counts.renamed
+            or recording.counts.stored
+            or recording.counts.objects
+            or recording.counts.operators
+            or self._changed
+        ):
+            recording.refuse("something was renamed, set or registered")
+        recording.symbols = trace.bound_symbols[recording.start.symbols :]
+        recording.source = trace._current_source_filename, trace._current_source_positions
+        check_result(result)
+        recording.finish(result)
+        for position, template in enumerate(self._templates):
+            if self._may_match(template, recording):
+                try:
+                    likeness = compare(template.module, recording.module)
+                    Agreement(template, recording).check(likeness)
+                except Exception as error:
+                    self._count(error)
+                    continue
+                recording.touched |= template.touched
+                recording.varied = template.varied | find_changed(template, recording)
+                recording.is_proved = True
+                self._templates[position] = recording
+                return
+        self._templates.append(recording)
+
+    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
+        """Returns what calls a block; None if the interpreter is to call this module."""
+        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx
+
+        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.wants(fn) else None
+        return None if wrapper is None else partial(self._call_block, fn, wrapper)
+
+    def _call_block(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:
+        from fusioncache.thunder_adapter.layers_api import interpreter
+
+        def interpret() -> Any:
+            call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
+            assert not isinstance(call, interpreter.INTERPRETER_SIGNALS)
+            interpreter.populate_attribute_wrapper(call, "__self__", wrapper)
+            return interpreter._interpret_call(call, *args, **kwargs)
+
+        return self.call(module, interpret, args, kwargs)
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
+        """Notes a call that is not interpreted, before it is made.
+
+        Raises:
+            Conflict: if this is not vouched for, and blocks were written out.
+        """
+        if self._indifference is None:
+            return
+        self._check_vouched()
+        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx
+
+        if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in instructions.MUTATING:
+            self._changed = True
+        if self.recording is None:
+            return
+        try:
+            frame = get_interpreterruntimectx().peek_frame_stack()
+            reason = self._indifference.explain(fn, args, frame, is_opaque=is_opaque)
+        except Exception as error:  # whatever is called may answer questions in its own way
+            reason = _explain(error)
+        if reason is not None:
+            self.recording.refuse(reason)
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        """Notes an instruction that tells one object from another, before it is executed.
+
+        Raises:
+            Conflict: if this is not vouched for, and blocks were written out.
+        """
+        if self._indifference is None:
+            return
+        self._check_vouched()
+        if self.recording is None:
+            return
+        stack = state["stack"]
+        if name in instructions.COMPARISONS:
+            plain = is_plain(stack.getitem_wrapped(-2).value), is_plain(stack.getitem_wrapped(-1).value)
+            if not (any(plain) if name == "IS_OP" else all(plain)):
+                self.recording.refuse("compares objects")
+        elif name in instructions.HASHING:
+            hashed = instructions.find_hashed(name, inst.arg, stack)
+            if not all(map(instructions.is_hashed_alone, hashed)):
+                self.recording.refuse(f"executes {name} with an object")
+
+    def _check_vouched(self) -> None:
+        """Begins the trace anew before something has an effect that lasts, which must not happen twice."""
+        if self.written and not hooks.is_vouched_for():
+            raise Conflict("a function whose effects are unknown, after blocks were copied")
+
+    def note_copy(self, copy: Any) -> None:
+        """Notes what Thunder changes in place of a container of the model's."""
+        self._copies[id(copy)] = copy
+
+    def check_wrapper(self, wrapper: Any) -> None:
+        """Looks at each new wrapper: it belongs to what is recorded, and must not be of a block that was written out.
+
+        Raises:
+            Conflict: if it is.
+        """
+        wrapper.born = self.recording
+        if self._owned and (
+            id(wrapper.value) in self._owned or any(id(each) in self._roots for each in wrapper.provenance.inputs)
+        ):
+            raise Conflict("a copied block is inspected")
+
+    def end(self) -> Outcome:
+        """Forgets the model, and returns what has become of its blocks."""
+        self.blocks, self.recording = {}, None
+        self._templates, self._owned, self._roots = [], {}, {}
+        return Outcome(self.written, dict(self.reasons))
+
+    def _count(self, error: Exception) -> None:
+        self.reasons[_explain(error)] += 1
+        logger.debug("a block is interpreted: %s", _explain(error))
+
+
+def _explain(error: Exception) -> str:
+    if is_declined(error, Scope.BLOCK):
+        return error.reason
+    return f"{type(error).__name__} was raised while it was looked at"
+
+
+@lru_cache(maxsize=1)
+def _know_indifference() -> Indifference:
+    return Indifference()
+
+
+def find_blocks(model: Any) -> dict[int, Any]:
+    """Returns the modules, by address, of which a list has at least three of one class."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    blocks: dict[int, Any] = {}
+    for container in model.modules():
+        if isinstance(container, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+            children = list(container.children())
+            kinds = Counter(type(each) for each in children)
+            blocks.update((id(each), each) for each in children if kinds[type(each)] >= _FEWEST_ALIKE)
+    return blocks
+
+
+CURRENT: ContextVar[Session | None] = ContextVar("fusioncache_layers", default=None)
+"""The trace that is being made here."""

@@ -1,0 +1,202 @@
+"""Compiles what an entry or a call asks for, for this device and these versions, if that is not there yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fusioncache.accelerators.precompile.arguments import (
+    available_device_types,
+    device_types_of,
+    make_arguments,
+    on_gpu,
+    release_memory,
+)
+from fusioncache.accelerators.precompile.requests import StoredRequest, read_request
+from fusioncache.accelerators.precompile.tasks import Received
+from fusioncache.backends.api import Progress
+from fusioncache.backends.registry import make_backend
+from fusioncache.backends.starts import OnStart, ignore_start, process_starts
+from fusioncache.backends.torch_settings import apply_torch_settings
+from fusioncache.cache.persistence import PersistentBuilder, not_kept
+from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Declined, Graph, Scope, is_declined
+from fusioncache.ir.permutation import pick
+from fusioncache.ir.request import Request
+from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
+from fusioncache.store.store import COMPILE_SECONDS
+
+logger = logging.getLogger("fusioncache")
+
+FAILED, NOT_STORED = "failed", "not stored"
+ELSEWHERE, OTHER_KEY = "another process is at it", "other settings here"
+
+Result = Literal["compiled", "ready", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of compiling what an entry asks for.
+
+    Attributes:
+        result: whether it was compiled, was ready before, or was refused.
+        reason: why it was refused.
+        passing: whether another time it may not be, with nothing changed.
+    """
+
+    result: Result
+    reason: str = ""
+    passing: bool = False
+
+
+class EntryCompiler:
+    """Compiles what entries of one store ask for, and calls of other processes.
+
+    Args:
+        store: the store, which the executables go into as well.
+        dry_run: whether to compile nothing, and say what would be compiled.
+        patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
+        releases: whether to give back to the device, after each, the memory that torch holds and nobody uses.
+        on_start: is told of a compiler's start in this process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        dry_run: bool = False,
+        patience: float = COMPILE_SECONDS,
+        releases: bool = True,
+        on_start: OnStart = ignore_start,
+    ):
+        self._store = store
+        self._releases = releases
+        self._dry_run = dry_run
+        self._patience = patience
+        self._on_start = on_start
+        self._builders: dict[tuple[str, str, str], tuple[PersistentBuilder, list[str]]] = {}
+
+    def compile(self, id_: str) -> Outcome:
+        """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
+        return self._guard(id_[:12], lambda: self._compile(read_request(self._store, id_)))
+
+    def compile_received(self, received: Received) -> Outcome:
+        """Compiles what a call of another process is going to ask for, if it would be that here. Nothing is raised."""
+
+        def compile_() -> Outcome:
+            with on_gpu(received.device):
+                return self._compile(received.stored, received.digest)
+
+        return self._guard(received.digest[:12], compile_)
+
+    def compile_together(self, all_received: Sequence[Received], progress: Progress) -> list[Outcome]:
+        """Compiles for several future calls together, where that is faster. Raises nothing."""
+        with ExitStack() as stack:
+            try:
+                self._enter_together(stack, all_received, progress)
+            except Exception as error:  # each is compiled alone
+                logger.info("regions are not compiled together", exc_info=error)
+            return [self.compile_received(received) for received in all_received]
+
+    def _enter_together(self, stack: ExitStack, all_received: Sequence[Received], progress: Progress) -> None:
+        """Has the backends compile the missing executables of requests together."""
+        missing: dict[PersistentBuilder, list[Request]] = {}
+        regions: dict[PersistentBuilder, list[tuple[Graph, Sequence[Any]]]] = {}
+        for received in all_received:
+            asked, instance = received.stored.request, received.stored.instance
+            with apply_torch_settings(asked.settings):
+                builder, _ = self._builder_for(asked)
+                key = builder.key(asked.graph, asked.layouts, instance)
+                if key.digest != received.digest or self._store.load(key, asked.backend) is not None:
+                    continue
+                args = make_arguments(asked.graph, asked.layouts)
+            missing.setdefault(builder, []).append(asked)
+            regions.setdefault(builder, []).append((instance.region, pick(args, instance.inputs)))
+        for builder, asks in missing.items():
+            if len(asks) > 1:
+                with apply_torch_settings(asks[0].settings):
+                    graph, _ = regions[builder][0]
+                    process_starts().start(builder.backend, graph, self._on_start, joined=True)
+                    stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
+
+    def _guard(self, what: str, compile_: Callable[[], Outcome]) -> Outcome:
+        """Compiles something. What goes wrong is its outcome."""
+        try:
+            return compile_()
+        except Exception as error:  # whatever it is, others can be compiled
+            if is_declined(error, Scope.REQUEST):
+                return Outcome("refused", error.reason)
+            logger.info("%s is not compiled ahead", what, exc_info=error)
+            return Outcome("refused", f"{FAILED}: {type(error).__name__}")
+        finally:
+            if self._releases:
+                release_memory()
+
+    def _compile(self, stored: StoredRequest, digest: str | None = None) -> Outcome:
+        missing = device_types_of(stored.request.graph) - available_device_types()
+        if missing:
+            return Outcome("refused", f"other device type: {', '.join(sorted(missing))}")
+        with apply_torch_settings(stored.request.settings):
+            return self._build(stored, digest)
+
+    def _build(self, stored: StoredRequest, digest: str | None) -> Outcome:
+        asked, instance = stored.request, stored.instance
+        builder, reasons = self._builder_for(asked)
+        key = builder.key(asked.graph, asked.layouts, instance)
+        if digest not in (None, key.digest):
+            return Outcome("refused", OTHER_KEY, passing=True)
+        found = self._store.load(key, asked.backend)
+        if found is not None:
+            return _outcome_of(found)
+        if self._dry_run:
+            return Outcome("compiled")
+        reasons.clear()
+        try:
+            built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
+        except Declined as declined:
+            declined.require(Scope.TURN)
+            return Outcome("refused", ELSEWHERE, passing=True)
+        is_kept = self._store.entry(key.digest, asked.backend) is not None
+        if reasons:
+            return Outcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
+        if not is_kept:
+            return Outcome("refused", NOT_STORED)
+        return Outcome("ready" if built.loaded else "compiled")
+
+    def _builder_for(self, asked: Request) -> tuple[PersistentBuilder, list[str]]:
+        """Returns what builds with the backend of a request, made once, and its reasons not to persist.
+
+        Raises:
+            Declined: if there is no such backend here, or it keeps nothing.
+        """
+        identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
+        if identity not in self._builders:
+            try:
+                backend = make_backend(asked.backend, **asked.options)
+            except (ValueError, TypeError) as error:
+                logger.info("no backend %s", asked.backend, exc_info=error)
+                raise Declined(f"no backend {asked.backend} here", Scope.REQUEST) from error
+            if backend.artifact_environment() is None:
+                raise Declined(f"backend {asked.backend} stores nothing", Scope.REQUEST)
+            reasons: list[str] = []
+            try:
+                environment = backend.environment()
+            except Declined as bypass:
+                bypass.require(Scope.REGION)
+                raise Declined(bypass.reason, Scope.REQUEST) from bypass
+            how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
+            builder = PersistentBuilder(
+                backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how
+            )
+            self._builders[identity] = builder, reasons
+        return self._builders[identity]
+
+
+def _outcome_of(artifacts: Mapping[str, bytes]) -> Outcome:
+    """Returns what an entry for this very environment comes to."""
+    reason = artifacts.get(REFUSED)
+    return Outcome("ready") if reason is None else Outcome("refused", not_kept(reason.decode(errors="replace")))

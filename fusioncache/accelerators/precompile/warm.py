@@ -1,0 +1,124 @@
+"""Compiling ahead of use: all that a store has seen asked for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from fusioncache.accelerators.precompile.crew import Crew, iterate_answers
+from fusioncache.accelerators.precompile.entry_compiler import FAILED, NOT_STORED, EntryCompiler, Outcome
+from fusioncache.accelerators.precompile.nursery import DIED, NO_WORKER
+from fusioncache.accelerators.precompile.requests import DAMAGED, Survey, survey
+from fusioncache.accelerators.precompile.tasks import EntryTask
+from fusioncache.store import Store
+
+Progress = Callable[[int, int], None]
+"""Is told how many templates are done, and how many there are."""
+
+_WRONG = (DAMAGED, FAILED, NOT_STORED, DIED, NO_WORKER)
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """The result of compiling ahead what a store's entries ask for.
+
+    Attributes:
+        known: entries that were looked at. Those of other versions of one template are one template.
+        ready: templates that were compiled for this very environment before.
+        compiled: templates that were compiled now and are kept; in a dry run, that would be compiled.
+        refused: how many others there are, by reason.
+        passing: how many of these may be compiled another time, with nothing changed, because it was not for good.
+        seconds: that it took.
+    """
+
+    known: int
+    ready: int
+    compiled: int
+    refused: Mapping[str, int]
+    passing: int
+    seconds: float
+
+    @property
+    def templates(self) -> int:
+        """How many were looked at."""
+        return self.ready + self.compiled + sum(self.refused.values())
+
+    @property
+    def failed(self) -> int:
+        """How many were refused because something is wrong, rather than because they are not for here."""
+        return sum(number for reason, number in self.refused.items() if reason.startswith(_WRONG))
+
+
+def warm(
+    store: Store | str | Path | None = None, *, jobs: int = 1, progress: Progress | None = None, dry_run: bool = False
+) -> Warmed:
+    """Compiles every template that a store knows for this device and these versions, where it is not there yet.
+
+    A store knows what any process compiled into it, of other versions too, or on another machine. A job that starts
+    afterwards with the same settings loads what it would have compiled. torch's own settings, such as the default dtype
+    and the precision of products, are for that time those of the process that asked first.
+
+    Args:
+        store: a store or its directory; by default the one that caches use.
+        jobs: how many processes compile. With 1 it is this one; others have the settings with which Python starts, so
+            that what was changed in torch here, such as the number of threads, is not changed there.
+        progress: is told how far it is.
+        dry_run: whether to compile nothing and say what would be compiled.
+
+    Raises:
+        TypeError: if ``store`` is none of these.
+        ValueError: if ``jobs`` is less than 1.
+        FileNotFoundError: if there is no such directory.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    start = time.perf_counter()
+    opened = _open(store)
+    found = survey(opened)
+    if progress:
+        progress(0, len(found.ids))
+    counts: Counter[str] = Counter()
+    refused = Counter(found.refused)
+    for done, outcome in enumerate(compile_entries(opened, found, 1 if dry_run else jobs, dry_run), 1):
+        counts[outcome.result] += 1
+        if outcome.result == "refused":
+            refused[outcome.reason] += 1
+            counts["passing"] += outcome.passing
+        if progress:
+            progress(done, len(found.ids))
+    seconds = time.perf_counter() - start
+    left_out = MappingProxyType(dict(refused))
+    return Warmed(found.entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
+
+
+def _open(store: Store | str | Path | None) -> Store:
+    if isinstance(store, Store):
+        return store
+    if store is not None and not isinstance(store, str | Path):
+        raise TypeError(f"store must be a fusioncache.store.Store, a directory or None, got {store!r}")
+    if store is not None and not Path(store).is_dir():
+        raise FileNotFoundError(f"there is no store in {store}")
+    return Store.open(store)
+
+
+def compile_entries(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator[Outcome]:
+    """Compiles what was found, in this process or in workers, and yields what became of each."""
+    if jobs > 1 and store.directory is not None:
+        yield from _compile_in_crew(store.directory, found, jobs)
+    elif found.ids:
+        yield from map(EntryCompiler(store, dry_run=dry_run).compile, found.ids)
+
+
+def _compile_in_crew(directory: Path, found: Survey, jobs: int) -> Iterator[Outcome]:
+    backends = Counter(id_.rpartition(".")[2] for id_ in found.ids)
+    for backend, _ in backends.most_common(1):
+        crew = Crew(directory, min(jobs, len(found.ids)), backend, quiet=False)
+        try:
+            numbers = [crew.hand_over(EntryTask(id_, seconds)) for id_, seconds in found.seconds.items()]
+            yield from (answer.outcome for answer in iterate_answers(crew, numbers))
+        finally:
+            crew.end()

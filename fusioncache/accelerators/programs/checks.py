@@ -1,0 +1,363 @@
+"""The list of reviewed functions that Thunder does not interpret, each with what checks a call of it.
+
+A check gets the trace, the function, and what it is called with in the interpreter's wrappers, and returns why the call
+must not be made where a program is to be kept.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import math
+import operator
+import sys
+import types
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+from fusioncache.accelerators.programs import native
+from fusioncache.accelerators.programs.lookup import QUERIES, find_question
+from fusioncache.accelerators.programs.made import Made, name_origin
+from fusioncache.accelerators.programs.names import is_internal_call, name_of
+from fusioncache.thunder_adapter.watch.instructions import MUTATING
+
+
+class Trace(Protocol):
+    """What a check may know of the trace.
+
+    Attributes:
+        made: the objects that were made in it.
+        queries: what was asked of torch, by name and arguments, and what it said.
+    """
+
+    made: Made
+    queries: dict[tuple[str, tuple[Any, ...]], Any]
+
+    def consume(self, value: Any) -> bool:
+        """Tells whether a value is a generator that the interpreter runs, and has what it yields looked at."""
+
+    def names(self, value: Any) -> bool:
+        """Tells whether the texts of the key and of reads tell an object from others."""
+
+
+Check = Callable[[Trace, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
+"""Returns why a call must not be made where a program is to be kept; None if it may be."""
+
+_CONTAINERS = (tuple, list, dict, collections.OrderedDict)
+_OF_VALUES = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, format, repr, ascii)
+_OPERATORS = (
+    "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "gt", "index", "inv", "invert", "le", "lshift",
+    "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor",
+)  # fmt: skip
+_BINARY = frozenset(
+    f"__{reflected}{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod")
+    for reflected in ("", "r")
+) | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
+_FORBIDDEN = (exec, eval, globals, collections.namedtuple)
+_WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
+
+
+def explain_arguments(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_fine: Callable[[Any], bool]
+) -> str | None:
+    """Returns which argument a function must not be called with; None if there is none."""
+    for each in (*args, *kwargs.values()):
+        if not is_fine(each.value):
+            return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
+    return None
+
+
+def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Returns which argument may run code of its own, or is more than a constant; None if none is."""
+    return explain_arguments(
+        fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_declined(fn, value)
+    )
+
+
+def _is_declined(fn: Any, value: Any) -> bool:
+    """Tells whether a number is asked to compute with what Thunder has in place of a tensor or of another number.
+
+    It says that it cannot, without asking that.
+    """
+    from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
+
+    if getattr(fn, "__objclass__", None) not in (int, float, bool, complex):
+        return False
+    return isinstance(value, TensorProxy) or (
+        isinstance(value, NumberProxy) and not isinstance(value, int | float | complex) and fn.__name__ in _BINARY
+    )
+
+
+def _allow(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    return None
+
+
+def _forbid(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    return f"calls {name_of(fn)}"
+
+
+def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
+    if is_internal_call(fn, fn.__name__, args):
+        return None
+
+    def is_fine(value: Any) -> bool:
+        return native.is_plain(value) or trace.consume(value) or _is_asked_in_any_order(fn, value)
+
+    return explain_arguments(fn, args, kwargs, is_fine)
+
+
+def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
+    return (fn in (sorted, min, max) and native.is_set_of(value, int, str)) or (
+        fn is sum and native.is_set_of(value, int)
+    )
+
+
+def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    return None if is_internal_call(fn, fn.__name__, args) else explain_atoms(fn, args, kwargs)
+
+
+def _check_plain(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    return explain_arguments(fn, args, kwargs, native.is_plain)
+
+
+def _check_has_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if len(args) != 2 or type(args[1].value) is not str:
+        return None
+    reason = native.explain_attribute(args[0].value, args[1].value)
+    return None if reason is None else f"asks for {reason}"
+
+
+def _check_instance(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    reason = native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
+    return None if reason is None else f"asks {reason}"
+
+
+def _check_subclass(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if len(args) != 2 or not native.is_class(args[0].value):
+        return f"calls {name_of(fn)}"
+    reason = native.explain_class_check(args[1].value)
+    return None if reason is None else f"asks {reason}"
+
+
+def _check_key(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if len(args) < 2 or is_key(trace, args[1]) or _has_plain_hash(args[1].value):
+        return None
+    return f"calls {name_of(fn)} with a {name_of(type(args[1].value))}"
+
+
+def is_key(trace: Trace, wrapped: Any) -> bool:
+    """Tells whether a value can be hashed and compared without code of its own, and is told from others in texts."""
+    value = wrapped.value
+    if native.is_nan(value):
+        return False
+    if native.is_plain(value, atoms=True) or native.is_plain_member(value):
+        return True
+    return native.is_hashed_by_identity(value) and (trace.made.has(wrapped) or trace.names(value))
+
+
+def _has_plain_hash(value: Any) -> bool:
+    from fusioncache.thunder_adapter.api import NumberProxy
+
+    return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
+
+
+def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
+        return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
+    return f"calls {name_of(fn)} of an object that existed before tracing"
+
+
+def _is_copy(value: Any) -> bool:
+    """Tells whether this is what Thunder changes in place of what it will change at the end of each call."""
+    from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+
+    return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
+
+
+def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Checks an assignment to an item of a dict. Thunder does those to attributes at the end of each call."""
+    from fusioncache.thunder_adapter.programs_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
+
+    if args and args[0].provenance.ext_flag & EXT_FLAG_IS_MODULE_MEMBER_DICT:
+        return None
+    return _check_change(trace, fn, args, kwargs)
+
+
+def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Checks an assignment to an attribute. But for new objects Thunder makes it one to an item of the ``__dict__``."""
+    from fusioncache.thunder_adapter.programs_api import jit_ext
+
+    if len(args) != 3 or trace.made.has(args[0]):
+        return None
+    value = args[0].value
+    if type(value) in jit_ext._TORCH_DYNAMIC_TYPES or not hasattr(value, "__dict__"):
+        return f"sets an attribute of a {name_of(type(value))} that existed before tracing"
+    return None
+
+
+def _check_type_call(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if args:
+        trace.made.see_type(args[0].value)
+    return None
+
+
+def _check_new_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if args and args[0].value is not list:
+        return f"makes a {name_of(args[0].value)}"
+    trace.made.see_new_list()
+    return None
+
+
+def _check_filled_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if args:
+        trace.made.see_filled_list(args[0], is_filled=len(args) > 1)
+    return _check_change(trace, fn, args, kwargs)
+
+
+def _check_extended_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    if args:
+        trace.made.see_extended_list(args[0])
+    return _check_change(trace, fn, args, kwargs)
+
+
+def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    import torch
+
+    from fusioncache.thunder_adapter.programs_api import is_likely_from_collections_namedtuple
+
+    cls = args[0].value if args else tuple
+    is_named = is_likely_from_collections_namedtuple(cls) and cls.__bases__ == (tuple,) and "__init__" not in vars(cls)
+    return None if cls is tuple or cls is torch.Size or is_named else f"makes a {name_of(cls)}"
+
+
+def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    from fusioncache.thunder_adapter.programs_api import ThunderInterpreterObject
+
+    if not args or not isinstance(args[0].value, ThunderInterpreterObject):
+        return None
+    if trace.made.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
+        return None
+    return "advances an iterator that existed before tracing"
+
+
+def _check_members(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    from torch.nn import Module
+
+    methods = (fn.__name__, fn.__name__.removeprefix("named_").rstrip("s"), "_named_members", "named_modules")
+    own = [name for name in methods if getattr(type(args[0].value), name, None) is not getattr(Module, name, None)]
+    return f"calls {own[0]} of a {name_of(type(args[0].value))}" if own else None
+
+
+def _check_import(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Allows an import that only finds what has been imported before."""
+    name, found = args[0].value, sys.modules.get(args[0].value)
+    if found is None:
+        return f"imports {name}"
+    missing = [each for each in kwargs["fromlist"].value or () if not hasattr(found, each)] if kwargs else []
+    return f"imports {name}.{missing[0]}" if missing else None
+
+
+def _check_checkpoint(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    strange = [name for name, each in kwargs.items() if name != "use_reentrant" and each.value is not None]
+    return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
+
+
+def _check_question(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    values = tuple(each.value for each in args)
+    if kwargs or not all(type(each) in (str, int, bool) for each in values):
+        return f"calls {name_of(fn)}"
+    key = _questions()[id(fn)][0], values
+    if key not in trace.queries:
+        trace.queries[key] = fn(*values)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _questions() -> Mapping[int, tuple[str, Any]]:
+    found: dict[int, tuple[str, Any]] = {}
+    for name in QUERIES:
+        try:
+            function = find_question(name)
+        except LookupError:  # another torch has not all of them
+            continue
+        found.setdefault(id(function), (name, function))
+    return found
+
+
+@lru_cache(maxsize=1)
+def list_checks() -> Mapping[int, Check]:
+    """Returns what checks each function on the list, by its identity; the list keeps the functions alive."""
+    return {id(fn): check for fn, check in _list_checks()}
+
+
+@lru_cache(maxsize=1)
+def list_free() -> frozenset[int]:
+    """Returns the identities of the functions that may be called with anything, but for ``getattr``."""
+    return frozenset(identity for identity, check in list_checks().items() if check is _allow) - {id(getattr)}
+
+
+@lru_cache(maxsize=1)
+def _list_checks() -> tuple[tuple[Any, Check], ...]:
+    """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
+    import torch
+
+    from fusioncache.thunder_adapter.programs_api import interpreter, jit_ext
+
+    found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (
+        getattr, setattr, any, bool, enumerate, zip, iter, len, reversed, super, type, locals, callable,
+        functools.partial.__call__, functools.reduce, operator.getitem, interpreter.is_jitting, jit_ext.is_compiling,
+        interpreter.is_jitting_with_raise, torch.nn.ModuleList.__getitem__, torch.autocast.__enter__,
+        torch.autocast.__exit__, types.CellType.__new__, object.__init__, torch._C._log_api_usage_once,
+        torch.autograd.function.Function.apply.__func__, torch.ops.higher_order.autograd_function_apply,
+        *(kind.__get__ for kind in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)),
+        *(vars(kind)["__iter__"] for kind in (range, map, filter, *native.ITERATORS)),
+        interpreter.MappingKeysView.__iter__, interpreter.MappingKeysView.__reversed__,
+        interpreter.MappingKeysIterator.__next__,
+        torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic,
+    )]  # fmt: skip
+    found += [(fn, _check_plain) for fn in (torch.finfo,)]
+    found += [(fn, _forbid) for fn in (*_FORBIDDEN, interpreter.call_opaque, torch.compile)]
+    found += [(fn, _check_atoms) for fn in filter(callable, vars(math).values())]
+    found += [(fn, _check_values) for fn in (*_OF_VALUES, *(getattr(operator, name) for name in _OPERATORS))]
+    for kind in _CONTAINERS:
+        found += [(fn, _choose_check(fn)) for fn in _methods_of(kind)]
+    found += [(_bind(kind), _check_bound) for kind in (staticmethod, classmethod)]
+    found += [
+        (hasattr, _check_has_attribute), (isinstance, _check_instance), (issubclass, _check_subclass),
+        (next, _check_next), (builtins.__import__, _check_import), (type.__call__, _check_type_call),
+        (object.__setattr__, _check_attribute), (object.__delattr__, _check_change), (delattr, _check_change),
+        (list.__new__, _check_new_list), (list.__init__, _check_filled_list), (list.extend, _check_extended_list),
+        (tuple.__new__, _check_new_tuple), (torch.utils.checkpoint.checkpoint, _check_checkpoint),
+        (torch.nn.Module.named_parameters, _check_members), (torch.nn.Module.named_buffers, _check_members),
+    ]  # fmt: skip
+    return (*found, *((function, _check_question) for _, function in _questions().values()))
+
+
+def _bind(kind: type) -> Any:
+    return vars(kind)["__get__"]
+
+
+def _check_bound(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    function = args[0].value.__func__ if args else None
+    known = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
+    return None if isinstance(function, known) else f"binds a {name_of(type(function))}"
+
+
+def _methods_of(kind: type) -> list[Any]:
+    """Returns the methods of a container that the interpreter has something else for."""
+    from fusioncache.thunder_adapter.programs_api import interpreter
+
+    known = interpreter._default_provenance_tracking_lookaside_map
+    return [each for each in known if kind in (getattr(each, "__objclass__", None), getattr(each, "__self__", None))]
+
+
+def _choose_check(fn: Any) -> Check:
+    if fn.__name__ == "__setitem__" and fn.__objclass__ is not list:
+        return _check_item
+    if fn.__name__ in MUTATING and getattr(fn, "__objclass__", None) is not tuple:
+        return _check_change
+    return _check_key if fn.__name__ in _WITH_KEY and fn.__objclass__ in (dict, collections.OrderedDict) else _allow

@@ -1,0 +1,65 @@
+"""Where code stands in the sources: file, line, name and checksum of each code object, found out once in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import CodeType
+
+from fusioncache.accelerators.programs.literals import digest
+from fusioncache.accelerators.programs.places import shorten_file, sum_code
+
+LONGEST_NAME = 200
+"""Characters of the longest name that is written out."""
+
+
+class CodePlaces:
+    """Places of code objects, which are kept alive with them, as an id may be given away again.
+
+    Args:
+        known: other places, which nobody adds to any more. What these know is asked of them.
+    """
+
+    __slots__ = ("_chains", "_codes", "_files", "_known", "_places")
+
+    def __init__(self, known: CodePlaces | None = None) -> None:
+        """Knows of none yet but what others know."""
+        self._places: dict[int, str] = {}
+        self._chains: dict[tuple[int, ...], str] = {}
+        self._files: dict[str, str] = {}
+        self._codes: list[CodeType] = []
+        self._known = known
+
+    def find(self, code: CodeType) -> str:
+        """Returns where a code object stands in the sources; empty if that is somebody else's."""
+        text = self._places.get(id(code))
+        if text is None and self._known is not None:
+            text = self._known._places.get(id(code))
+        return self._find_out(code) if text is None else text
+
+    def find_chain(self, codes: Sequence[CodeType]) -> str:
+        """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
+        if len(codes) == 1:
+            return self.find(codes[0])
+        chain = tuple(map(id, codes))
+        text = self._chains.get(chain)
+        if text is None and self._known is not None:
+            text = self._known._chains.get(chain)
+        if text is None:
+            places = list(map(self.find, codes))
+            text = " of ".join(places) if all(places) else ""
+            if len(text) > LONGEST_NAME:
+                text = f"{places[-1]} {digest(text)}"
+            self._chains[chain] = text
+        return text
+
+    def _find_out(self, code: CodeType) -> str:
+        file = self._files.get(code.co_filename)
+        if file is None:
+            file = self._files[code.co_filename] = shorten_file(code.co_filename)
+        text = ""
+        with suppress(ValueError):  # what has other constants than code comes with is not what stands in the sources
+            text = f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}" if file else ""
+        self._places[id(code)] = text
+        self._codes.append(code)
+        return text

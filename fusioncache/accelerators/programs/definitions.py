@@ -1,0 +1,420 @@
+"""Names things by where they are defined: the same text in each process with the same sources, and quick to write.
+
+Thunder's tables hold thousands of functions. To digest the code of each would take longer than all else in a key, and
+would say little that the digest of Thunder's sources does not say (``versions.py``): a code object that comes from one
+of those sources is named by file, line and name, and a checksum says whether it was changed since. What else could have
+been put there is named as well: the defaults, the closure and the attributes of each function, and by its code what was
+written elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum
+from inspect import unwrap
+from itertools import islice
+from operator import attrgetter
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fusioncache.accelerators.programs.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.accelerators.programs.fingerprint import Fingerprint
+from fusioncache.accelerators.programs.foreign import Foreign, add_foreign
+from fusioncache.accelerators.programs.introspection import is_dictionary
+from fusioncache.accelerators.programs.literals import LITERALS, digest
+from fusioncache.accelerators.programs.lookup import find_attribute
+from fusioncache.accelerators.programs.places import has_only_attributes, is_generated, is_known, place_of
+from fusioncache.accelerators.programs.records import Record
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.secrets import Kind, find_kind, write_text
+
+if TYPE_CHECKING:
+    from fusioncache.accelerators.programs.describe import Describer
+
+_PLAIN = frozenset({type(None), bool, int, float, complex, type(...), type(NotImplemented)})
+_TEXTS = frozenset({str, bytes})
+_MAY_BE_SECRET = frozenset({*_TEXTS, list, tuple, set, frozenset, dict})
+_MOST_WRAPPERS = 30
+_BEGINNING = 60
+_BYSTANDERS = {
+    "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
+}
+"""Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Somebody else may
+have put one of their own around it, as Lightning does and ``thunderfx`` undoes: then it is described by its code, and
+not code of others that Thunder runs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownNames:
+    """Names of Thunder's functions and of what these refer to, which a process makes once.
+
+    Attributes:
+        names: by identity. None of them was made with the help of a describer: those depend on the key.
+        places: where code stands.
+        held: the values, which keep their identities.
+        fingerprint: of the containers and the objects of Thunder's among these.
+    """
+
+    names: Mapping[int | FunctionType, str]
+    places: CodePlaces
+    held: tuple[Any, ...]
+    fingerprint: Fingerprint
+
+
+@dataclass(slots=True)
+class Noted:
+    """What was named in the body of ``noting``.
+
+    Attributes:
+        fingerprint: of the containers and the objects of Thunder's that were named.
+        foreign: what others wrote, by its place.
+        record: what the describer learned; None if the names depend on what was named or described before.
+    """
+
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    foreign: Foreign = field(default_factory=dict)
+    record: Record | None = None
+
+
+class Definitions:
+    """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
+
+    Args:
+        describer: describes what was written by somebody else.
+        earlier: names of the same process. They are taken over if no container among them has changed.
+
+    Attributes:
+        describer: describes what was written by somebody else.
+        bystanders: functions that take no part in deriving a program, although Thunder holds them.
+    """
+
+    def __init__(self, describer: Describer, earlier: KnownNames | None = None):
+        from fusioncache.thunder_adapter.api import Symbol
+        from fusioncache.thunder_adapter.programs_api import default_python_printer
+
+        self.describer = describer
+        self._earlier = earlier if earlier is not None and earlier.fingerprint.holds() else None
+        self._known: Mapping[int | FunctionType, str] = self._earlier.names if self._earlier else {}
+        self._places = CodePlaces(self._earlier.places if self._earlier else None)
+        self._names: dict[int | FunctionType, str] = {}
+        self._held: dict[int | FunctionType, Any] = {}
+        self._attributes: list[Mapping[str, Any]] = []
+        self._passing: list[int | FunctionType | None] = []  # names made or used that the next key does not take over
+        self._renewed: set[int | FunctionType] = set()
+        self._foreign: dict[str, tuple[CodeType, ...] | None] = {}
+        self.bystanders = tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
+        self._makers = self._list_makers()
+        self._usual_printer = default_python_printer
+        self._symbol = Symbol
+
+    @property
+    def earlier(self) -> KnownNames | None:
+        """The names that were taken over."""
+        return self._earlier
+
+    def meet(self, foreign: Foreign) -> None:
+        """Notes what others wrote and that was named before, by its place."""
+        add_foreign(self._foreign, foreign)
+
+    @contextmanager
+    def noting(self) -> Iterator[Noted]:
+        """Notes what is named in its body."""
+        noted, foreign, self._foreign = Noted(), self._foreign, {}
+        held, attributes, passing = len(self._held), len(self._attributes), len(self._passing)
+        try:
+            with self.describer.recording() as learned:
+                yield noted
+        finally:
+            noted.foreign = dict(self._foreign)
+            add_foreign(foreign, noted.foreign)
+            self._foreign = foreign
+        noted.fingerprint = self._take_fingerprint(islice(self._held.values(), held, None), attributes)
+        # What was named before may have been described, and is then a part of something else.
+        if set(islice(self._held, held)).isdisjoint(self._passing[passing:]):
+            noted.record = learned.record
+
+    def learn(self) -> KnownNames:
+        """Returns the names for the next key; where earlier ones were taken over, these."""
+        if self._earlier is None:
+            names = {key: name for key, name in self._names.items() if key not in self._renewed}
+            held = tuple(value for key, value in self._held.items() if key not in self._renewed)
+            known, self._places = self._places, CodePlaces(self._places)
+            self._earlier = KnownNames(names, known, held, self._take_fingerprint(held))
+        return self._earlier
+
+    def _take_fingerprint(self, values: Iterable[Any], first: int = 0) -> Fingerprint:
+        """Returns that of the containers among values, and of the attributes of objects, from a first one on."""
+        tables: list[Iterable[Any]] = [each.values() for each in self._attributes[first:]]
+        partials = []
+        for each in values:
+            if type(each) in (list, set):
+                tables.append(each)
+            elif is_dictionary(type(each)):
+                tables += (dict.keys(each), dict.values(each))
+            elif type(each) is functools.partial:
+                partials.append(each)
+        return Fingerprint(partials, tables=tables)
+
+    def name(self, value: Any) -> str:
+        """Returns the name of a value: a line of text.
+
+        Raises:
+            Declined: if it is of somebody else, and cannot be described.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            return repr(value)
+        if kind in _TEXTS:
+            return write_text(value)
+        # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
+        key = value if kind is FunctionType else id(value)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        is_passing = self._earlier is not None
+        known = self._names.get(key)
+        if known is not None:
+            if is_passing or key in self._renewed:
+                self._passing.append(key)
+            return known
+        # What leads back to a value, on the way to its name, names it by its class.
+        self._names[key] = f"^{kind.__name__}"
+        self._held[key] = value
+        maker = self._makers.get(kind)
+        if maker is None:
+            maker = self._makers[kind] = self._find_maker(kind)
+        passing = len(self._passing)
+        if is_passing:
+            self._passing.append(key)
+        name = maker(value)
+        if len(self._passing) > passing:
+            self._renewed.add(key)
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:_BEGINNING]}...{digest(name)}"
+        self._names[key] = name
+        return name
+
+    @property
+    def foreign(self) -> Foreign:
+        """Functions and classes of others that were named, in order. Thunder may run their code."""
+        return dict(sorted(self._foreign.items()))
+
+    @contextmanager
+    def trusting(self) -> Iterator[None]:
+        """Names what is of somebody else who says what it depends on: it does not count as foreign."""
+        before = dict(self._foreign)
+        yield
+        self._foreign = before
+
+    def is_foreign(self, value: Any) -> bool:
+        """Tells whether a function or a class was written by somebody else."""
+        if isinstance(value, FunctionType):
+            return not self._places.find(value.__code__)
+        return isinstance(value, type) and not is_known(value.__module__)
+
+    def _list_makers(self) -> dict[type, Callable[[Any], str]]:
+        return {
+            FunctionType: self._name_function,
+            MethodType: lambda value: f"{self.name(value.__func__)} of {self.name(value.__self__)}",
+            ModuleType: lambda value: f"module {value.__name__}",
+            CellType: lambda value: self.name(_content_of(value)),
+            ContextVar: lambda value: f"variable {value.name}",
+            staticmethod: lambda value: f"static {self.name(value.__func__)}",
+            classmethod: lambda value: f"class {self.name(value.__func__)}",
+            property: lambda value: "property" + self._name_all("(", (value.fget, value.fset, value.fdel)),
+            functools.cached_property: self._name_cached,
+            functools.partial: self._name_partial,
+            types.BuiltinFunctionType: self._name_builtin,
+            types.UnionType: lambda value: "union" + self._name_all("(", value.__args__),
+            types.GenericAlias: lambda value: self.name(value.__origin__) + self._name_all("[", value.__args__),
+            **dict.fromkeys(_DESCRIPTORS, place_of),
+            **dict.fromkeys((tuple, list), self._name_sequence),
+            **dict.fromkeys((set, frozenset), self._name_set),
+        }
+
+    def _find_maker(self, kind: type) -> Callable[[Any], str]:
+        """Returns what names a value of a class that is in no list."""
+        from fusioncache.thunder_adapter.api import Executor, Symbol
+
+        if id(kind) in LITERALS:
+            return LITERALS[id(kind)]
+        if issubclass(kind, type):
+            return self._name_class
+        if issubclass(kind, Executor):
+            # What it can do is in the options of a program that uses it.
+            return lambda value: f"executor {place_of(kind)}"
+        if issubclass(kind, Symbol):
+            return self._name_symbol
+        if issubclass(kind, Enum):
+            return lambda value: f"{place_of(kind)}.{value.name}"
+        if issubclass(kind, dict):
+            return self._name_mapping
+        if kind.__module__ == "typing":
+            return repr
+        return self._name_own_object if has_only_attributes(kind) else self._name_object
+
+    def _name_function(self, function: FunctionType) -> str:
+        """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over.
+
+        What else a wrapper closes over was given to the decorator, where it stands in the sources.
+        """
+        outer, codes, beside = function, [], ""
+        for _ in range(_MOST_WRAPPERS):
+            code, defaults, keyword_defaults, attributes, rest = _read_function(function)
+            codes.append(code)
+            inner = attributes.get("__wrapped__") if attributes else None
+            if defaults or keyword_defaults or (attributes and len(attributes) > ("__wrapped__" in attributes)):
+                beside += self._name_beside(function)
+            if inner is None and rest is not None and len(rest) == 1:
+                inner = _content_of(rest[0])
+            if type(inner) is not FunctionType:
+                break
+            function = inner
+        text = self._places.find_chain(codes)
+        if not text:
+            return self._describe_foreign(outer, codes)
+        text += beside
+        if inner is not None:
+            return f"{text} of {self.name(inner)}"
+        return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
+
+    def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
+        """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
+        is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
+        if not is_own and not any(unwrap(function) is each for each in self.bystanders):
+            self.meet({place_of(function): tuple(code for code in codes if not self._places.find(code))})
+        self._passing.append(None)
+        return self.describer.describe_function(function)
+
+    def _name_beside(self, function: FunctionType) -> str:
+        """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
+        attributes = {key: value for key, value in function.__dict__.items() if key != "__wrapped__"}
+        given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
+        return given + self._name_items("@", attributes)
+
+    def _describe(self, value: Any) -> str:
+        self._passing.append(None)
+        return self.describer.describe(value)
+
+    def _name_class(self, value: type) -> str:
+        if not self.is_foreign(value):
+            return place_of(value)
+        self.meet({place_of(value): None})
+        return self._describe(value)
+
+    def _name_symbol(self, symbol: Any) -> str:
+        """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
+        identity, name, meta, printer, after, tags, executor, own, module, *flags = _read_symbol(symbol)
+        text = f"symbol {identity if type(identity) is str else self.name(identity)} {name} {flags}"
+        for part in (tags, executor, own, module):
+            if part is not None:
+                text += f" {self.name(part)}"
+        if printer is not self._usual_printer:
+            text += self.name(printer)
+        if after is not None:
+            text += self._name_binding(after)
+        if type(meta) is FunctionType:
+            return f"{text} {self._name_function(meta)}"
+        return text if meta is None else f"{text} {self.name(meta)}"
+
+    def _name_binding(self, function: Any) -> str:
+        """Returns the name of what a symbol does with each call of it, without the function that the call will run.
+
+        That one is found again by its name when a program is loaded, whatever it is by then.
+        """
+        if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
+            return self.name(function)
+        text = self._places.find(function.__code__)
+        inner = _content_of(function.__closure__[0]) if function.__closure__ else None
+        return self.name(function) if not text else text if inner is None else f"{text} ^{self.name(inner)}"
+
+    def _name_cached(self, value: functools.cached_property[Any]) -> str:
+        self._attributes.append(value.__dict__)
+        return f"cached {self.name(value.func)}"
+
+    def _name_partial(self, value: functools.partial[Any]) -> str:
+        given = self._name_all("(", value.args) + self._name_items("*", value.keywords)
+        return f"partial {self.name(value.func)}{given}"
+
+    def _name_builtin(self, value: types.BuiltinFunctionType) -> str:
+        owner = value.__self__
+        if owner is None or isinstance(owner, ModuleType) or type(owner).__module__.startswith("pybind11"):
+            return f"{value.__module__}.{value.__qualname__.rpartition('.')[2]}" if owner else place_of(value)
+        return f"{value.__qualname__} of {self.name(owner)}"
+
+    def _name_sequence(self, value: Iterable[Any]) -> str:
+        return type(value).__name__ + self._name_all("(", value)
+
+    def _name_set(self, value: Iterable[Any]) -> str:
+        return f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
+
+    def _name_mapping(self, value: Mapping[Any, Any]) -> str:
+        name = self.name
+        pairs = sorted([f"{name(key)}: {self._name_item(key, item)}" for key, item in list(value.items())])
+        return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
+
+    def _name_object(self, value: Any) -> str:
+        if self.is_foreign(type(value)):
+            self.meet({place_of(type(value)): None})
+        try:
+            return self._describe(value)
+        except Declined as declined:
+            declined.require(Scope.VALUE, Scope.AMOUNT)
+            if place_of(type(value)) in _STATELESS:
+                return place_of(type(value))
+            raise
+
+    def _name_own_object(self, value: Any) -> str:
+        """Returns the name of an object of Thunder's: the class, and what it gave the object.
+
+        The describer takes twenty times as long, and Thunder has many objects.
+        """
+        attributes = value.__dict__
+        self._attributes.append(attributes)
+        return place_of(type(value)) + self._name_items("@", attributes)
+
+    def _name_all(self, sign: str, values: Iterable[Any]) -> str:
+        return f"{sign}({', '.join(map(self.name, values))})"
+
+    def _name_item(self, name: object, value: Any) -> str:
+        """Returns the name of what has a name of its own, by which a text may be secret."""
+        if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not Kind.SECRET:
+            return self.name(value)
+        self._passing.append(None)
+        return self.describer.describe(value, name)
+
+    def _name_items(self, sign: str, values: Mapping[str, Any]) -> str:
+        # The hash that a symbol remembers is another one in each process.
+        named = [f"{key}={self._name_item(key, item)}" for key, item in values.items() if key != "_hash"]
+        return f"{sign}({', '.join(named)})"
+
+
+_read_function = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__closure__")
+_read_symbol = attrgetter(
+    "id", "name", "meta", "python_printer", "_bind_postprocess", "tags", "executor", "python_impl", "_module",
+    "is_prim", "is_fusion", "_print_as_impl",
+)  # fmt: skip
+_OF_BINDING = ("bind_postprocess", "call_ctx")
+
+_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+_STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
+"""Classes written in C of which the objects say nothing that matters or is not said elsewhere."""
+
+
+def _content_of(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return NotImplemented

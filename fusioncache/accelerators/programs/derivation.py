@@ -1,0 +1,200 @@
+"""A program that Thunder derives at this moment, and what it takes to keep it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.accelerators.programs.candidates import Candidate, keep_program
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.foreign import ForeignRuns
+from fusioncache.accelerators.programs.program_misses import explain_program_miss
+from fusioncache.accelerators.programs.program_regions import collect_regions
+from fusioncache.accelerators.programs.program_verification import compare_programs
+from fusioncache.accelerators.programs.programs import Call, ProgramKeeper
+from fusioncache.accelerators.programs.reads import Read, ReadDifference
+from fusioncache.accelerators.programs.recorder import Recorder
+from fusioncache.accelerators.sizes.arguments import ArgumentSizes
+from fusioncache.accelerators.sizes.families import Family, KnownProgram
+from fusioncache.accelerators.sizes.first_traces import FirstTraces
+from fusioncache.accelerators.sizes.journal import Journal
+from fusioncache.ir import Declined, Key, Scope
+from fusioncache.observe.explain.program_difference import compare_program_keys
+from fusioncache.observe.record.kept_regions import KeptRegions, encode_regions
+from fusioncache.process.collector import without_collector
+from fusioncache.store import Store
+
+
+@dataclass(slots=True, eq=False)
+class Derivation:
+    """A program that Thunder derives for a call.
+
+    Attributes:
+        keeper: keeps it.
+        call: the call.
+        key: of the program, from before anything was derived.
+        definitions: named what is in the key, and has the describer that described the rest.
+        unfit: the slots of stored programs that were tried for this call. Once it is derived, none of them did fit.
+        expected: the stored program that it should be, in verify mode.
+        differences: for each stored program that was derived from something else, what that is.
+        is_kept: whether it is to be kept in the store.
+        form: what its key has in common with those at other sizes; None if nobody asks.
+        sizes: of its arguments.
+        journal: what it did with sizes, if that was watched.
+        first: Thunder's first traces, where its transforms write into those that they are given.
+        reads: what it was derived from, as soon as that is known.
+        program: what was derived, if that is kept.
+        family: the programs at other lengths from which it is known, if it is.
+    """
+
+    keeper: ProgramKeeper
+    call: Call
+    key: Key
+    definitions: Definitions
+    unfit: list[str] = field(default_factory=list)
+    expected: Candidate | None = None
+    differences: list[ReadDifference] = field(default_factory=list)
+    is_kept: bool = True
+    form: Key | None = None
+    sizes: ArgumentSizes = field(default_factory=dict)
+    journal: Journal | None = None
+    first: FirstTraces | None = None
+    reads: tuple[Read, ...] | None = None
+    program: KnownProgram | None = None
+    family: Family | None = None
+    _recorder: Recorder | None = None
+    _foreign: ForeignRuns | None = None
+    _started: float = field(default_factory=time.perf_counter)
+    _trace_number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
+        self._trace_number = self.keeper.ledger.history.traces
+
+    def begin(self) -> None:
+        """Begins to watch what Thunder runs to derive it."""
+        self._foreign = ForeignRuns(self.definitions.foreign)
+
+    def end(self) -> None:
+        """Ends what ``begin`` began: it is derived, or never will be."""
+        if self._foreign is not None:
+            self._foreign.end()
+
+    def may_be(self, candidate: Candidate) -> bool:
+        """Tells whether a stored program was derived from the same, as far as it was recorded."""
+        difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
+        if difference is not None:
+            self.differences.append(difference)
+            return False
+        self.unfit.append(candidate.slot)
+        return True
+
+    def explain(self) -> None:
+        """Says why there is no stored program for the call, if that was asked for."""
+        store = self.keeper.cache.store
+        if self.keeper.explains and store is not None:
+            explain_program_miss(self.call.name, self.key, self.differences, store)
+
+    def record[T](self, interpret: Callable[[], T]) -> T:
+        """Interprets the function, and records what is read, if it is to be kept."""
+        if not self.is_kept:
+            return interpret()
+        try:
+            with self.keeper.time("record"):
+                self.keeper.epoch.learn_names(self.definitions)
+            recorder = Recorder(self.definitions.describer)
+            recorder.__enter__()
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return interpret()
+        try:
+            return interpret()
+        finally:
+            recorder.__exit__(None, None, None)
+            self._recorder = recorder
+
+    def finish(self, entry: Any) -> bool:
+        """Keeps the program that Thunder derived, as an entry of its own; returns whether it was kept.
+
+        Raises:
+            VerificationError: if it should have been another one.
+        """
+        seconds = time.perf_counter() - self._started
+        if self.expected is not None:
+            compare_programs(self.call.name, self.expected.text, entry)
+        if self.keeper.verifies or not self.is_kept:
+            return False
+        try:
+            with self.keeper.time("record"), without_collector():
+                return self._keep(entry, seconds)
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return False
+
+    def finish_filled(self, candidate: Candidate, *, keep: bool) -> bool:
+        """Counts a program that is known from other lengths, and keeps it; returns whether it was kept.
+
+        It is not where later processes find its family: they fill it in as well.
+        """
+        seconds = time.perf_counter() - self._started
+        self.keeper.note_filled(candidate, self.call)
+        store = self.keeper.cache.store
+        if store is None or not keep or (self.family and self.family.is_stored):
+            return False
+        try:
+            with self.keeper.time("record"), without_collector():
+                self.reads = candidate.reads
+                kept = candidate.regions
+                if isinstance(kept, KeptRegions):
+                    kept = encode_regions(kept.regions, kept.choices, kept.placements)
+                program = KnownProgram(candidate.text, self.sizes, kept)
+                return self._put(store, program, seconds, candidate.bytecode)
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return False
+
+    def _keep(self, entry: Any, seconds: float) -> bool:
+        store = self.keeper.cache.store
+        if store is None or (self._recorder is None and self.reads is None):
+            return False
+        text = self.keeper.templates.write(entry, self.call)
+        if self._recorder is not None:
+            reads = self._recorder.reads()
+            self._check_key()
+            assert self._foreign is not None
+            self._foreign.check()
+            self.reads = reads
+        assert self.reads is not None
+        regions = collect_regions(self.keeper.ledger, self._trace_number)
+        self.program = KnownProgram(text, self.sizes, regions)
+        return self._put(store, self.program, seconds)
+
+    def _put(self, store: Store, program: KnownProgram, seconds: float, bytecode: bytes | None = None) -> bool:
+        """Puts a program into the store; returns whether it is kept there."""
+        assert self.reads is not None
+        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "bytecode": bytecode}
+        others: dict[str, Any] = {"unfit": self.unfit, "regions": program.regions}
+        kept = keep_program(store, self.key, program.text, self.reads, **about, **others)
+        if kept:
+            self.keeper.ledger.count_program_made(self.call.name)
+            self.keeper.cache.save()
+        return kept
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether its operations were called again, and nothing was interpreted."""
+        return self.reads is not None and self._recorder is None
+
+    def _check_key(self) -> None:
+        """Checks that the program is for the key that it was derived for.
+
+        Raises:
+            Declined: if anything in it is another thing now.
+        """
+        now, _ = self.keeper.describe(self.call)
+        if now != self.key:
+            differences = compare_program_keys(self.key.texts, now.texts)
+            what = differences[0].what if differences else "something"
+            raise Declined(f"{what} changed while the program was traced", Scope.PROGRAM)

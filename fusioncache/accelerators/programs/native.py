@@ -1,0 +1,336 @@
+"""Code of somebody's own that runs without the interpreter, because Python or Thunder asks an object something in C.
+
+A comparison runs ``__eq__``, ``isinstance`` runs ``__instancecheck__``, ``hasattr`` runs a property, a key of a dict
+runs ``__hash__``. What such code looks at nobody sees, so it must not run: here is said of which objects it is known
+that nothing of the kind is asked.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import enum
+import sys
+import types
+from functools import lru_cache
+from itertools import dropwhile
+from typing import Any
+
+from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs.introspection import (
+    ABSENT,
+    find_in_class,
+    find_in_first,
+    ids_of,
+    is_static,
+    mro_of,
+)
+from fusioncache.accelerators.sizes.sizes import WATCHED
+
+_ATOMS: tuple[type, ...] = (
+    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
+)  # fmt: skip
+_METHODS = ids_of(
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+)
+_BOUND = ids_of(staticmethod, classmethod)
+_NUMBERS_WITH_NAN = ids_of(float, complex)
+_SETS = ids_of(set, frozenset)
+_MAPPINGS = ids_of(dict, collections.OrderedDict)
+_COMPARED_BY_IDENTITY = ids_of(types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_ITERATED: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "é", b"", {}, {}.items(), {}.values(), set())
+ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, enumerate, reversed)
+"""Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
+_MOST_ITEMS = 10_000
+
+
+@lru_cache(maxsize=1)
+def _constant_types() -> frozenset[int]:
+    """Returns the types whose objects ask nobody anything, by identity; a size tells its witness, and no one else."""
+    import torch
+
+    of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+    return ids_of(*_ATOMS, slice, *WATCHED, *of_torch)
+
+
+@lru_cache(maxsize=1)
+def _thunders_types() -> tuple[type, ...]:
+    """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
+    from fusioncache.thunder_adapter.api import Device, dtypes
+    from fusioncache.thunder_adapter.programs_api import ProxyInterface
+
+    return (ProxyInterface, dtypes.dtype, Device)
+
+
+def is_atom(value: Any) -> bool:
+    """Tells whether a value is a constant of Python's or torch's, with nothing of a tensor in it."""
+    kind = type(value)
+    if kind is slice:
+        return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
+    return id(kind) in _constant_types()
+
+
+def is_plain(value: Any, *, atoms: bool = False) -> bool:
+    """Tells whether a value consists of constants and of what stands for tensors and numbers in a trace.
+
+    A set of several items is no such value, as a process has an order of its own for it.
+
+    Args:
+        value: the value.
+        atoms: whether only constants are wanted.
+    """
+    constants, proxies = _constant_types(), _thunders_types()
+    pending, count = [value], 0
+    while pending:
+        each = pending.pop()
+        kind = type(each)
+        count += 1
+        if count > _MOST_ITEMS:
+            return False
+        if kind is slice:
+            pending += (each.start, each.stop, each.step)
+        elif id(kind) in constants or kind is type or (not atoms and issubclass(kind, proxies)):
+            continue
+        elif id(kind) in _sequences() and not has_own_order(each):
+            pending += each
+        elif id(kind) in _MAPPINGS:
+            pending += (*each.keys(), *each.values())
+        elif id(kind) in _views():
+            pending.append(each._mapping)
+        elif issubclass(kind, BaseException) and is_static(kind):
+            pending += each.args
+        elif not _is_number_of_thunders(kind):
+            return False
+    return True
+
+
+def is_nan(value: Any) -> bool:
+    """Tells whether a value is, or holds, a number that does not equal itself but is found in containers as itself."""
+    if id(type(value)) in _NUMBERS_WITH_NAN:
+        return bool(value != value)
+    return has_nan(value)
+
+
+def has_nan(value: Any) -> bool:
+    """Tells whether a container holds a number that does not equal itself."""
+    kind = type(value)
+    if id(kind) in _sequences():
+        return any(map(is_nan, value))
+    return id(kind) in _MAPPINGS and any(map(is_nan, (*value.keys(), *value.values())))
+
+
+def has_own_order(value: Any) -> bool:
+    """Tells whether this is a set in which items could come in another order, of which descriptions say nothing."""
+    return isinstance(value, set | frozenset) and len(value) > 1
+
+
+def is_set(value: Any) -> bool:
+    """Tells whether this is one of Python's own sets."""
+    return id(type(value)) in _SETS
+
+
+def is_set_of(value: Any, *kinds: type) -> bool:
+    """Tells whether this is a set of items that are all of one of these types, and so are ordered in one way only."""
+    return is_set(value) and any(all(type(each) is kind for each in value) for kind in kinds)
+
+
+def _is_number_of_thunders(kind: type) -> bool:
+    """Tells whether this is an integer that Thunder has in place of a number of elements."""
+    call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
+    return type(call) is types.FunctionType and lookup.find_module_name(call.__globals__) == "thunder.core.proxies"
+
+
+def is_plain_member(value: Any) -> bool:
+    """Tells whether this is a member of an enumeration that is hashed and compared as enumerations are."""
+    kind = type(value)
+    if not (isinstance(kind, enum.EnumType) and issubclass(kind, enum.Enum)):
+        return False
+    is_hashed = find_in_class(kind, "__hash__") is vars(enum.Enum)["__hash__"] or _is_as_in_object(kind, "__hash__")
+    return is_hashed and _is_as_in_object(kind, "__eq__")
+
+
+def is_hashed_by_identity(value: Any) -> bool:
+    """Tells whether an object is a key as itself, without code of its own, or a class without any of its metaclass."""
+    return _is_as_in_object(type(value), "__hash__", "__eq__")
+
+
+@lru_cache(maxsize=1)
+def _sequences() -> frozenset[int]:
+    import torch
+
+    return ids_of(tuple, list, set, frozenset, torch.Size)
+
+
+@lru_cache(maxsize=1)
+def _views() -> frozenset[int]:
+    from fusioncache.thunder_adapter.programs_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
+
+    return ids_of(MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
+
+
+def is_proxy(value: Any) -> bool:
+    """Tells whether a value stands for a tensor or a number in a trace."""
+    return issubclass(type(value), _thunders_types()[0])
+
+
+@lru_cache(maxsize=1)
+def _singleton_types() -> frozenset[int]:
+    import torch
+
+    of_torch = (torch.dtype, torch.layout, torch.memory_format)
+    return ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *of_torch)
+
+
+def is_singleton(value: Any) -> bool:
+    """Tells whether there is one object with this value in each process, so that to be the same is to be equal."""
+    kind = type(value)
+    if id(kind) in _singleton_types():
+        return True
+    return (isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)) or _is_of_library(value)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Tells whether an object is one that a module of Python's library has to stand for nothing."""
+    module = vars(type(value)).get("__module__")
+    if type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names or module == "builtins":
+        return False
+    names = vars(sys.modules[module]) if module in sys.modules else {}
+    return not _attributes_of(value) and any(each is value for each in list(names.values()))
+
+
+def is_class(value: Any) -> bool:
+    """Tells whether a value is a class."""
+    return issubclass(type(value), type)
+
+
+def is_compared_by_identity(value: Any) -> bool:
+    """Tells whether an object equals itself alone, without code of its own, or a class without any of its metaclass."""
+    if id(type(value)) in _COMPARED_BY_IDENTITY:
+        return True
+    return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+
+
+def _is_as_in_object(kind: type, *names: str) -> bool:
+    """Tells whether a class has what ``object`` has under each of these names."""
+    return all(find_in_class(kind, name) is vars(object)[name] for name in names)
+
+
+def explain_attribute(value: Any, name: str) -> str | None:
+    """Returns whose code may run if an object, a class or a ``super`` is asked for an attribute; None if nobody's."""
+    if type(value) is super:
+        return _explain_super(value, name)
+    return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
+
+
+def _explain_object(value: Any, name: str) -> str | None:
+    from torch.nn import Module
+
+    kind = type(value)
+    if issubclass(kind, _thunders_types()):
+        return None
+    if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
+        return f"{_name(kind)}.__getattribute__"
+    found = find_in_class(kind, name)
+    if found is not ABSENT:
+        return None if _is_harmless(found) else f"what {_name(kind)} has as {name}"
+    attributes = _attributes_of(value)
+    if attributes is not None and name in attributes:
+        return None
+    if issubclass(kind, types.ModuleType) and attributes is not None and "__getattr__" in attributes:
+        return f"__getattr__ of the module {attributes.get('__name__')}"
+    getter = find_in_class(kind, "__getattr__")
+    if getter is ABSENT or getter is vars(Module)["__getattr__"]:
+        return None
+    return f"{_name(kind)}.__getattr__"
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    descriptor = find_in_class(type(value), "__dict__")
+    if type(descriptor) not in (types.GetSetDescriptorType, types.MemberDescriptorType):
+        return None
+    found = descriptor.__get__(value)
+    return found if type(found) is dict else None
+
+
+def _explain_class(cls: type, name: str) -> str | None:
+    meta = type(cls)
+    if (
+        find_in_class(meta, "__getattribute__") is not vars(type)["__getattribute__"]
+        or find_in_class(meta, "__getattr__") is not ABSENT
+    ):
+        return f"{_name(meta)}.__getattr__"
+    of_meta = find_in_class(meta, name)
+    if of_meta is not ABSENT and not _is_harmless(of_meta):
+        return f"what {_name(meta)} has as {name}"
+    found = find_in_class(cls, name)
+    if found is ABSENT or _is_harmless(found) or type(found) is property:
+        return None
+    return f"what {_name(cls)} has as {name}"
+
+
+def _explain_super(value: Any, name: str) -> str | None:
+    bound = value.__self_class__
+    if bound is None:
+        return None
+    behind = list(dropwhile(lambda each: each is not value.__thisclass__, mro_of(bound)))[1:]
+    found = find_in_first(behind, name)
+    if found is ABSENT or _is_harmless(found):
+        return None
+    return f"what {_name(bound)} has behind {_name(value.__thisclass__)} as {name}"
+
+
+def _is_harmless(found: Any) -> bool:
+    """Tells whether what a class has is handed out as it is, or bound by C code."""
+    kind = type(found)
+    if id(kind) in _METHODS:
+        return True
+    if id(kind) in _BOUND:
+        return id(type(found.__func__)) in _METHODS or type(found.__func__) is type
+    return find_in_class(kind, "__get__") is ABSENT
+
+
+def explain_instance_check(value: Any, cls: Any) -> str | None:
+    """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
+    # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
+        return f"{_name(type(value))}.__class__"
+    return explain_class_check(cls)
+
+
+def explain_class_check(cls: Any) -> str | None:
+    """Returns whose code may run to tell whether a class is one of others; None if nobody's."""
+    if type(cls) is tuple:
+        return next(filter(None, map(explain_class_check, cls)), None)
+    if type(cls) is types.UnionType:
+        return next(filter(None, map(explain_class_check, cls.__args__)), None)
+    if not is_class(cls):
+        return f"{_name(type(cls))}.__instancecheck__"
+    meta = type(cls)
+    for name in ("__instancecheck__", "__subclasscheck__"):
+        found = find_in_class(meta, name)
+        if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
+            return f"{_name(meta)}.{name}"
+    hook = find_in_class(cls, "__subclasshook__")
+    of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
+    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"{_name(cls)}.__subclasshook__"
+
+
+def _is_torchs(found: Any) -> bool:
+    if type(found) is not types.FunctionType:
+        return False
+    name = found.__globals__.get("__name__")
+    return (
+        isinstance(name, str)
+        and name.partition(".")[0] == "torch"
+        and vars(sys.modules.get(name, types)) is found.__globals__
+    )
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

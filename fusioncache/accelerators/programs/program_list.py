@@ -1,0 +1,336 @@
+"""Stands where Thunder looks for what it derived before, and has what other processes derived there as well.
+
+Thunder goes through its list of entries, last to first, and calls the prologue of each with the arguments. One that
+raises does not fit. So behind the last entry comes one whose prologue looks for a program in the store, and raises
+whatever it finds; if it finds one, that comes next, and Thunder calls its prologue as that of any other entry. Thunder
+derives a program if there is none, and appends it: that is when it is kept.
+
+Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
+at the sizes of the arguments, and only entries that may be for these come next (``entry_index.py``). Of those that can
+be had again a bounded number is held: a program of a length that comes once would stay for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
+from typing import Any
+from weakref import ref
+
+from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
+from fusioncache.accelerators.programs.ahead import derive_ahead, is_ahead
+from fusioncache.accelerators.programs.candidates import Candidate
+from fusioncache.accelerators.programs.derivation import Derivation
+from fusioncache.accelerators.programs.entry_index import EntryIndex, find_compared
+from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
+from fusioncache.accelerators.programs.traces import LoadedTrace
+from fusioncache.accelerators.sizes.arguments import ArgumentSizes, Place, find_sizes
+from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.process import forks
+from fusioncache.process.collector import without_collector
+
+FEW = 4
+"""How many entries may be tried in turn. With more, those for other sizes are not asked."""
+MOST_ENTRIES = 256
+"""How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
+
+
+class ProgramList(list[Any]):
+    """Thunder's entries for one compiled function, and the programs that the store has for it.
+
+    Attributes:
+        derived: the digests of the keys whose programs were derived here and are held. Nothing is looked for twice.
+        kept: how many of these programs were kept.
+        lengths: what is known of these programs at other lengths.
+        last_key: what is known of the key that was made last.
+        compile_data: a weak reference to what Thunder knows of the function; None before its first call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.derived: set[str] = set()
+        self.kept = 0
+        self.lengths = Lengths()
+        self.last_key = LastKey()
+        self.compile_data: ref[Any] | None = None
+        self._derivations: dict[int, Derivation] = {}
+        self._index = EntryIndex()
+        self._lock = forks.lock()
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
+        if self._derivations:  # what was to be derived raised
+            self.expect(None)
+        if len(self) > FEW:
+            sizes: list[ArgumentSizes] = []
+
+            def look(*args: Any, **kwargs: Any) -> Any:
+                sizes.append(find_sizes(args, kwargs))
+                raise LookupError("Thunder is to go on to the next entry")
+
+            yield _make_question(look)
+            yield from self._index.order(self, sizes[0]) if sizes else super().__reversed__()
+        else:
+            yield from super().__reversed__()
+        search = Search(self)
+        while not search.ended:
+            yield search.question
+            if search.answer is not None:
+                yield search.answer
+
+    def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+        """Returns the entries that may be for such arguments in the order in which Thunder tries them."""
+        if self._derivations:  # what was to be derived raised
+            self.expect(None)
+        return self._index.order(self, find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
+        return list, (list(self),)
+
+    def append(self, entry: Any) -> None:
+        """Adds an entry that Thunder has just derived, and keeps its program.
+
+        Raises:
+            VerificationError: if it is not what the store has.
+        """
+        derivation = self._derivations.pop(threading.get_ident(), None)
+        is_kept = False
+        if derivation is not None:
+            self.derived.add(derivation.key.digest)
+            try:
+                is_kept = derivation.finish(entry)
+            finally:
+                derivation.end()
+            self.kept += is_kept
+            self.lengths.learn(derivation, entry)
+            derive_ahead(derivation, self.lengths, self.last_key)
+        self._append(self.capture(entry), derivation, can_be_had=is_kept)
+
+    def capture(self, entry: Any) -> Any:
+        """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
+        return capture_entry(entry, self.compile_data() if self.compile_data else None)
+
+    def append_loaded(self, entry: Any, derivation: Derivation) -> None:
+        """Adds an entry that was loaded or filled in for a call."""
+        self._append(entry, derivation, can_be_had=True)
+
+    def _append(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
+        sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
+        key = derivation.key.digest if derivation and can_be_had else None
+        compared = _find_compared(entry, derivation)
+        with self._lock:
+            self._index.append(entry, sizes, compared, key)
+            super().append(entry)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drops the entry that was not used for longest if there are too many that can be had again.
+
+        What runs of it goes on: autograd has the functions of its own, and the others are called.
+        """
+        while surplus := self._index.find_surplus(MOST_ENTRIES, is_idle):
+            entry, key = surplus
+            self._index = self._index.without(entry)
+            self[:] = [each for each in self if each is not entry]
+            self.derived.discard(key)
+
+    def expect(self, derivation: Derivation | None) -> None:
+        """Says what this thread derives next; None for nothing that is to be kept."""
+        unfinished = self._derivations.pop(threading.get_ident(), None)
+        if unfinished is not None:
+            unfinished.end()
+        if derivation is not None:
+            derivation.begin()
+            self._derivations[threading.get_ident()] = derivation
+
+    def expected(self) -> Derivation | None:
+        """Returns what this thread derives, if that is to be kept."""
+        return self._derivations.get(threading.get_ident())
+
+
+def _find_compared(entry: Any, derivation: Derivation | None) -> frozenset[Place] | None:
+    """Returns the arguments of which the prologue of an entry compares the sizes; None if that is not known."""
+    if derivation is None:
+        return None
+    if not isinstance(entry.prologue_traces[0], LoadedTrace):
+        return find_compared(derivation.program.text.prologue.source) if derivation.program else None
+    return derivation.family.compared if derivation.family else find_compared(entry.prologue_traces[0].python())
+
+
+def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
+    return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
+
+
+def _make_question(look: Callable[..., Any]) -> Any:
+    """Returns an entry whose prologue looks at a call, and raises."""
+    from fusioncache.thunder_adapter.executors_api import CacheEntry
+
+    return CacheEntry(look, [], None, [], None, [], None, [], False)
+
+
+class Search:
+    """Looks for a program for one call, one candidate after the other.
+
+    Attributes:
+        question: an entry whose prologue looks for the next candidate, and raises.
+        answer: the entry of what was found; None if nothing was.
+        ended: whether there is nothing more to find.
+    """
+
+    def __init__(self, programs: ProgramList):
+        self.question = _make_question(self._look)
+        self.answer: Any = None
+        self.ended = False
+        self._programs = programs
+        self._keeper: ProgramKeeper | None = None
+        self._derivation: Derivation | None = None
+        self._candidates: Iterator[Candidate] = iter(())
+        self._is_filled = False
+        self._started = time.perf_counter()
+
+    def _look(self, *args: Any, **kwargs: Any) -> Any:
+        """Looks for the next program. Never returns, as a prologue that fits would.
+
+        Raises:
+            LookupError: always.
+        """
+        from fusioncache.thunder_adapter.api import get_compile_data
+
+        try:
+            # The program that is decoded stays, and to find that out may take as long as all else.
+            with without_collector():
+                if self._derivation is None:
+                    self._begin(get_compile_data(), args, kwargs)
+                if self._keeper and self._derivation:
+                    self._find(self._keeper, self._derivation)
+        except Exception as error:
+            self._end(None)
+            if self._keeper:
+                self._keeper.report_failure(error)
+        raise LookupError("Thunder is to go on to the next entry")
+
+    def _begin(self, compile_data: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._end(None)
+        self._programs.compile_data = None if compile_data is None else ref(compile_data)
+        self._keeper = find_keeper(compile_data)
+        if self._keeper is None:
+            return
+        call = Call(compile_data, args, kwargs)
+        key, definitions = self._keeper.describe(call, self._programs.last_key)
+        if key.digest in self._programs.derived:
+            return
+        self._derivation = Derivation(self._keeper, call, key, definitions)
+        self._candidates = self._keeper.candidates(key)
+        self.ended = False
+
+    def _find(self, keeper: ProgramKeeper, derivation: Derivation) -> None:
+        if self.answer is not None:
+            self.answer = None
+            keeper.refuse("its guards fail for these inputs")
+        for candidate in self._candidates:
+            if not derivation.may_be(candidate):
+                continue
+            if keeper.verifies:
+                derivation.expected = candidate
+                break
+            entry = keeper.build(candidate, derivation.call)
+            if entry is not None:
+                self.answer = self._watch(entry, partial(self._note_loaded, candidate), derivation)
+                return
+        self.answer = None if derivation.expected else self._fill(keeper, derivation)
+        if self.answer is None:
+            self._end(derivation)
+
+    def _fill(self, keeper: ProgramKeeper, derivation: Derivation) -> Any:
+        """Returns an entry with the program that is known from other lengths; None if none is."""
+        if self._is_filled:
+            return None
+        self._is_filled = True
+        candidate = self._programs.lengths.fill(derivation)
+        entry = None if candidate is None else keeper.build(candidate, derivation.call)
+        if candidate is None or entry is None:
+            return None
+        return self._watch(entry, partial(self._note_filled, candidate), derivation)
+
+    def _end(self, derivation: Derivation | None) -> None:
+        """Ends the search without a program, and says what Thunder derives now."""
+        self.ended, self.answer = True, None
+        if derivation is not None:
+            if not is_ahead():
+                derivation.explain()
+            if self._programs.kept >= MOST_KINDS:
+                derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
+                derivation.is_kept = False
+        self._programs.expect(derivation)
+
+    def _note_loaded(self, candidate: Candidate, derivation: Derivation) -> None:
+        derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - self._started)
+
+    def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
+        keep = self._programs.kept < MOST_KINDS
+        self._programs.derived.add(derivation.key.digest)
+        self._programs.kept += derivation.finish_filled(candidate, keep=keep)
+
+    def _watch(self, entry: Any, note: Callable[[Derivation], None], derivation: Derivation) -> Any:
+        """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
+
+        It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
+        """
+        programs = self._programs
+        entry = programs.capture(entry)
+
+        def add() -> None:
+            programs.append_loaded(entry, derivation)
+            note(derivation)
+
+        waiting = [add]
+
+        def prologue(*args: Any, **kwargs: Any) -> Any:
+            results = entry.prologue_fn(*args, **kwargs)
+            while waiting:
+                waiting.pop()()
+            return results
+
+        return entry._replace(prologue_fn=prologue)
+
+
+def give_list(original: Callable[..., None]) -> Callable[..., None]:
+    """Gives each compiled function a list of entries that has stored programs as well."""
+
+    @wraps(original)
+    def __init__(self: Any) -> None:
+        original(self)
+        self.interpreter_cache = ProgramList()
+
+    return __init__
+
+
+def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Records what Thunder reads while it interprets a function, if what it derives is to be kept."""
+
+    @wraps(original)
+    def thunder_general_jit(fn: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
+        programs = _find_list()
+        derivation = programs.expected() if programs is not None else None
+        if programs is None or derivation is None or derivation.call.compile_data.fn is not fn:
+            return original(fn, args, kwargs, **options)
+        try:
+            return programs.lengths.derive(derivation, partial(original, fn, **options))
+        except BaseException:
+            programs.expect(None)
+            raise
+
+    return thunder_general_jit
+
+
+def _find_list() -> ProgramList | None:
+    """Returns the entries of the function that Thunder traces at this moment, if they are such a list."""
+    from fusioncache.thunder_adapter.api import _compile_data
+
+    entries = getattr(_compile_data.get()[1], "interpreter_cache", None)
+    return entries if isinstance(entries, ProgramList) else None

@@ -1,0 +1,304 @@
+"""The programs of the models that one transform compiles: found in the store, or derived by Thunder and kept there.
+
+What Thunder makes of a model for one kind of input outlives the process. ``program_list.py`` stands where Thunder
+looks for what it derived before; it asks here. Nothing that goes wrong here reaches a model, but for a difference that
+verify mode finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from fusioncache.accelerators.programs.build import build_program
+from fusioncache.accelerators.programs.bytecode import compile_program
+from fusioncache.accelerators.programs.candidates import Candidate, find_candidates
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.epoch import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.filling import Identity
+from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.accelerators.programs.program_jobs import find_job_references, resolve_of_job
+from fusioncache.accelerators.programs.program_regions import count_regions
+from fusioncache.accelerators.programs.reads import Read, ReadDifference, find_difference
+from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.helpers import Ask, Helpers
+from fusioncache.cache.sizes import Generation
+from fusioncache.humanize import format_duration
+from fusioncache.ir import Key, Scope, is_declined
+from fusioncache.observe.record.kept_regions import KeptRegions
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.process.settings import PROGRAMS
+from fusioncache.process.warning import warn
+from fusioncache.transform.generations import Generations
+from fusioncache.transform.graph_names import graph_names_of_process
+from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.templates import Environments, TemplateCalls, TemplateLoader, find_references, read_once
+
+logger = logging.getLogger("fusioncache")
+
+MOST_KINDS = 64
+"""How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
+
+
+def should_keep_programs(programs: bool | None) -> bool:
+    """Returns whether to keep programs, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is none of True, False and None.
+        ValueError: if the environment says something else than 0 or 1.
+    """
+    if programs is not None:
+        if not isinstance(programs, bool):
+            raise TypeError(f"programs must be True, False or None, got {programs!r}")
+        return programs
+    return PROGRAMS.read() != "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The first call of a compiled function with one kind of input.
+
+    Attributes:
+        compile_data: what Thunder knows of the function: see ``thunder.common.CompileData``.
+        args: of the call.
+        kwargs: of the call.
+        environments: returns what templates depend on beside their graphs, each of which is read once while a program
+            for the call is looked for.
+    """
+
+    compile_data: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    environments: Environments = field(default_factory=read_once, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The class of the module, or the name of the function, that is called; of a graph the part of the user's."""
+        import torch
+
+        function = self.compile_data.fn
+        if (graph := graph_names_of_process().find(function)) is not None:
+            return graph
+        named = type(function) if isinstance(function, torch.nn.Module) else function
+        return str(getattr(named, "__qualname__", type(function).__qualname__))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTemplates:
+    """The templates that traces of one transform call, and stored programs as well.
+
+    Attributes:
+        cache: where templates are.
+        backends: compile them.
+        calls: of templates.
+        helpers: compile beside this process; None if there are none.
+        generations: number the programs.
+    """
+
+    cache: Cache
+    backends: RegionBackends
+    calls: TemplateCalls
+    helpers: Helpers | None = None
+    generations: Generations = field(default_factory=Generations)
+
+    def write(self, entry: Any, call: Call) -> ProgramText:
+        """Returns what Thunder derived for a call, as data.
+
+        Raises:
+            Declined: if another process could not run it.
+        """
+        templates, of_job = find_references(self.calls.all()), find_job_references(call.compile_data)
+        return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
+
+    def build(self, candidate: Candidate, call: Call) -> Any:
+        """Returns Thunder's entry for a stored program.
+
+        Raises:
+            ValueError: if the program does not fit here.
+        """
+        load = self._make_loader(call, self.generations.begin(call.compile_data))
+        resolve = resolve_of_job(call.compile_data, load)
+        compiled = candidate.compiled or compile_program(candidate.text, candidate.bytecode)
+        return build_program(candidate.text, compiled, call.compile_data.fn, resolve)
+
+    def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
+        """Returns the digests and the names that the templates of a program have here.
+
+        Raises:
+            Declined: if a backend does not have such a template.
+        """
+        return self._make_loader(call, None).identify(templates)
+
+    def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
+        return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation, call.environments)
+
+    def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:
+        """Has the templates of a program that was loaded compiled beside this process, if the store lacks one.
+
+        Args:
+            program: it.
+            handed_over: is told how many are compiled.
+        """
+        if self.helpers is None:
+            return
+        uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
+        wanted = [
+            (call, use.arities, layouts)
+            for call in self.calls.all()
+            for digest, use in uses
+            if call.template.key.digest == digest and use.arities in call.arities()
+            for layouts in use.layouts
+        ]
+
+        def foresee() -> list[Ask]:
+            return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
+
+        self.helpers.expect(foresee, handed_over)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramKeeper:
+    """Finds programs in the store of a cache, and keeps them there.
+
+    Attributes:
+        cache: has the store.
+        ledger: counts.
+        templates: knows what the traces of a program call.
+        explains: whether to say on stderr why a program is derived although one like it was derived before.
+        verifies: whether a program that is found is derived all the same, and compared.
+        replays: whether a program is made from those at other lengths, where that can be.
+        epoch: what is known of Thunder for all keys.
+    """
+
+    cache: Cache
+    ledger: Ledger
+    templates: ProgramTemplates
+    _: KW_ONLY
+    explains: bool
+    verifies: bool
+    replays: bool = False
+    epoch: Epoch = field(default_factory=epoch_of_process)
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Adds the seconds of its body to a part of those that programs take."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.ledger.add_program_seconds(part, time.perf_counter() - start)
+
+    def describe(self, call: Call, last: LastKey | None = None) -> tuple[Key, Definitions]:
+        """Returns the key of the program for a call, and what named the values that it depends on.
+
+        Args:
+            call: the call.
+            last: what is known of the last key of its function, and will be of this one. Without it all is new.
+
+        Raises:
+            Declined: if something in it has no value that can be compared.
+        """
+        with self.time("key"):
+            last = LastKey() if last is None else last
+            last.epoch = self.epoch
+            key, definitions = last.make_next(call.compile_data, call.args, call.kwargs)
+            if self.epoch.expects_more():
+                self.epoch.learn_names(definitions)
+            return key, definitions
+
+    def candidates(self, key: Key) -> Iterator[Candidate]:
+        """Returns the programs that the store has for a key, as far as they are asked for."""
+        store = self.cache.store
+        found = find_candidates(store, key) if store else iter(())
+        while True:
+            with self.time("load"):
+                candidate = next(found, None)
+            if candidate is None:
+                return
+            yield candidate
+
+    def find_difference(self, reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
+        """Returns the first thing that the derivation of a program read and that is another one now; None if none is.
+
+        Descriptions go by what was described before. So each candidate has a describer that knows what the key is made
+        of and nothing else, as the recorder had that described the reads.
+        """
+        with self.time("reads"):
+            return find_difference(reads, describer.copy())
+
+    def build(self, candidate: Candidate, call: Call) -> Any | None:
+        """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""
+        try:
+            with self.time("build"):
+                return self.templates.build(candidate, call)
+        except ValueError as error:
+            logger.info("a stored program of %s is not used", call.name, exc_info=error)
+            self.refuse(f"it cannot be used in this process: {error}")
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            self.report_failure(error)
+        return None
+
+    def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
+        """Counts a program that runs without having been derived here, and says so if that was asked for."""
+        self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        self.templates.expect(candidate.text, self.ledger.count_handed_over)
+        if candidate.regions is not None:
+            self._count_regions(candidate.regions, call)
+        if self.explains:
+            spared = format_duration(candidate.seconds)
+            text = f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared})."
+            print(text, file=sys.stderr, flush=True)
+        self.cache.save()
+
+    def note_filled(self, candidate: Candidate, call: Call) -> None:
+        """Counts a program that runs because it is known at other lengths."""
+        self.ledger.count_program_filled(call.name)
+        if candidate.regions is not None:
+            self._count_regions(candidate.regions, call)
+        self.cache.append()
+
+    def _count_regions(self, regions: bytes | KeptRegions, call: Call) -> None:
+        find = self.templates.calls.find_template
+        try:
+            count_regions(regions, call.name, self.ledger, self.cache.ledger, find)
+        except ValueError as error:  # they are for people, and no reason to derive the program
+            logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
+
+    def refuse(self, reason: str) -> None:
+        """Counts why a program is neither loaded nor kept."""
+        logger.info("a program is not stored or not used: %s", reason)
+        self.ledger.count_program_refused(reason)
+
+    def report_failure(self, error: Exception) -> None:
+        """Counts something that should not have happened: Thunder goes on as if there were no programs."""
+        if is_declined(error, Scope.PROGRAM):
+            self.refuse(error.reason)
+            return
+        logger.info("a program can neither be loaded nor stored", exc_info=error)
+        if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
+            warn(f"programs are neither loaded nor stored: {type(error).__name__}")
+
+
+def find_keeper(compile_data: Any) -> ProgramKeeper | None:
+    """Returns who keeps the programs of a compiled function; None if nobody does.
+
+    Nobody does without a store, for a function with two transforms of ours, each of which would count, or for one that
+    caches otherwise than by the values of its inputs.
+    """
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS
+
+    if compile_data is None or compile_data.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
+        return None
+    transforms = getattr(compile_data, "transforms", None) or ()
+    ours = [each for each in transforms if hasattr(each, "program_keeper")]
+    keeper = ours[0].program_keeper if len(ours) == 1 else None
+    return keeper if keeper is not None and keeper.cache.store is not None else None

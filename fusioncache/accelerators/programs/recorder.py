@@ -1,0 +1,376 @@
+"""What Thunder reads while it interprets a model, taken down so that another process can tell whether it is still so.
+
+    with Recorder(describer) as recorder:      # the describer has described what the key is made of
+        ...                                    # Thunder traces
+    reads = recorder.reads()                   # or Declined is raised, with the reason
+
+Interpreted code gets at something outside of itself in a few ways, and each of them is watched:
+
+- its arguments and the traced function, with all that they reach: described in the key.
+- a global or a builtin: a read. What it is described as says all that can be reached from it, but for modules.
+- an attribute of a module, or none where there is none: a read.
+- an attribute of an object or a class: part of the description of the object and of its class, whichever way they were
+  reached. Each class of which an object was looked into is described in the key, in a read, or in a read of its own.
+  A value that has no description cannot have been reached, or it is the reason why the program is not kept.
+- a call of what is not interpreted: allowed only if ``opaque`` knows it, so that its result depends on its arguments,
+  on the key, or on what becomes a read itself: a variable of the environment, or what torch says of its state.
+- what can be found from anywhere (the globals of a function, the module table, the environment as a whole, frames) is
+  not kept.
+
+So two derivations from equal keys and equal reads go the same way, step by step. That every function whose code ran is
+part of some description is checked on top of it: one that is not must be found under its name, and becomes a read.
+
+What is noted on the way is noted once, by identity, and kept alive; it is described at the end. What was found on the
+way must be what is found then, and what lasts longer than the trace (an attribute set, a list that grew) is refused,
+unless Thunder repeats it in each call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import types
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from fusioncache.accelerators.programs import lookup, native
+from fusioncache.accelerators.programs.account import Account, Notes, describe
+from fusioncache.accelerators.programs.checks import list_free
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.dynamo_tags import find_tagging
+from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class
+from fusioncache.accelerators.programs.made import Made, name_origin
+from fusioncache.accelerators.programs.modules import HOOKS, has_hooks
+from fusioncache.accelerators.programs.names import find_actor, is_canonical, is_internal, iterate_actors, name_of
+from fusioncache.accelerators.programs.opaque import Judge
+from fusioncache.accelerators.programs.reads import Read
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.watch import hooks, instructions
+
+_EVERYTHING = frozenset(
+    {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}
+)
+"""Attributes by which code finds what it was not given."""
+_NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
+"""Attributes of modules that differ from process to process."""
+_NOT_DESCRIBED = frozenset({
+    "__annotations__", "__type_params__", "__doc__", "__code__", "co_filename", "co_firstlineno", "co_lines",
+    "co_linetable", "co_lnotab", "co_positions", "__firstlineno__", "__static_attributes__",
+})  # fmt: skip
+"""Attributes of functions, classes and code of which descriptions say nothing, or not everything."""
+
+
+_WITH_HOOKS = frozenset({*HOOKS, "__dict__"})
+"""Attributes of modules with tables of hooks."""
+_OF_HOOKS = "torch.nn.modules.module"
+"""The module of torch that calls hooks, and finds parameters by ``__dict__``."""
+
+
+class Recorder(hooks.Observer):
+    """Records what one trace reads."""
+
+    def __init__(self, describer: Describer) -> None:
+        """Makes a recorder.
+
+        Args:
+            describer: what has described what the program's key is made of, and will describe what is read.
+        """
+        self._describer = describer
+        self._early, self._late = describer.copy(), describer.copy()
+        self._judge = Judge(Made(), describer.names)
+        self._reason: str | None = None
+        self._notes = Notes(queries=self._judge.queries)
+        self._seen: set[tuple[int, str]] = set()
+        self._free = list_free()
+        self._tagging = find_tagging()
+        self._internal: dict[int, tuple[Any, bool]] = {}
+        self._observation: AbstractContextManager[None] | None = None
+        self._vouched = 0, True
+
+    def __enter__(self) -> Self:
+        """Begins to record what the interpreter does in this thread."""
+        if not hooks.are_installed():
+            self._refuse("Thunder's interpreter could not be observed")
+        self._observation = hooks.observe(self, first=True)
+        self._observation.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends recording. After an exception nothing is kept."""
+        assert self._observation is not None
+        self._observation.__exit__(None, None, None)
+        if error and error[0] is not None:
+            self._refuse("an exception was raised")
+
+    def vouches(self) -> bool:
+        """Tells whether a program that was done here would be kept: all that was seen has a value, and is as it was."""
+        size = self._notes.size()
+        if self._reason is None and self._vouched[0] != size:
+            self._vouched = size, self._would_keep()
+        return self._reason is None and self._vouched[1]
+
+    def _would_keep(self) -> bool:
+        try:
+            Account(self._notes, self._describer.copy(), self._late.copy()).reads()
+        except Exception:  # whatever it is, the end of the trace will tell
+            return False
+        return True
+
+    # What the interpreter tells.
+
+    def see_function(self, function: Any) -> None:
+        """Notes a function whose code is about to be interpreted."""
+        code = function.__code__
+        if self._tagging.has(code) or (code is self._tagging.enter and self._is_tagged()):
+            return
+        if id(code) not in self._notes.functions:
+            self._notes.functions[id(code)] = function
+            if len(self._notes.functions) == 1:
+                self._check_options()
+
+    def see_global(self, namespace: Any, name: str) -> None:
+        """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
+        if (id(namespace), name) in self._notes.globals or self._is_internal(namespace) or self._is_tagged():
+            return
+        found = namespace.get(name, ABSENT)
+        self._notes.globals[id(namespace), name] = namespace, found
+        value = found if found is not ABSENT else vars(builtins).get(name, ABSENT)
+        self._note_text(f"the global {lookup.find_module_name(namespace)}.{name}", value, name)
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
+        """Notes a call that is not interpreted."""
+        if self._reason is not None or id(fn) in self._free or self._is_tagged():
+            return
+        try:
+            if fn is getattr:
+                self._see_attribute(args)
+                return
+            if fn is hasattr and len(args) == 2:
+                self._see_attribute(args)
+            if fn is vars and len(args) == 1 and not native.is_class(args[0].value):
+                given = args, args[0].value, "__dict__"
+                reason = self._explain_hooks(*given) or self._explain_attribute(*given)
+            else:
+                reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
+        except Exception as error:  # whatever is called may answer questions in its own way
+            reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        """Notes an instruction that changes a variable of others, or lets objects answer for themselves."""
+        if self._reason is not None or self._is_tagged():
+            return
+        try:
+            reason = self._explain_instruction(name, inst, state)
+        except Exception as error:
+            reason = f"{type(error).__name__} was raised when {name} was looked at"
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def _explain_instruction(self, name: str, inst: Any, state: Mapping[str, Any]) -> str | None:
+        stack = state["stack"]
+        if name == "IS_OP":
+            return self._explain_identity(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
+        if name == "COMPARE_OP":
+            return self._explain_comparison(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
+        if name == "YIELD_VALUE":
+            return self._explain_yield(state["frame"], stack.getitem_wrapped(-1).value)
+        if name == "CHECK_EXC_MATCH":
+            reason = native.explain_class_check(stack.getitem_wrapped(-1).value)
+            return None if reason is None else f"asks {reason}"
+        if name == "LOAD_CLOSURE":
+            if inst.argval in state["co"].co_cellvars:
+                self._judge.made.note(state["frame"].localsplus[inst.arg].value)
+            return None
+        if name == "SET_UPDATE":
+            self._judge.note_taken(stack.getitem_wrapped(-inst.arg - 1).value, [stack.getitem_wrapped(-1)])
+        if name in instructions.HASHING:
+            hashed = instructions.find_hashed(name, inst.arg, stack)
+            strange = [each for each in hashed if not _is_plain_key(each)]
+            return f"uses a {name_of(type(strange[0]))} as a key" if strange else None
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return f"assigns to the global {inst.argval}"
+        if not name.endswith("_DEREF") or instructions.is_own_cell(name, inst, state["co"]):
+            return None  # all others call a method, which is seen as a call
+        if self._judge.made.has(state["frame"].localsplus[inst.arg]):
+            return None
+        return f"assigns to {inst.argval}, a variable of a function around it"
+
+    def _explain_yield(self, frame: Any, value: Any) -> str | None:
+        """Returns the reason to refuse a value that a generator yields to code that is not interpreted."""
+        if id(frame) not in self._judge.consumed or native.is_plain(value):
+            return None
+        return f"yields a {name_of(type(value))} to code that is not interpreted"
+
+    def _explain_identity(self, one: Any, other: Any) -> str | None:
+        for each in (one, other):
+            value = each.value
+            if value is None or native.is_singleton(value) or native.is_class(value) or native.is_proxy(value):
+                return None
+        if type(one.value) is not type(other.value) or type(one.value) is object:
+            return None  # bare objects have descriptions of their own
+        if any(self._judge.made.has(each) or self._describer.names(each.value) for each in (one, other)):
+            return None
+        if is_canonical(one.value) and is_canonical(other.value):
+            return None
+        return f"compares a {name_of(type(one.value))} and a {name_of(type(other.value))} by identity"
+
+    def _explain_comparison(self, one: Any, other: Any) -> str | None:
+        values = one.value, other.value
+        if any(native.has_nan(value) for value in values):
+            return "compares containers with a NaN in them"
+        if all(map(native.is_plain, values)) or all(native.is_set_of(each, int, str) for each in values):
+            return None
+        for value in values:
+            if not (native.is_plain(value) or native.is_compared_by_identity(value)):
+                return f"compares a {name_of(type(value))}"
+        return self._explain_identity(one, other) if not any(map(native.is_plain, values)) else None
+
+    def _see_attribute(self, args: tuple[Any, ...]) -> None:
+        if len(args) < 2 or type(args[1].value) is not str:
+            return
+        value, name = args[0].value, args[1].value
+        reason = self._explain_hooks(args, value, name)
+        if reason is None:
+            if (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
+                return
+            self._notes.names.add(name)
+            reason = self._explain_attribute(args, value, name)
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def _explain_attribute(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
+        kind = type(value)
+        if name in _EVERYTHING or (name in _NOT_DESCRIBED and not self._is_thunders_own()):
+            return f"asks for {name}"
+        if lookup.is_environment(value):
+            self._notes.classes.setdefault(id(kind), kind)
+            return self._note_variable(args, name)
+        if issubclass(kind, types.ModuleType):
+            return self._note_module(args, value, name)
+        if kind is super:
+            reason = native.explain_attribute(value, name)
+        elif native.is_class(value):
+            self._notes.classes.setdefault(id(value), value)
+            reason = native.explain_attribute(value, name)
+            self._seen.add((id(value), name))
+        else:
+            self._notes.classes.setdefault(id(kind), kind)
+            reason = None
+            if name == "__dict__" and self._describer.is_partly_unknown(kind):
+                wanted = f"asks for all attributes of a {name_of(kind)}, not all of which have a value to compare"
+                return None if _has_own_default(args) else wanted
+            if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
+                reason = native.explain_attribute(value, name)
+            if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
+                self._seen.add((id(kind), name))
+        return None if reason is None else f"asks for {reason}"
+
+    def _note_module(self, args: tuple[Any, ...], module: Any, name: str) -> str | None:
+        if name == "__dict__":
+            return None if _has_own_default(args) else f"asks for all names of the module {module.__name__}"
+        if not self._is_thunders_own():
+            owner, found = vars(module).get("__name__"), vars(module).get(name, ABSENT)
+            if (owner, name) in _NOT_READ:
+                return f"reads {owner}.{name}"
+            self._notes.attributes[id(module), name] = module, found
+            self._note_text(f"{owner}.{name}", found, name)
+            self._seen.add((id(module), name))
+        if type(module) is not types.ModuleType:
+            self._notes.classes.setdefault(id(type(module)), type(module))
+        return None
+
+    def _note_text(self, what: str, value: Any, name: str) -> None:
+        """Notes what something is at this moment, to which it is compared when the trace is made."""
+        if self._reason is None:
+            try:
+                self._notes.texts.append((what, value, name, describe(value, what, self._early, name)))
+            except Exception as error:  # among them that it has no value
+                self._refuse(str(error))
+
+    def _explain_hooks(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
+        if name not in _WITH_HOOKS or _has_own_default(args) or not has_hooks(value, name):
+            return None
+        actor = find_actor()
+        if lookup.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_asked_by(actor, name):
+            return None
+        return f"asks for {name}, in which hooks have numbers that count those of the process"
+
+    def _is_tagged(self) -> bool:
+        """Tells whether what happens is that Dynamo tags a module."""
+        return self._tagging.tag is not None and self._tagging.is_at_work(each.code for each in iterate_actors())
+
+    def _is_thunders_own(self) -> bool:
+        """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
+        actor = find_actor()
+        return actor is not None and self._is_internal(actor.globals.value)
+
+    def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
+        """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
+        from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+
+        if name == "__dict__" and not _has_own_default(args):
+            return "reads the whole environment"
+        if name != "_data":
+            return None
+        frame = get_interpreterruntimectx().peek_frame_stack()
+        if frame is None or frame.code is not os._Environ.__getitem__.__code__:
+            return "reads the whole environment"
+        self._notes.variables.add(frame.localsplus[1].value)
+        return None
+
+    def _check_options(self) -> None:
+        from fusioncache.thunder_adapter.programs_api import SHARP_EDGES_OPTIONS, get_jit_ctx
+
+        if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+            self._refuse("the option sharp_edges has tracing report what a stored program could not")
+
+    def _is_internal(self, namespace: Any) -> bool:
+        known = self._internal.get(id(namespace))
+        if known is None:
+            known = self._internal[id(namespace)] = namespace, is_internal(namespace)
+        return known[1]
+
+    def _place(self, reason: str) -> str:
+        """Returns a reason with the function whose code it is about."""
+        from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+
+        frames = get_interpreterruntimectx().frame_stack
+        own = next((each for each in reversed(frames) if not self._is_internal(each.globals.value)), None)
+        return f"{own.qualname} {reason}" if own is not None else reason
+
+    def _refuse(self, reason: str) -> None:
+        self._reason = self._reason or reason
+
+    def reads(self) -> tuple[Read, ...]:
+        """Returns what was read, in the order in which it is to be compared.
+
+        Raises:
+            Declined: if the program depends on what cannot be compared, or if something was changed that would last.
+        """
+        if self._reason is None and not self._notes.functions:
+            self._refuse("its tracing could not be observed")
+        if self._reason is not None:
+            raise Declined(self._reason, Scope.PROGRAM)
+        return Account(self._notes, self._describer, self._late).reads()
+
+
+def _is_plain_key(value: Any) -> bool:
+    if native.is_class(value):
+        return native.is_hashed_by_identity(value)
+    return native.is_plain(value, atoms=True) and not native.is_nan(value)
+
+
+def _is_asked_by(actor: Any, name: str) -> bool:
+    """Tells whether a frame's own code may ask for an attribute.
+
+    A shortcut that stands in for torch's way to a parameter asks for ``__dict__`` while another attribute is loaded.
+    """
+    return actor.inst is None or actor.inst.opname != "LOAD_ATTR" or actor.inst.argval == name
+
+
+def _has_own_default(args: tuple[Any, ...]) -> bool:
+    """Tells whether Thunder asks for an attribute, to find another one, with a bare object that stands for nothing."""
+    return len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"

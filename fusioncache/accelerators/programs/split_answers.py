@@ -1,0 +1,157 @@
+"""The operations of Dynamo's graphs that Thunder supports, stored for later processes.
+
+``thunderfx`` splits each graph of Dynamo's into parts for Thunder and parts for TorchInductor. For each operation it
+runs Thunder's meta function on proxies of its operands, which takes most of the splitter's seconds. The answer is the
+same in each layer and in each process. It depends on Thunder, which the key of a program describes, on the state of
+torch, and on the operation: its symbol, shapes, dtypes and devices of tensors, and all other arguments.
+
+Only "supported" is kept. An operation with an argument that is not described here is asked for each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.function_map import write_function_map
+from fusioncache.accelerators.programs.literals import digest
+from fusioncache.accelerators.programs.state import read_state, read_variables_of_thunder
+from fusioncache.accelerators.programs.versions import read_versions
+from fusioncache.ir import Declined, Key, Scope
+from fusioncache.ir.key_text import NamedValue, write_lines
+from fusioncache.ir.strict_json import decode, encode
+from fusioncache.store import Store
+from fusioncache.store.slots import SPLITS_SLOT
+from fusioncache.template.key import program_key_of
+
+FORMAT = 1
+_ANSWERS = "answers"
+_PATIENCE = 10.0
+"""Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
+MOST_ANSWERS = 20_000
+"""How many answers are kept for one key."""
+_HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
+"""The functions of Thunder's splitter that take part in an answer, beside the one that is replaced."""
+_PLAIN = (type(None), bool, int, str, type(...))
+
+
+def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
+    """Returns the key of all answers that are the same in two processes for the same operations.
+
+    Args:
+        definitions: names the functions of Thunder.
+        compile_data: Thunder's ``CompileData`` for a function under the present state of torch.
+
+    Raises:
+        Declined: if functions that are not Thunder's take part, or a state that has no text.
+    """
+    from fusioncache.thunder_adapter.dynamo_api import utils
+
+    def read_function_map() -> Iterator[str]:
+        yield from write_function_map(definitions, ())
+        yield from write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
+
+    try:
+        texts = {
+            "splits format": str(FORMAT),
+            "state": "\n".join(write_lines(read_state(compile_data))),
+            "function map": "\n".join(read_function_map()),
+            "program versions": "\n".join(write_lines(read_versions())),
+            "variables": "\n".join(write_lines(read_variables_of_thunder())),
+        }
+    except Declined as reason:
+        reason.require(Scope.VALUE, Scope.AMOUNT)
+        raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
+    if definitions.foreign:
+        raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
+    return program_key_of(texts)
+
+
+def describe_operation(definitions: Definitions, symbol: Any, node: Any, options: Iterable[NamedValue]) -> str | None:
+    """Returns a digest of all that an answer depends on beside its key; None if something cannot be described.
+
+    Args:
+        definitions: names the functions of Thunder.
+        symbol: Thunder's, or a function of Python's own that Thunder runs on proxies.
+        node: of the graph.
+        options: of Thunder that the splitter looks at.
+    """
+    try:
+        name = definitions.name(symbol)
+        if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
+            return None
+        args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
+    except Declined as declined:
+        declined.require(Scope.VALUE, Scope.AMOUNT)
+        return None
+    return digest("\n".join((name, *args, *write_lines(options))))
+
+
+def _write(value: Any) -> str:
+    """Returns the text of an argument of an operation.
+
+    Raises:
+        Declined: if it is of a type that has none here.
+    """
+    import torch
+    from torch.fx.immutable_collections import immutable_dict, immutable_list
+
+    if isinstance(value, torch.fx.Node):
+        return _write_result(value)
+    if type(value) in (tuple, list, torch.Size, immutable_list):
+        return f"{type(value).__name__}({', '.join(map(_write, value))})"
+    if type(value) in (dict, immutable_dict):
+        return f"dict({', '.join(f'{_write(key)}: {_write(each)}' for key, each in value.items())})"
+    if isinstance(value, slice):
+        return f"slice({', '.join(map(_write, (value.start, value.stop, value.step)))})"
+    if type(value) is float:
+        return value.hex()
+    if type(value) in (*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format):
+        return f"{type(value).__name__} {value!r}"
+    raise Declined(f"an argument of type {type(value).__qualname__}", Scope.VALUE)
+
+
+def _write_result(node: Any) -> str:
+    """Returns the text of the result of another operation: of tensors the splitter takes shape, dtype and device."""
+    if node.op == "get_attr" or "example_value" not in node.meta:
+        raise Declined("an operand without an example", Scope.VALUE)
+    value = node.meta["example_value"]
+    if type(value) is tuple:
+        return f"tensors({', '.join(map(_write_tensor, value))})"
+    return _write_tensor(value)
+
+
+def _write_tensor(value: Any) -> str:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        raise Declined(f"an operand of type {type(value).__qualname__}", Scope.VALUE)
+    if not all(type(size) is int for size in value.shape):
+        raise Declined("an operand with symbolic sizes", Scope.VALUE)
+    return f"tensor {value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}"
+
+
+def read_answers(store: Store, key: Key) -> frozenset[str]:
+    """Returns the digests of operations that are stored as supported. What cannot be read is removed. Never raises."""
+    artifacts = store.peek(key, SPLITS_SLOT)
+    if artifacts is None:
+        return frozenset()
+    try:
+        (answers,) = decode(artifacts.get(_ANSWERS, b""), "answers", format=FORMAT).fields("answers")
+        return frozenset(answer.text() for answer in answers.items())
+    except ValueError as error:
+        store.discard(key, SPLITS_SLOT, f"answers that do not decode: {type(error).__name__}")
+        return frozenset()
+
+
+def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
+    """Adds answers to those that are stored. Never raises."""
+    with store.take_turn(key, SPLITS_SLOT, _PATIENCE):
+        known = read_answers(store, key)
+        if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
+            return
+        store.remove(key, SPLITS_SLOT)
+        content = encode({"format": FORMAT, "answers": sorted(known.union(answers))})
+        store.save(key, SPLITS_SLOT, {_ANSWERS: content}, name="supported operations")

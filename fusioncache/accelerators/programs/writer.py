@@ -1,0 +1,222 @@
+"""One text being written: a walk over values that names each object once and comes back to it by that name.
+
+Values without an identity that matters (numbers, strings, tuples) are written wherever they are met. Objects are
+written where they are met first, and as ``@name`` from then on, so that two equal lists differ from one list that is
+met twice, and a cycle ends. Three kinds of names:
+
+- in a walk, the path where the object was met; they last as long as the describer;
+- for tensors and bare ``object()``s, which are told apart by nothing but their identity, names that last, too:
+  ``lasting~0`` and so on, in the order in which they are met;
+- for everything else a number that begins again with each text.
+
+So descriptions are equal in two processes if these describe the same things in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from fusioncache.accelerators.programs.literals import LITERALS, digest
+from fusioncache.accelerators.programs.memory import Memory
+from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.process.secrets import Kind, find_kind, write_text
+
+MOST_VALUES = 1_000_000
+DEEPEST = 150
+LONGEST_TEXT = 10_000
+"""Characters that are written out of one text: a table of words may be a part of a model."""
+_ABOUT_SECRETS = frozenset({"name", "type", "_name_"})
+"""What a secret may have beside its value."""
+
+Handler = Callable[["Writer", Any], None]
+"""Writes a value of the type that it stands for."""
+
+
+class Writer:
+    """The text of one value, or of one line of a walk.
+
+    Attributes:
+        memory: what the describer knows so far.
+        parts: the text so far.
+        path: where a walk is; None if the text is no line of one.
+        classes: the classes that the text names.
+    """
+
+    __slots__ = (
+        "_count",
+        "_depth",
+        "_digests",
+        "_find_handler",
+        "_journal",
+        "_kind",
+        "_names",
+        "classes",
+        "memory",
+        "parts",
+        "path",
+    )
+
+    def __init__(
+        self,
+        memory: Memory,
+        find_handler: Callable[[type], Handler],
+        path: str | None = None,
+        digests: Callable[[type], str] | None = None,
+    ) -> None:
+        """Makes a writer.
+
+        Args:
+            memory: what the describer knows so far.
+            find_handler: what finds the handler for a type.
+            path: where a walk is, if the text is a line of one.
+            digests: what returns the digest of a class and everything that it reaches, to be written behind its name.
+        """
+        self.memory = memory
+        self.parts: list[str] = []
+        self.classes: list[type] = []
+        self._find_handler = find_handler
+        self._digests = digests
+        self.path = path
+        self._names: MutableMapping[int, str] = {} if path is None else memory.names
+        self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
+        self._kind = Kind.VALUE
+        self._depth = 0
+        self._count = 0 if path is None else memory.path_counts.get(path, 0)
+
+    def text(self) -> str:
+        """Returns what was written. Of a long text it is the beginning, and the hash of all of it."""
+        if self.path is not None:
+            self.memory.path_counts[self.path] = self._count
+        text = "".join(self.parts)
+        if len(text) <= LONGEST_TEXT:
+            return text
+        return f"{text[:LONGEST_TEXT]}... {len(text)} characters, hash {digest(text)}"
+
+    def write(self, value: object) -> None:
+        """Writes a value.
+
+        Raises:
+            Declined: if it has none.
+        """
+        self.memory.values += 1
+        if self.memory.values > MOST_VALUES:
+            raise Declined(f"there are more than {MOST_VALUES} values", Scope.AMOUNT)
+        literal = LITERALS.get(id(type(value)))
+        if literal is not None:
+            self.parts.append(literal(value) if self._kind is Kind.VALUE else self._write_of_kind(value, literal))
+            return
+        if self.memory.met is not None:
+            self.memory.met.append(value)
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise Declined(f"values are nested more than {DEEPEST} deep", Scope.AMOUNT)
+        self._find_handler(type(value))(self, value)
+        self._depth -= 1
+
+    def write_named(self, name: object, value: object) -> None:
+        """Writes a value that has a name, by which it and what it consists of may be secret, or names themselves."""
+        before = self._begin(name)
+        self.write(value)
+        self._kind = before
+
+    def write_name(self, name: object) -> None:
+        """Writes what a dictionary or an object has a value under."""
+        before, self._kind = self._kind, Kind.NAME
+        self.write(name)
+        self._kind = before
+
+    def write_below(self, name: object, write: Callable[[Writer, Any], None], value: object) -> None:
+        """Has something that has a name written by a function."""
+        before = self._begin(name)
+        write(self, value)
+        self._kind = before
+
+    def _begin(self, name: object) -> Kind:
+        """Begins to write what has a name, and returns what kind of texts was written before."""
+        before, kind = self._kind, find_kind(name) if type(name) is str else Kind.VALUE
+        if before is Kind.SECRET:
+            kind = Kind.NAME if type(name) is str and name in _ABOUT_SECRETS else Kind.SECRET
+        self._kind = kind
+        return before
+
+    def _write_of_kind(self, value: Any, literal: Callable[[Any], str]) -> str:
+        return write_text(value, self._kind) if type(value) in (str, bytes) else literal(value)
+
+    def write_class(self, cls: type) -> None:
+        """Writes the name of a class, and notes that the text depends on it."""
+        self.classes.append(cls)
+        self.parts.append(self.memory.name_class(cls))
+        if self._digests is not None:
+            self.parts.append(self._digests(cls))
+
+    def enter(self, value: object, lasting: bool = False) -> bool:
+        """Returns whether an object is met for the first time; writes its name if it is not.
+
+        Args:
+            value: the object.
+            lasting: whether its name is to last longer than the text.
+        """
+        identity = id(value)
+        name = self.memory.names.get(identity) or self._names.get(identity)
+        if name is not None:
+            self.parts.append(f"@{name}")
+            return False
+        if self.path is not None:
+            name = f"{self.path}~{self._count}" if self._count else self.path
+            self._count += 1
+        elif lasting:
+            name = f"lasting~{self.memory.lasting}"
+            self.memory.lasting += 1
+        else:
+            name = f"~{len(self._names)}"
+        self.note(self.memory.names if lasting else self._names, identity, name)
+        self.note(self.memory.held, identity, value)
+        return True
+
+    def note(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
+        """Notes something in a table of the memory, so that ``attempt`` can take it back."""
+        if key not in table:
+            table[key] = value
+            self._journal.append((table, key))
+
+    def attempt(self, write: Callable[[], None]) -> str | None:
+        """Writes something that may have no value. Then nothing of it stays, and the reason is returned.
+
+        Raises:
+            Declined: if there are too many values, or they are nested too deeply.
+        """
+        before = self._state()
+        try:
+            write()
+        except RecursionError as error:
+            self._restore(before)
+            raise Declined("values are nested too deeply", Scope.AMOUNT) from error
+        except Exception as error:  # a tensor without a storage, a dict that another thread changes, a damaged object
+            self._restore(before)
+            if is_declined(error, Scope.AMOUNT):
+                raise
+            if is_declined(error, Scope.VALUE):
+                return error.reason
+            return f"it could not be read ({type(error).__name__})"
+        return None
+
+    def write_alone(self, value: object) -> str:
+        """Returns what would be written for a value, and writes nothing."""
+        before = self._state()
+        self.write(value)
+        text = "".join(self.parts[before[0] :])
+        self._restore(before)
+        return text
+
+    def _state(self) -> tuple[Any, ...]:
+        counts = len(self.parts), len(self._journal), len(self.classes), self._depth, self._count, self.memory.lasting
+        return (*counts, self._kind)
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        parts, journal, classes, self._depth, self._count, self.memory.lasting, self._kind = state
+        del self.parts[parts:]
+        for table, key in self._journal[journal:]:
+            del table[key]
+        del self._journal[journal:]
+        del self.classes[classes:]

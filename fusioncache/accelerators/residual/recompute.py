@@ -1,0 +1,224 @@
+"""Takes residual sums that backward can rebuild out of what the forward trace saves, and rebuilds them in backward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.accelerators.residual.obstacles import Forward
+from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
+from fusioncache.accelerators.residual.rebuild import Line, Recipe, Saved, recipes_of
+from fusioncache.accelerators.residual.segments import Rebuilding, rebuildings
+from fusioncache.backends.symbols import symbol_name, written_values
+from fusioncache.ir import TensorType
+from fusioncache.transform.calls import UNKNOWN, Compilers
+from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
+from fusioncache.transform.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What the backward trace must do, now that the forward trace saves less.
+
+    Attributes:
+        saved: the names of the values that were saved, in order.
+        left: the proxies of the values that are saved now, in order.
+        rebuildings: what is rebuilt, stream by stream.
+        operations: the bound symbols of each recipe, by the name of the sum.
+        proxies: the proxy of each sum and of each input of a recipe, by name.
+        models: a fused call of the forward trace that computes the sum, by the name of the sum. The executor of that
+            call makes the call that rebuilds the sum.
+    """
+
+    saved: tuple[str, ...]
+    left: tuple[Any, ...]
+    rebuildings: tuple[Rebuilding, ...]
+    operations: Mapping[str, tuple[Any, ...]]
+    proxies: Mapping[str, Any]
+    models: Mapping[str, Any]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choice that was made for each stream."""
+        return tuple(rebuilding.choice for rebuilding in self.rebuildings)
+
+
+def drop_sums(
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
+) -> tuple[Any, Recompute | None]:
+    """Returns a forward trace that saves less, and what its backward trace must rebuild; None if that is nothing.
+
+    The bits are the same, and backward reads nothing that was not saved for it before: autograd notices as much as
+    before of what the user writes in place between the two.
+
+    Args:
+        trace: a forward trace, after fusion.
+        wanted: the plan that the user asked for; None for the cheapest.
+        budget: how many bytes of a stream's sums may be kept alive.
+        compilers: the compilers of its fused calls.
+    """
+    start = time.perf_counter()
+    reader = _Reader(trace, compilers)
+    recompute = reader.recompute(wanted, budget)
+    if recompute is None:
+        return trace, None
+    done = trace.bound_symbols[-1]
+    symbols = [*trace.bound_symbols[:-1], save_instead(done, recompute.left)]
+    return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
+
+
+class _Reader:
+    """Reads a forward trace as names and types."""
+
+    def __init__(self, trace: Any, compilers: Compilers):
+        self.trace = trace
+        self.compilers = compilers
+        self.proxies: dict[str, Any] = {}
+        self.types: dict[str, TensorType] = {}
+        self.bound: list[Any] = []
+        self.lines = list(self._lines())
+
+    def recompute(self, wanted: ResidualPlan | None, budget: int | None) -> Recompute | None:
+        saved = self._find_saved()
+        if saved is None:
+            return None
+        recipes = list(self._select_sound(recipes_of(self.lines, self.types, saved), saved))
+        found = rebuildings(recipes, self.lines, self.types, wanted, budget)
+        recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
+        if not found:
+            return None
+        dropped = {recipe.sum for recipe in recipes}
+        left = [self.proxies[name] for name in saved.names if name not in dropped]
+        operations = {recipe.sum: tuple(self.bound[line] for line in recipe.lines) for recipe in recipes}
+        models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
+        return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
+
+    def _select_sound(self, recipes: Sequence[Recipe], saved: Saved) -> Iterator[Recipe]:
+        """Yields the recipes that may be used."""
+        forward = Forward(
+            self.lines,
+            self.types,
+            set(saved.names),
+            self._find_written() if recipes else set(),
+            lambda call: self._fusion(call).sym.executor,
+            lambda call: self.compilers.arithmetic(self._fusion(call)),
+        )
+        for recipe in recipes:
+            problem = forward.obstacle(recipe)
+            if problem is None:
+                yield recipe
+            else:
+                self.compilers.report_left(problem)
+
+    def _fusion(self, call: int) -> Any:
+        return self.trace.bound_symbols[call]
+
+    def _lines(self) -> Iterator[Line]:
+        for call, symbol in enumerate(self.trace.bound_symbols):
+            for inner in symbol.subsymbols if symbol.sym.is_fusion else ():
+                self.bound.append(inner)
+                for proxy in (*inner.flat_proxy_args, *inner.flat_proxy_outs):
+                    self._note(proxy)
+                operands = tuple(proxy.name if proxy.name in self.types else None for proxy in inner.flat_proxy_args)
+                results = tuple(proxy.name for proxy in inner.flat_proxy_outs)
+                yield Line(symbol_name(inner.sym) or "unknown", operands, results, call)
+
+    def _note(self, proxy: Any) -> None:
+        from fusioncache.thunder_adapter.api import TensorProxy
+
+        self.proxies[proxy.name] = proxy
+        if type(proxy) is TensorProxy and all(isinstance(size, int) for size in proxy._shape):
+            self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
+
+    def _find_saved(self) -> Saved | None:
+        """Returns what is saved; None where nothing is, as without a backward pass."""
+        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
+
+        tensors = find_saved(self.trace)
+        if not tensors:
+            return None
+        for proxy in tensors:
+            self.proxies.setdefault(proxy.name, proxy)
+        values = self.trace.bound_symbols[-1].args[0]
+        inputs = {proxy.name for proxy in values["flat_args"] if isinstance(proxy, Proxy)}
+        outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
+        return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
+
+    def _find_written(self) -> set[str]:
+        """Returns what is written in place somewhere: its memory may hold another value than its name says."""
+        return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
+
+
+def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
+    """Returns a backward trace that takes what is still saved, and rebuilds each other sum right before its first use.
+
+    Raises:
+        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
+    """
+    start = time.perf_counter()
+    symbols = list(unpack_instead(trace.bound_symbols, recompute.saved, recompute.left))
+    symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
+    new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
+    new.args = take_instead(trace, recompute.left)
+    return new
+
+
+class _Rebuilder:
+    """Inserts calls that rebuild sums into a backward trace."""
+
+    def __init__(self, trace: Any, recompute: Recompute):
+        self.trace, self.recompute = trace, recompute
+        self.recipes = {recipe.sum: recipe for found in recompute.rebuildings for recipe in found.recipes}
+        self.retained = {recipe.sum for found in recompute.rebuildings if found.retained for recipe in found.recipes}
+        self.rebuilt: set[str] = set()
+        self.name = free_numbers(recompute.models.values(), trace)
+
+    def insert_calls(self, symbols: Sequence[Any]) -> Iterator[Any]:
+        from fusioncache.thunder_adapter.api import PrimIDs
+
+        for symbol in symbols:
+            if symbol.sym.id is not PrimIDs.DEL:
+                for proxy in symbol.flat_proxy_args:
+                    if proxy.name in self.recipes and proxy.name not in self.rebuilt:
+                        yield from self._rebuild(proxy.name)
+            yield symbol
+
+    def _rebuild(self, wanted: str) -> Iterator[Any]:
+        """Yields the calls that compute a sum, from the last sum that is there."""
+        from fusioncache.thunder_adapter.api import TensorProxy, tracectx, variableify
+
+        renamed: dict[Any, Any] = {}
+        for recipe in self._missing(wanted):
+            total = self.recompute.proxies[recipe.sum]
+            if recipe.sum == wanted or recipe.sum in self.retained:
+                self.rebuilt.add(recipe.sum)
+            else:
+                with tracectx(self.trace):
+                    renamed[variableify(total)] = TensorProxy(like=total)
+            yield self._call(recipe, renamed)
+
+    def _missing(self, wanted: str) -> list[Recipe]:
+        """Returns the recipes of this sum and of those that it needs, each one after those that it needs."""
+        order: dict[str, Recipe] = {}
+        pending = [wanted]
+        while pending:
+            recipe = self.recipes[pending[-1]]
+            needed = [name for name in recipe.inputs if name in self.recipes and name not in self.rebuilt]
+            waiting = [name for name in needed if name not in order]
+            pending.extend(waiting)
+            if not waiting:
+                order.setdefault(pending.pop(), recipe)
+        return list(order.values())
+
+    def _call(self, recipe: Recipe, renamed: Mapping[Any, Any]) -> Any:
+        from fusioncache.thunder_adapter.api import variableify
+
+        def new(name: str) -> Any:
+            proxy = self.recompute.proxies[name]
+            return renamed.get(variableify(proxy), proxy)
+
+        operations = [symbol.from_bsym_swap_proxies(renamed) for symbol in self.recompute.operations[recipe.sum]]
+        inputs = [new(name) for name in recipe.inputs]
+        return fuse_like(self.recompute.models[recipe.sum], next(self.name), inputs, [new(recipe.sum)], operations)

@@ -1,0 +1,258 @@
+"""Collectives in Thunder's traces: read as calls that can be scheduled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from fusioncache.accelerators.attention import NAME as ATTENTION
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, EXCHANGES, CallGraph, CallNode, Kind
+from fusioncache.backends.symbols import argument_names, leaves_of, may_write
+from fusioncache.ir.errors import Declined, Scope
+
+TOGETHER: Mapping[str, str] = {
+    "torch_all_gather_prim_impl": "gather_together",
+    "torch_reduce_scatter_prim_impl": "reduce_scatter_together",
+    "torch_all_reduce_prim_impl": "all_reduce_together",
+    "reduce_scatter_average": "reduce_scatter_together",
+    "all_reduce_average": "all_reduce_together",
+    "all_reduce_in_place": "all_reduce_together",
+}
+"""Of each collective the one that starts several such: see ``coalescing.py``."""
+_KINDS: Mapping[str, Kind] = {
+    "torch_all_gather_prim_impl": Kind.GATHER,
+    "torch_reduce_scatter_prim_impl": Kind.REDUCE,
+    "torch_all_reduce_prim_impl": Kind.REDUCE,
+    "reduce_scatter_average": Kind.REDUCE,
+    "all_reduce_average": Kind.REDUCE,
+    "all_reduce_in_place": Kind.REDUCE,
+    "torch_wait_prim_impl": Kind.WAIT,
+    "landed": Kind.WAIT,
+    "gather_together": Kind.GATHER,
+    "reduce_scatter_together": Kind.REDUCE,
+    "all_reduce_together": Kind.REDUCE,
+    "all_gather_and_multiply": Kind.JOINED,
+    "multiply_and_reduce_scatter": Kind.JOINED,
+}
+_LIBRARIES = frozenset({"gloo", "nccl"})
+"""Those that start several collectives with one call."""
+_PREFIX, _SUFFIX = "torch_", "_prim_impl"
+_AVERAGE, _IN_PLACE = "_average", "_in_place"
+_OTHERS = frozenset(
+    {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
+)
+"""What Thunder has besides for several ranks: synchronous, or with memory of its own that is written in place."""
+_VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl", "shallow_copy"})
+"""Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced, and
+of one that has copies on other ranks each is a shallow copy, which is the tensor itself."""
+_EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn", ATTENTION})
+"""Executors whose operations write into nothing that they do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective of a trace.
+
+    Attributes:
+        ranks: those that take part.
+        text: what must be the same on all of them.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+def kind_of(bound_symbol: Any) -> Kind | None:
+    """Returns what a bound symbol is among collectives; None if it is neither one nor a wait."""
+    return _KINDS.get(str(bound_symbol.sym.id))
+
+
+def has_collectives(symbols: Iterable[Any]) -> bool:
+    """Tells whether there is a collective among bound symbols that may be moved."""
+    return any(kind_of(symbol) in COLLECTIVES for symbol in symbols)
+
+
+def exchanges(symbol: Any) -> bool:
+    """Tells whether a bound symbol is a collective, which all ranks have to run in the same order."""
+    return kind_of(symbol) in EXCHANGES
+
+
+def read_message(bound_symbol: Any) -> Message:
+    """Returns what the ranks of a collective, or of several that travel together, must agree on."""
+    if str(bound_symbol.sym.id) in TOGETHER.values():
+        messages = [read_message(symbol) for symbol in bound_symbol.subsymbols]
+        return Message(messages[0].ranks, " + ".join(message.text for message in messages))
+    given = arguments_of(bound_symbol)
+    if kind_of(bound_symbol) is Kind.JOINED:
+        return _read_joined(bound_symbol, given)
+    tensor, operation = given["a"], given.get("op")
+    dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
+    name = bound_symbol.sym.name.removeprefix(_PREFIX)
+    for suffix in (_SUFFIX, _AVERAGE, _IN_PLACE):  # ranks need not agree on these
+        name = name.removesuffix(suffix)
+    words = [name, dtype, str(shape)]
+    if operation is not None:
+        words.insert(1, operation.name)
+    if given.get("dim") is not None:
+        words.append(f"along {given['dim']}")
+    return Message(_ranks_of(given["group"]), " ".join(words))
+
+
+def _read_joined(bound_symbol: Any, given: Mapping[str, Any]) -> Message:
+    factors = given["factors"] if "factors" in given else [given["a"]]
+    dtype = str(factors[0].dtype).rpartition(".")[2]
+    shapes = (" ".join(str(_shape_of(each)) for each in many) for many in (factors, given["weights"]))
+    turned = " transposed" if given["transposed"] else ""
+    text = f"{bound_symbol.sym.name} {dtype} {' by '.join(shapes)}{turned} along {given['dim']}"
+    return Message(_ranks_of(given["group"]), text)
+
+
+def group_of(bound_symbol: Any) -> Any:
+    """Returns the process group of a collective."""
+    while str(bound_symbol.sym.id) in TOGETHER.values():
+        bound_symbol = bound_symbol.subsymbols[0]
+    return arguments_of(bound_symbol)["group"]
+
+
+def arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
+    """Returns the arguments of a collective, by name."""
+    arguments = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
+    return dict(arguments)
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    from torch.distributed import get_process_group_ranks
+
+    return tuple(get_process_group_ranks(group))
+
+
+def read_calls(symbols: Iterable[Any]) -> CallGraph:
+    """Returns bound symbols as calls.
+
+    Raises:
+        Declined: if the effect of one of them is not known, or it writes in place.
+    """
+    sizes: dict[str, int] = {}
+    return CallGraph(tuple(_read_all(symbols, sizes)), sizes)
+
+
+def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[CallNode]:
+    known: set[str] = set()
+    for symbol in symbols:
+        takes = tuple(argument_names(symbol))
+        known.update(takes)
+        # Some name what they take among what they return.
+        given = [proxy for proxy in symbol.flat_proxy_outs if proxy.name not in known]
+        known.update(proxy.name for proxy in given)
+        sizes.update((proxy.name, _bytes_of(proxy)) for proxy in (*symbol.flat_proxy_args, *given))
+        gives = tuple(dict.fromkeys(proxy.name for proxy in given))
+        yield _read_call(symbol, takes, gives)
+
+
+def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> CallNode:
+    kind, name = kind_of(symbol), str(symbol.sym.name)
+    if kind in COLLECTIVES:
+        _check_collective(symbol)
+        message = read_message(symbol)
+        channel = _channel_of(symbol, message)
+        return CallNode(kind, name, takes, gives, channel=channel, message=_write_message(message))
+    if kind is Kind.WAIT:
+        return CallNode(kind, name, takes, gives)
+    if kind is Kind.JOINED:
+        return CallNode(kind, name, takes, gives, fixed=True, message=_write_message(read_message(symbol)))
+    check_effects(symbol)
+    fixed = not all(_is_pure(leaf) for leaf in leaves_of(symbol))
+    return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+
+
+def _write_message(message: Message) -> str:
+    return f"{message.text} over {','.join(map(str, message.ranks))}"
+
+
+def _channel_of(symbol: Any, message: Message) -> str:
+    """Returns what collectives have in common that may travel together; nothing if one travels alone.
+
+    A sum of two numbers is the same in any order. Of three it is not, and in which order several tensors are added up
+    together a library may choose otherwise than for each.
+    """
+    given = arguments_of(symbol)
+    if kind_of(symbol) is Kind.REDUCE and len(message.ranks) > 2:
+        return ""
+    if given.get("dim") is not None or not _LIBRARIES.issuperset(_libraries_of(given["group"])):
+        return ""
+    return f"{message.text.partition(' (')[0]} of {given['group'].group_name}"
+
+
+def _libraries_of(group: Any) -> Iterable[str]:
+    from torch.distributed import get_backend_config
+
+    return (each.rpartition(":")[2] for each in get_backend_config(group).split(","))
+
+
+def _check_collective(symbol: Any) -> None:
+    if str(symbol.sym.id) not in TOGETHER:
+        raise Declined("collectives are coalesced already", Scope.REGION)
+    given = arguments_of(symbol)
+    if given["do_async"] is not True:
+        raise Declined("a synchronous collective", Scope.REGION)
+    if given.get("skip_clone"):
+        raise Declined("a collective that writes into its input", Scope.REGION)
+
+
+def is_view(symbol: Any) -> bool:
+    """Tells whether a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
+    return not symbol.sym.is_fusion and all(
+        str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in leaves_of(symbol)
+    )
+
+
+def check_effects(symbol: Any) -> None:
+    """Raises what keeps the order of a trace with this bound symbol as it is.
+
+    Raises:
+        Declined: if it writes in place, or it is not known whether it does.
+    """
+    name = str(symbol.sym.id)
+    if name.removeprefix(_PREFIX).removesuffix(_SUFFIX) in _OTHERS and name.endswith(_SUFFIX):
+        raise Declined(f"a collective of a kind that is not moved: {name}", Scope.REGION)
+    if may_write(symbol):
+        raise Declined("a trace with collectives writes in place", Scope.REGION)
+    if _has_tags(symbol, "CTX_MANAGER_ENTER_EXIT_OP"):
+        raise Declined("a trace with collectives enters a context", Scope.REGION)
+    executor = symbol.sym.executor
+    if executor is not None and not symbol.sym.is_fusion and str(executor.name) not in _EXECUTORS:
+        raise Declined(
+            f"a trace with collectives has an unknown operation of the executor {executor.name}", Scope.REGION
+        )
+
+
+def _is_pure(leaf: Any) -> bool:
+    """Tells whether an operation is one of Thunder's primitives and does nothing but give its results."""
+    if str(leaf.sym.id) in _VIEWS:
+        return True
+    arithmetic = leaf.sym.is_prim and leaf.sym.executor is None and bool(leaf.flat_proxy_outs)
+    return arithmetic and not _has_tags(leaf, "RANDOM_OP", "DONT_DCE", "IN_PLACE") and not _unpacks(leaf)
+
+
+def _unpacks(leaf: Any) -> bool:
+    return str(leaf.sym.name).startswith(("unpack", "check", "return", "python_return", "clear"))
+
+
+def _has_tags(symbol: Any, *names: str) -> bool:
+    return any(tag.name in names for tag in symbol.sym.tags or ())
+
+
+def _bytes_of(proxy: Any) -> int:
+    from fusioncache.thunder_adapter.api import FutureTensorProxy, TensorProxy
+
+    if not isinstance(proxy, TensorProxy | FutureTensorProxy):
+        return 0
+    return prod(_shape_of(proxy)) * int(proxy.dtype.bytes)
+
+
+def _shape_of(proxy: Any) -> tuple[int, ...]:
+    """Returns a tensor's shape in numbers. A symbolic size is asked for its value in a way that leaves no trace."""
+    return tuple(int(getattr(size, "value", size)) for size in proxy._shape)

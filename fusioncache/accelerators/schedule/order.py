@@ -1,0 +1,283 @@
+"""The order: gathers in order of need, reduces behind what they add up, waits where something is first used.
+
+What decides is the structure of the calls and the bytes of messages, and nothing else: no time, no name, and no size of
+anything that stays on its rank. So each rank of a job finds the same sequence of collectives.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fusioncache.accelerators.schedule.alive import measure_peaks
+from fusioncache.accelerators.schedule.batches import batch_gathers
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind
+from fusioncache.accelerators.schedule.needs import Needs, find_needs
+from fusioncache.ir.errors import Declined, Scope
+
+LEAD = 2
+"""How many reduces start behind one before what reduces its result again, as between copies of shards, waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a schedule has to keep to.
+
+    Attributes:
+        gathering: bytes of gathers that may be in flight; one batch may always be, whatever its size.
+        reducing: the same of reduces.
+        batch: bytes of small messages that travel together; 0 lets each travel alone.
+    """
+
+    gathering: int
+    reducing: int
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order of calls.
+
+    Attributes:
+        steps: the calls by their places in the order given; several in one step are collectives that travel together.
+        reason: why this is the order given; empty where it is not.
+    """
+
+    steps: tuple[tuple[int, ...], ...]
+    reason: str = ""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All calls, one after the other."""
+        return tuple(index for step in self.steps for index in step)
+
+
+def schedule_calls(graph: CallGraph, bounds: Bounds) -> Schedule:
+    """Returns an order of calls in which collectives run beside what is computed. Takes n log n.
+
+    All calls keep their order but those that ``find_movable`` finds. What travels has at no time more bytes alive than
+    at some time in the order given: where that cannot be, the order given stays.
+
+    Args:
+        graph: the calls.
+        bounds: what may be in flight.
+    """
+    as_given = tuple((index,) for index in range(len(graph.calls)))
+    try:
+        needs = find_needs(graph)
+    except Declined as unscheduled:
+        unscheduled.require(Scope.ORDER)
+        return Schedule(as_given, unscheduled.reason)
+    if not needs.waits:
+        return Schedule(as_given, "there is no collective")
+    most = measure_peaks(graph, range(len(graph.calls))).alive
+    reason = "the order given keeps fewer bytes alive"
+    for tried in (bounds, replace(bounds, batch=0), Bounds(0, 0)):
+        try:
+            found = Schedule(_Scheduler(graph, needs, tried).run())
+        except Declined as unscheduled:
+            unscheduled.require(Scope.ORDER)
+            reason = unscheduled.reason
+            continue
+        if measure_peaks(graph, found.order).alive <= most:
+            return found
+    return Schedule(as_given, reason)
+
+
+class _Scheduler:
+    """Places one call after the other."""
+
+    def __init__(self, graph: CallGraph, needs: Needs, bounds: Bounds):
+        self.graph, self.needs, self.bounds = graph, needs, bounds
+        self.steps: list[tuple[int, ...]] = []
+        self.placed = [False] * len(graph.calls)
+        self.flights = {Kind.GATHER: _Flights(bounds.gathering), Kind.REDUCE: _Flights(bounds.reducing)}
+        self.starts = {wait: start for start, wait in needs.waits.items()}
+        self.batches = batch_gathers(graph, needs, bounds.batch)
+        self.batch_of = {index: number for number, batch in enumerate(self.batches) for index in batch}
+        self.opening: dict[int, list[int]] = defaultdict(list)
+        for number, batch in enumerate(self.batches):
+            if not needs.chained.keys() & set(batch):
+                self.opening[max(needs.given[index] for index in batch)].append(number)
+        self.open: list[int] = []
+        self.reducing: dict[int, list[int]] = defaultdict(list)
+        for index, call in enumerate(graph.calls):
+            if call.kind is Kind.REDUCE and index not in needs.chained:
+                self.reducing[needs.ready[index]].append(index)
+        self.followers: dict[int, list[int]] = defaultdict(list)
+        for index, before in needs.chained.items():
+            if all(graph.calls[one].kind is Kind.REDUCE for one in (index, *before)):
+                self.followers[max(before)].append(index)
+        self.following: deque[tuple[int, int]] = deque()
+        self.started = 0
+        self.pending: dict[str, dict[int, int]] = defaultdict(dict)
+        self.pending_bytes: dict[str, int] = defaultdict(int)
+
+    def run(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the steps.
+
+        Raises:
+            Declined: if something would have to move before what it depends on.
+        """
+        self._enter(-1)
+        for stage, index in enumerate(self.needs.staged):
+            if stage == len(self.needs.staged) - 1:
+                self._send_followers(lead=0)
+                self._place_rest(range(index))
+            self._place_needed(index)
+            self._start_gathers()
+            self._place(index)
+            self._enter(stage)
+        self._place_rest(range(len(self.graph.calls)))
+        return tuple(self.steps)
+
+    def _enter(self, stage: int) -> None:
+        """Starts what can be started now that this stage is done."""
+        for number in self.opening[stage]:
+            heapq.heappush(self.open, number)
+        for index in self.reducing[stage]:
+            if not self.placed[index]:
+                self._send(index)
+        self._send_followers()
+
+    def _start_gathers(self) -> None:
+        """Starts the next gathers in order of need, as many as may be in flight."""
+        flights = self.flights[Kind.GATHER]
+        while self.open:
+            batch = self.batches[self.open[0]]
+            if not self.placed[batch[0]]:
+                if not flights.fits(self._bytes(batch)):
+                    return
+                self._start(batch)
+            heapq.heappop(self.open)
+
+    def _send(self, index: int) -> None:
+        """Starts a reduce, or lets it wait for others to travel with."""
+        channel, size = self.graph.calls[index].channel, self.graph.message_bytes(index)
+        # What something computed needs would be needed before others have come, with nothing to run beside.
+        is_returned = self.needs.needed[index] == len(self.needs.staged) - 1
+        if not channel or not is_returned:
+            self._start((index,))
+            return
+        if self.pending_bytes[channel] + size > self.bounds.batch:
+            self._flush(channel)
+        self.pending[channel][index] = size
+        self.pending_bytes[channel] += size
+        if self.pending_bytes[channel] >= self.bounds.batch:
+            self._flush(channel)
+
+    def _send_followers(self, lead: int = LEAD) -> None:
+        """Starts what reduces again what others brought, if so many others were started since: they are likely done."""
+        while self.following and self.following[0][0] + lead <= self.started:
+            _, index = self.following.popleft()
+            if not self.placed[index] and all(self.placed[one] for one in self.needs.chained[index]):
+                self._send(index)
+
+    def _note_start(self, index: int) -> None:
+        """Notes that a reduce was started, and what follows it."""
+        self.started += index not in self.needs.chained
+        self.following.extend((self.started, follower) for follower in self.followers[index])
+
+    def _flush(self, channel: str) -> None:
+        batch = self.pending.pop(channel, {})
+        self.pending_bytes[channel] = 0
+        if batch:
+            self._start(tuple(batch))
+
+    def _start(self, batch: Sequence[int]) -> None:
+        """Starts collectives that travel together, when they may be in flight and behind what they depend on."""
+        kind = self.graph.calls[batch[0]].kind
+        flights, size = self.flights[kind], self._bytes(batch)
+        for one in flights.oldest_first():
+            wait = self.needs.waits[one]
+            if flights.fits(size):
+                break
+            if all(self.placed[needed] for needed in self.needs.dependences[wait]):
+                self._place(wait)
+        if not flights.fits(size):
+            raise Declined("what is in flight cannot be waited for yet", Scope.ORDER)
+        for index in batch:  # behind the waits, which let go of memory that is taken here
+            self._place_needed(index)
+        for index in batch:
+            flights.start(index, self.graph.message_bytes(index))
+            self.placed[index] = True
+        self.steps.append(tuple(batch))
+        if kind is Kind.REDUCE:
+            for index in batch:
+                self._note_start(index)
+
+    def _place_rest(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            if self.needs.movable[index] and not self.placed[index]:
+                self._place_needed(index)
+                self._place_moved(index)
+
+    def _place_needed(self, wanted: int) -> None:
+        """Places all that a call depends on, each behind what that depends on itself."""
+        stack = [wanted]
+        while stack:
+            index = stack[-1]
+            missing = [one for one in self.needs.dependences[index] if not self.placed[one]]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if index != wanted and not self.placed[index]:
+                self._place_moved(index)
+
+    def _place_moved(self, index: int) -> None:
+        call = self.graph.calls[index]
+        if not self.needs.movable[index]:
+            raise Declined("a collective would start before what it depends on", Scope.ORDER)
+        if call.kind not in COLLECTIVES:
+            self._place(index)
+        elif call.kind is Kind.GATHER:
+            self._start(self.batches[self.batch_of[index]])
+        elif index in self.pending[call.channel]:
+            self._flush(call.channel)
+        else:
+            self._start((index,))
+
+    def _place(self, index: int) -> None:
+        if self.placed[index]:
+            return
+        self.placed[index] = True
+        self.steps.append((index,))
+        start = self.starts.get(index)
+        if start is not None:
+            self.flights[self.graph.calls[start].kind].end(start)
+
+    def _bytes(self, batch: Iterable[int]) -> int:
+        return sum(self.graph.message_bytes(index) for index in batch)
+
+
+class _Flights:
+    """Collectives of one kind that were started and not waited for, with a bound on their bytes.
+
+    Args:
+        bound: how many bytes may be in flight; a batch that has more flies alone.
+    """
+
+    def __init__(self, bound: int):
+        self._bound = bound
+        self._bytes: dict[int, int] = {}
+        self._total = 0
+
+    def fits(self, size: int) -> bool:
+        """Tells whether so many bytes more may be in flight."""
+        return not self._bytes or self._total + size <= self._bound
+
+    def start(self, index: int, size: int) -> None:
+        """Notes that a collective was started."""
+        self._bytes[index] = size
+        self._total += size
+
+    def end(self, index: int) -> None:
+        """Notes that a collective was waited for."""
+        self._total -= self._bytes.pop(index)
+
+    def oldest_first(self) -> Iterator[int]:
+        """Yields the collectives in flight in the order in which they were started."""
+        yield from tuple(self._bytes)

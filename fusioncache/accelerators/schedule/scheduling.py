@@ -1,0 +1,209 @@
+"""Thunder's traces in another order: each collective where it runs beside what is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.accelerators.schedule.agreement import agree_first
+from fusioncache.accelerators.schedule.averaging import average_in_collectives
+from fusioncache.accelerators.schedule.batches import choose_budget
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph
+from fusioncache.accelerators.schedule.coalescing import coalesce_steps
+from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
+from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
+from fusioncache.accelerators.schedule.overwriting import reduce_in_place
+from fusioncache.accelerators.schedule.placement import Placement
+from fusioncache.accelerators.schedule.placement_records import describe_placement
+from fusioncache.accelerators.schedule.resharding import Resharding, save_shards, wants_resharding
+from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.process.warning import warn_once
+from fusioncache.transform.rewrite import deletes, derive
+
+IN_FLIGHT_BYTES = 512 * 2**20
+"""How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""
+
+BUCKET_BYTES = 256 * 2**20
+"""How much travels together at most if nobody says it."""
+_LOST = (
+    "under Thunder's fsdp, what runs inside of no_sync() leaves no gradients at all, and the model is trained on the "
+    "other batches alone; leave no_sync() out, and gradients of several batches add up"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOptions:
+    """What a user asked for.
+
+    Attributes:
+        moves: whether collectives are moved.
+        in_flight_bytes: of gathers, and of reduces, that may be under way.
+        bucket_bytes: of small ones that travel together; None leaves it to the model.
+    """
+
+    moves: bool
+    in_flight_bytes: int
+    bucket_bytes: int | None
+
+    @classmethod
+    def of(cls, schedule: str, in_flight_bytes: int | None, bucket_bytes: int | None) -> CollectiveOptions:
+        """Reads the options of a ``FusionCache``.
+
+        Raises:
+            ValueError: if they are none.
+        """
+        if schedule not in ("auto", "thunder"):
+            raise ValueError(f'schedule must be "auto" or "thunder", got {schedule!r}')
+        for name, given in (("in_flight_bytes", in_flight_bytes), ("bucket_bytes", bucket_bytes)):
+            if given is not None and given < 0:
+                raise ValueError(f"{name} must not be negative, got {given!r}")
+        return cls(schedule == "auto", IN_FLIGHT_BYTES if in_flight_bytes is None else in_flight_bytes, bucket_bytes)
+
+    def bound(self, graph: CallGraph, *, coalesces: bool) -> Bounds:
+        """Returns the bounds for the calls of a trace, of which small ones may travel together or not."""
+        if not coalesces:
+            return Bounds(self.in_flight_bytes, self.in_flight_bytes)
+        # Half of what may be in flight: while some is used, more comes.
+        most = min(BUCKET_BYTES, self.in_flight_bytes // 2)
+        batch = choose_budget(graph, most) if self.bucket_bytes is None else self.bucket_bytes
+        return Bounds(self.in_flight_bytes, self.in_flight_bytes, batch)
+
+
+class CollectivePasses:
+    """What is done about the collectives of each trace. Whatever fails leaves a trace as it was, and is reported.
+
+    Args:
+        options: what the user asked for.
+        report_left: is told the reason why something stays as Thunder made it.
+        report_failure: is told what failed, and with what error.
+
+    Attributes:
+        options: these.
+        placements: what became of the collectives of each trace that has some and was understood.
+    """
+
+    def __init__(
+        self,
+        options: CollectiveOptions,
+        report_left: Callable[[str], None],
+        report_failure: Callable[[str, Exception], None],
+    ):
+        self.options = options
+        self.placements: list[Placement] = []
+        self._report_left = report_left
+        self._report_failure = report_failure
+
+    def average(self, trace: Any) -> Any:
+        """Returns a trace whose collectives average gradients where that keeps every bit, and it divided before."""
+        if self.options.moves and has_collectives(trace.bound_symbols):
+            with self._reporting("averages in collectives"):
+                return average_in_collectives(trace)
+        return trace
+
+    def place(
+        self, trace: Any, record: Callable[[PlacementRecord], None] | None = None
+    ) -> tuple[Any, Resharding | None]:
+        """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.
+
+        Args:
+            trace: a final one. A backward trace has gathered again what its forward trace does not save.
+            record: takes what goes on record of this.
+
+        Returns:
+            The trace, and what its backward trace must gather; None if that is nothing.
+        """
+        resharding: Resharding | None = None
+        if not any(map(exchanges, trace.bound_symbols)):
+            return trace, resharding
+        _warn_of_lost_gradients()
+        if not self.options.moves:
+            return trace, resharding
+        if has_collectives(trace.bound_symbols):
+            trace, resharding = self._move(trace, record)
+        with self._reporting("what ranks tell each other of their collectives"):
+            trace = agree_first(trace)
+        return trace, resharding
+
+    def _move(self, trace: Any, record: Callable[[PlacementRecord], None] | None) -> tuple[Any, Resharding | None]:
+        resharding: Resharding | None = None
+        placement: Placement | None = None
+        with self._reporting("what is saved of gathered parameters"):
+            if wants_resharding():
+                trace, resharding = save_shards(trace)
+        with self._reporting("the order of collectives"):
+            trace, placement = move_collectives(trace, self.options)
+            self.placements.append(placement)
+            if placement.left:
+                self._report_left(f"the order of collectives stays: {placement.left}")
+        with self._reporting("what is on record of collectives"):
+            if record is not None and placement is not None:
+                record(describe_placement(placement))
+        return trace, resharding
+
+    @contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if is_declined(error, Scope.REGION):
+                self._report_left(error.reason)
+            else:
+                self._report_failure(what, error)
+
+
+def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:
+    """Puts gathers into the order of need, reduces behind what they add up, and waits where something is first used.
+
+    Small ones travel together. What is computed keeps its order, and with it random numbers do. ``del`` statements are
+    made anew.
+
+    Args:
+        trace: a final one.
+        options: what the user asked for.
+
+    Returns:
+        The trace in another order, or as it was, and what became of its collectives.
+
+    Raises:
+        Declined: if it holds something whose effect is not known.
+    """
+    start = time.perf_counter()
+    symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
+    symbols.sort(key=lambda symbol: not _names_argument(symbol))
+    graph = read_calls(symbols)
+    bounds = options.bound(graph, coalesces=_can_coalesce(symbols))
+    found = Placement(graph, schedule_calls(graph, bounds), bounds)
+    if found.left:
+        return trace, found
+    symbols = reduce_in_place(symbols)
+    placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)
+    return derive(trace, placed, "Collectives in their place by fusioncache", start), found
+
+
+def _can_coalesce(symbols: Iterable[Any]) -> bool:
+    """Tells whether collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
+    from torch.distributed import get_backend
+
+    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if kind_of(symbol) in COLLECTIVES)
+
+
+def _names_argument(symbol: Any) -> bool:
+    """Tells whether a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
+    from fusioncache.thunder_adapter.api import PrimIDs
+
+    return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)
+
+
+def _warn_of_lost_gradients() -> None:
+    """Warns once if the model that Thunder compiles now is shared by ``fsdp``, and runs inside of ``no_sync()``.
+
+    Thunder's backward function then returns None for all gradients. Once a pass stashed them first; now none does.
+    """
+    from fusioncache.thunder_adapter.api import get_compile_data, get_skip_data_parallel_grad_sync
+
+    if get_skip_data_parallel_grad_sync() and getattr(get_compile_data(), "use_fsdp", False):
+        warn_once(_LOST)

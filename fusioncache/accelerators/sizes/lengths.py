@@ -1,0 +1,311 @@
+"""The lengths at which one compiled function was derived, and what is known of its program at others.
+
+The second program of a form, which has all the first one has but sizes, is interpreted while its sizes are watched. If
+its operations called again at the sizes of another program give that one's first traces, to the letter, they are
+called again for every further length, and Thunder's passes go on from there. All else that the program was derived
+from is compared each time: its key, and what was read.
+
+Where it is known what the passes look at, programs are a family, and those at further lengths are filled in. Families
+are kept, so that a later process fills in its first program already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.accelerators.programs.candidates import Candidate
+from fusioncache.accelerators.programs.derivation import Derivation
+from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
+from fusioncache.accelerators.programs.process_groups import find_groups
+from fusioncache.accelerators.programs.reads import Read
+from fusioncache.accelerators.sizes.arguments import ArgumentSizes, explain_fixed, find_sizes
+from fusioncache.accelerators.sizes.families import KnownProgram
+from fusioncache.accelerators.sizes.first_traces import FirstTraces
+from fusioncache.accelerators.sizes.graph_sizes import has_symbols
+from fusioncache.accelerators.sizes.journal import Journal
+from fusioncache.accelerators.sizes.passes import list_sharing
+from fusioncache.accelerators.sizes.program_families import Families, check_reads
+from fusioncache.accelerators.sizes.replay import replay
+from fusioncache.accelerators.sizes.watching import Interpret, watch_sizes
+from fusioncache.ir import Declined, Key, Scope, is_declined
+
+logger = logging.getLogger("fusioncache")
+
+MOST_WAYS = 4
+"""How many ways through a program are known at once: each may have been taken because of other sizes."""
+
+MOST_FORMS = 16
+"""Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
+
+SHARED = "the model is distributed over ranks"
+"""Why each length is interpreted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InterpretedProgram:
+    """A program that was interpreted.
+
+    Attributes:
+        form: all of its key but sizes.
+        reads: what else it was derived from.
+        sizes: of its arguments.
+        traces: Thunder's first ones, as its entry has them.
+        known: what was derived in the end; None if that is not kept.
+    """
+
+    form: Key
+    reads: tuple[Read, ...]
+    sizes: ArgumentSizes
+    traces: FirstTraces
+    known: KnownProgram | None
+
+
+@dataclass(slots=True, eq=False)
+class WatchedProgram:
+    """What was done in a program that was watched.
+
+    Attributes:
+        instance: the program.
+        journal: what was done.
+        is_proved: whether the same, done at the sizes of another program, was that program.
+    """
+
+    instance: InterpretedProgram
+    journal: Journal
+    is_proved: bool = False
+
+
+class Lengths:
+    """What is known of the programs of one compiled function."""
+
+    def __init__(self) -> None:
+        """Knows of none yet."""
+        self._forms: list[Key] = []
+        self._instances: list[InterpretedProgram] = []
+        self._ways: list[WatchedProgram] = []
+        self._families = Families()
+        self._hopeless: dict[str, str] = {}
+        """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
+
+    def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
+        """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
+
+        Args:
+            derivation: the program.
+            interpret: has Thunder interpret the function.
+        """
+        if not derivation.keeper.replays:
+            return derivation.record(lambda: _interpret_as_called(derivation, interpret))
+        if is_cut(derivation.call.compile_data):
+            self._count_shared(derivation)
+            return derivation.record(lambda: _interpret_as_called(derivation, interpret))
+        results = self._replay(derivation) or derivation.record(lambda: self._interpret(derivation, interpret))
+        if list_sharing(derivation.call.compile_data):
+            derivation.first = FirstTraces.of(results)
+            return derivation.first.isolate().results()
+        return results
+
+    def fill(self, derivation: Derivation) -> Candidate | None:
+        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        keeper = derivation.keeper
+        if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
+            return None
+        form = self._note_form(derivation)
+        return None if form.digest in self._hopeless else self._families.fill(derivation, form)
+
+    def _note_form(self, derivation: Derivation) -> Key:
+        """Returns the form of a program, of which something will be known. That of another one may be forgotten."""
+        form = note_form(derivation)
+        known = [*(each for each in self._forms if each != form), form]
+        for surplus in known[:-MOST_FORMS]:
+            self._forget(surplus)
+        self._forms = known[-MOST_FORMS:]
+        return form
+
+    def _forget(self, form: Key) -> None:
+        self._families.forget(form)
+        self._ways = [each for each in self._ways if each.instance.form != form]
+        self._instances = [each for each in self._instances if each.form != form]
+
+    def _replay(self, derivation: Derivation) -> Any | None:
+        form = self._note_form(derivation)
+        reason = self._hopeless.get(form.digest)
+        for way in self._find_ways(form):
+            if not way.is_proved and self._count_instances(form) == 1:
+                continue  # it is that one
+            try:
+                traces = self._do_again(way, derivation)
+                if not way.is_proved:
+                    raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
+            except Exception as error:  # whatever it is, Thunder can interpret the program
+                if is_declined(error, Scope.LENGTH):
+                    reason = reason or error.reason
+                    continue
+                logger.info("a program is not done again at another length", exc_info=error)
+                reason = reason or f"failed: {type(error).__name__}"
+            else:
+                derivation.reads = way.instance.reads
+                derivation.keeper.ledger.count_program_replayed(derivation.call.name)
+                return traces.results()
+        if reason is not None:
+            self._count(derivation, reason)
+        return None
+
+    @staticmethod
+    def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
+        check_reads(way.instance.reads, derivation)
+        with derivation.keeper.time("replay"):
+            return replay(way.journal, derivation.sizes, derivation.call.compile_data)
+
+    def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
+        form = self._note_form(derivation)
+        is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
+        fixed = explain_fixed(derivation.call.args, derivation.call.kwargs)
+        if fixed and any(differ_in_arguments(each.form, form) for each in self._instances):
+            self._count(derivation, fixed)
+        if (
+            not (is_known or has_symbols(derivation.call.compile_data.fn))
+            or form.digest in self._hopeless
+            or len(list(self._find_ways(form))) >= MOST_WAYS
+        ):
+            return _interpret_as_called(derivation, interpret)
+        foreign = _find_foreign_transform(derivation.call.compile_data)
+        if foreign is not None:
+            self._give_up(derivation, form, f"{foreign} may change Thunder's first traces")
+            return _interpret_as_called(derivation, interpret)
+        call = derivation.call
+        results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
+        return results
+
+    def is_first(self, derivation: Derivation) -> bool:
+        """Tells whether a program is kept, and the only one of its form that is known."""
+        same = [each.known for each in self._instances if each.form == derivation.form]
+        return derivation.program is not None and same == [derivation.program]
+
+    def try_again(self, derivation: Derivation) -> None:
+        """Calls the operations again that are known of a program's form, and does nothing with what comes of it.
+
+        Raises:
+            Declined: if interpreting the program might do something else, such as raise.
+        """
+        ways = list(self._find_ways(note_form(derivation)))
+        if not ways:
+            raise Declined("its operations are not known", Scope.LENGTH)
+        self._do_again(ways[0], derivation)
+
+    def learn(self, derivation: Derivation, entry: Any) -> None:
+        """Takes note of a program that was interpreted.
+
+        Args:
+            derivation: the program.
+            entry: Thunder's, with its traces.
+        """
+        form = derivation.form
+        if derivation.reads is None or form is None or form.digest in self._hopeless:
+            return
+        ways = (way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads)
+        self._families.learn(derivation, form, next((way.journal for way in ways), None))
+        if derivation.is_replayed:
+            return
+        first = derivation.first or FirstTraces(
+            entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0]
+        )
+        new = InterpretedProgram(form, derivation.reads, derivation.sizes, first, derivation.program)
+        journal = derivation.journal
+        if journal is not None and journal.refusals:
+            self._give_up(derivation, form, journal.refusals[0])
+        if form.digest in self._hopeless:
+            return
+        is_explained = [self._prove(way, new, derivation) for way in self._find_ways(form)]
+        if journal is not None and not any(is_explained):
+            way = WatchedProgram(new, journal)
+            self._ways.append(way)
+            for each in self._instances:
+                self._prove(way, each, derivation)
+        if self._count_instances(form) <= MOST_WAYS:
+            self._instances.append(new)
+
+    def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
+        """Tells whether what was done in one program is also what was done in another one."""
+        own = way.instance
+        if own.form != instance.form or own.reads != instance.reads or own.sizes == instance.sizes:
+            return False
+        try:
+            traces = replay(way.journal, instance.sizes, derivation.call.compile_data)
+        except Exception as error:  # the programs are different, for whatever reason
+            logger.info("a program was not the same at another length: %s", error)
+            return False
+        if traces.describe() != instance.traces.describe():
+            self._give_up(
+                derivation, own.form, "its operations at one length are not those at another, for an unknown reason"
+            )
+            return False
+        if not way.is_proved:
+            way.is_proved = True
+            self._make_family(way, instance, derivation)
+        return True
+
+    def _make_family(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> None:
+        """Makes a family of the two programs that proved what was done."""
+        own = way.instance
+        if own.known is not None and instance.known is not None:
+            self._families.unite(derivation, own.form, way.journal, own.known, (instance.known,))
+
+    def _count_instances(self, form: Key) -> int:
+        return sum(each.form == form for each in self._instances)
+
+    def _find_ways(self, form: Key) -> Iterator[WatchedProgram]:
+        return (each for each in tuple(self._ways) if each.instance.form == form)
+
+    def _give_up(self, derivation: Derivation, form: Key, reason: str) -> None:
+        """Has the programs of a form interpreted from now on."""
+        self._forget(form)
+        self._hopeless[form.digest] = reason
+        self._count(derivation, reason)
+
+    def _count_shared(self, derivation: Derivation) -> None:
+        """Counts a program of a model that ranks share, if it is not the first one of its form."""
+        form = self._note_form(derivation)
+        if form.digest in self._hopeless:
+            self._count(derivation, self._hopeless[form.digest])
+        self._hopeless[form.digest] = SHARED
+
+    @staticmethod
+    def _count(derivation: Derivation, reason: str) -> None:
+        logger.info("a program is interpreted at another length: %s", reason)
+        derivation.keeper.ledger.count_program_interpreted(reason)
+
+
+def is_cut(compile_data: Any) -> bool:
+    """Tells whether ranks share a model in another way than Thunder's: they may cut it otherwise at another length."""
+    return bool(find_groups(compile_data)) and not list_sharing(compile_data)
+
+
+def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
+    return interpret(derivation.call.args, dict(derivation.call.kwargs))
+
+
+def note_form(derivation: Derivation) -> Key:
+    """Notes what the program of a call has in common with those at other sizes, and the sizes of its arguments."""
+    if derivation.form is None:
+        arguments = derivation.call.args, derivation.call.kwargs
+        derivation.sizes = find_sizes(*arguments)
+        derivation.form = form_key(derivation.key, *arguments)
+    return derivation.form
+
+
+def _find_foreign_transform(compile_data: Any) -> str | None:
+    """Returns the name of a transform that may change Thunder's first traces; None if none may.
+
+    That of ``thunderfx`` makes another prologue of what it is given, with fewer checks, and changes nothing.
+    """
+    from fusioncache.thunder_adapter.api import Transform
+    from fusioncache.thunder_adapter.sizes_api import ExtractionOnlyPrologueTransform
+
+    harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
+    sharing = list_sharing(compile_data)  # what these are given is their own
+    found = [type(each) for each in compile_data.transforms or () if each not in sharing]
+    return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)

@@ -1,0 +1,263 @@
+"""Thunder's passes, gone through once with sizes that are symbols, so that it is known what they look at.
+
+A pass computes with sizes and compares them: whether two shapes are equal, whether one broadcasts. Where all
+comparisons come out the same at other sizes, and whoever was asked for a decision decides the same, the passes do the
+same, and each number in the final traces is one of the expressions that are in these traces.
+
+What is gone through here is thrown away but for that: no program is made of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from fusioncache.accelerators.sizes.arguments import ArgumentSizes, Place, name_argument
+from fusioncache.accelerators.sizes.decisions import Decision, decide, describe_asked
+from fusioncache.accelerators.sizes.expressions import Expression, Float, Number, evaluate
+from fusioncache.accelerators.sizes.journal import Journal, Look
+from fusioncache.accelerators.sizes.pass_journal import Expressions, PassJournal
+from fusioncache.accelerators.sizes.replay import find_stats, perform
+from fusioncache.accelerators.sizes.sizes import SYMBOLIC, SymbolicSize, express, plain
+from fusioncache.accelerators.sizes.stand_ins import LISTENER, know_symbols
+from fusioncache.ir.errors import Declined, Scope
+
+
+def go_through_passes(
+    journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
+) -> PassJournal:
+    """Has Thunder's passes go over a program once more, and notes what they do with sizes.
+
+    Args:
+        journal: how the program was made.
+        sizes: of the arguments.
+        compiled: what Thunder knows of the function.
+        then: is given each final trace, and looks at all sizes at which whatever comes behind Thunder's passes looks.
+
+    Raises:
+        Declined: if the operations cannot be called again.
+        Exception: if a pass cannot do with symbols.
+    """
+    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx
+
+    numbered = dict(_number(sizes))
+    witness = PassWitness()
+    token = LISTENER.set(witness)
+    try:
+        with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
+            symbols = {place: witness.make_symbols(each, sizes[place]) for place, each in numbered.items()}
+            traces = _apply(_share(journal, perform(journal, symbols, compiled), symbols, compiled), compiled)
+            for trace in traces:
+                then(trace)
+        found = Findings(symbol for trace in traces for symbol in trace.bound_symbols)
+    finally:
+        LISTENER.reset(token)
+        witness.is_done = True
+    expressions = found.expressions | {size for each in numbered.values() for size in each}
+    looks, unequal, decisions = tuple(witness.looks), tuple(found.unequal()), tuple(witness.decisions)
+    return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions), found.list_shapes(expressions))
+
+
+def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
+    """Yields the sizes of each argument: a number for each that may be another one."""
+    count = 0
+    for place, values in arguments.items():
+        sizes: list[int | Number] = []
+        for dimension, size in enumerate(values):
+            count += 1
+            sizes.append(Number(count, f"{name_argument(place)}[{dimension}]") if size > 1 else size)
+        yield place, tuple(sizes)
+
+
+class PassWitness:
+    """Notes what passes look at."""
+
+    def __init__(self) -> None:
+        self.looks: dict[Look, None] = {}
+        self.decisions: list[Decision] = []
+        self.is_done = False
+        self._numbers: dict[int, int] = {}
+        self._answers: dict[str, Any] = {}
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+        """Returns a shape with a symbol for each number, of which looks are told to this."""
+        pairs = tuple(zip(sizes, shape, strict=True))
+        self._numbers |= {size.position: value for size, value in pairs if isinstance(size, Number)}
+        return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
+
+    def see_value(self, size: Any, reason: str) -> None:
+        """Notes that something depends on the value of a size."""
+        self._look("==", size.expression, express(plain(size)), True, reason)
+
+    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+        """Notes that something depends on how two numbers compare."""
+        self._look(symbol, left, right, outcome, "compares")
+
+    def refuse(self, reason: str) -> None:
+        """Ends the passes: nothing can be said of other sizes.
+
+        Raises:
+            Declined: always.
+        """
+        raise Declined(reason, Scope.LENGTH)
+
+    def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        what = symbol, left, right, outcome
+        if self.is_done or what in self._seen or left == right:
+            return
+        self._seen.add(what)
+        self.looks[Look(*what, reason, _find_place())] = None
+
+    def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Has something decided for plain sizes, and notes what was decided.
+
+        Raises:
+            Declined: if it could not be asked for again.
+        """
+        name = function.__name__
+        try:
+            asked = tuple(map(describe_asked, args))
+        except TypeError as error:
+            raise Declined(str(error), Scope.LENGTH) from error
+        # As text, in which 1, 1.0 and True are not the same.
+        question = f"{name}{asked}"
+        if question not in self._answers:
+            answer = decide(function, asked, self._numbers)
+            self._answers[question] = answer
+            self.decisions.append(Decision(name, asked, str(answer)))
+        return self._answers[question]
+
+
+def _find_place() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(__package__):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
+    """Returns the trace of a computation as those transforms leave it that share the model between ranks."""
+    from fusioncache.thunder_adapter.sizes_api import transform_common
+
+    computation = transform_common.wrap_return_value_together_with_arguments(computation)
+    computation = transform_common.remove_context_manager_prims_from_trace(computation)
+    sharing = list_sharing(compiled)
+    if not sharing:
+        return computation
+    assert journal.traces is not None
+    traces = journal.traces.with_computation(computation, symbols).isolate()
+    shared = traces.prologue, traces.computation, traces.epilogue
+    for transform in sharing:
+        shared = transform.transform_traces_pre_prologue(*shared, executors_list=compiled.executors_list)
+    return shared[1]
+
+
+def list_sharing(compiled: Any) -> list[Any]:
+    """Returns Thunder's own transforms that share a model between ranks. What they do depends on no argument's size."""
+    from fusioncache.thunder_adapter.sizes_api import DDPTransform, FSDPTransform
+
+    return [each for each in compiled.transforms or () if type(each) in (DDPTransform, FSDPTransform)]
+
+
+def _apply(trace: Any, compiled: Any) -> list[Any]:
+    """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
+    from fusioncache.thunder_adapter.api import TensorProxy
+    from fusioncache.thunder_adapter.sizes_api import (
+        _transform_for_operator_executor_execution,
+        grad_transform_on_trace,
+        maybe_sort_waits,
+        split_into_forward_and_backward,
+        transform_common,
+        transform_for_execution,
+    )
+
+    executors = compiled.executors_list
+    trace = transform_common.dce(trace)
+    is_differentiable = not compiled.disable_torch_autograd_support
+    has_gradients = is_differentiable and any(isinstance(a, TensorProxy) and a.requires_grad for a in trace.args)
+    trace = grad_transform_on_trace(trace) if has_gradients else trace
+    has_waits, sorted_trace = maybe_sort_waits(_transform_for_operator_executor_execution(trace, executors))
+    trace = sorted_trace if has_waits else trace
+    trace = transform_for_execution(trace, executors_list=executors, use_del_last_used=False)[-1]
+    if not has_gradients:
+        return [trace]
+    # Parameters may ask for gradients under no_grad as well: there is nothing to go back through then.
+    return [each for each in split_into_forward_and_backward(trace) if each is not None]
+
+
+_OPEN = frozenset({"torch", "python"})
+"""Executors whose operations have arguments that passes of ours make others of."""
+_MOVING = ("unpack", "python_return", "python_del", "clear_")
+"""What the names of symbols begin with that hand tensors on and do nothing with them."""
+
+
+def _runs_whole(symbol: Any) -> bool:
+    """Tells whether a symbol is in a program as it is: nobody sees the sizes of its tensors but in comments."""
+    executor = symbol.sym.executor
+    is_whole = executor is not None and not symbol.sym.is_fusion and executor.name not in _OPEN
+    return is_whole or symbol.sym.name.startswith(_MOVING)
+
+
+class Findings:
+    """What is in final traces.
+
+    Attributes:
+        expressions: of all sizes that may be in a program, but in comments.
+    """
+
+    def __init__(self, symbols: Iterator[Any]) -> None:
+        self.expressions: set[Expression] = set()
+        self._shapes: dict[str, Expressions] = {}
+        self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
+        for symbol in symbols:
+            self._see(symbol)
+
+    def _see(self, symbol: Any) -> None:
+        blank, sizes, values = [symbol.sym.id or symbol.sym.name], [], []
+        is_whole = _runs_whole(symbol)
+        for leaf in (*symbol.flat_args, *symbol.flat_outs):
+            self._find(leaf, is_whole=is_whole)
+        for leaf in symbol.flat_args:
+            if type(leaf) in (*SYMBOLIC, int, float):
+                sizes.append(express(leaf))
+                values.append(plain(leaf))
+                blank.append(Number)
+            else:
+                blank.append(getattr(leaf, "name", None) or repr(leaf))
+        if sizes:
+            self._alike.setdefault(tuple(blank), {})[tuple(sizes)] = tuple(values)
+        for each in symbol.subsymbols:
+            self._see(each)
+
+    def _find(self, leaf: Any, *, is_whole: bool) -> None:
+        shape, name = getattr(leaf, "shape", None), getattr(leaf, "name", None)
+        if shape is not None and is_whole and isinstance(name, str):
+            self._shapes[name] = tuple(map(express, shape))
+            return
+        self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
+
+    def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
+        """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
+        return {
+            name: shape
+            for name, shape in self._shapes.items()
+            if not all(isinstance(size, int) or size in expressions for size in shape)
+        }
+
+    def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
+        """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""
+        for known in self._alike.values():
+            for one, other in combinations(known, 2):
+                parts = [(left, right) for left, right in zip(one, other, strict=True) if left != right]
+                is_certain = any(_never_equal(left, right) for left, right in parts)
+                if known[one] != known[other] and not is_certain:
+                    yield tuple(left for left, _ in parts), tuple(right for _, right in parts)
+
+
+def _never_equal(one: Expression, other: Expression) -> bool:
+    """Tells whether two expressions are constants that Thunder tells apart, as it does not 1 and 1.0."""
+    are_constant = isinstance(one, int | Float) and isinstance(other, int | Float)
+    return are_constant and evaluate(one, {}) != evaluate(other, {})

@@ -1,0 +1,401 @@
+"""Numbers that know what they are made of, and tell whoever asks for their value.
+
+Interpreted code is given a ``Size`` in place of each number that an operation returns. It may be moved about, added,
+multiplied, divided, which gives a ``Fraction``, and handed to operations. Whatever else is done with one, also by code
+that nobody interprets, needs its value and is a look at it: comparing, hashing, formatting, converting. A few functions
+written in C take a number's value without asking it; they are called with plain numbers, by ``watch``.
+
+Thunder's passes are not interpreted. They are given a ``SymbolicSize``, which only says that it is an integer, and is
+none: code in C has to ask it. So it is with a ``SymbolicFraction``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from fusioncache.accelerators.sizes.expressions import (
+    ARITHMETIC,
+    COMPARISONS,
+    Expression,
+    Operation,
+    is_usual,
+    write_constant,
+)
+
+
+class Witness(Protocol):
+    """Whoever is told of what is looked at."""
+
+    def see_value(self, size: Any, reason: str) -> None:
+        """Notes that something depends on the value of a size."""
+
+    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+        """Notes that something depends on how two numbers compare."""
+
+    def refuse(self, reason: str) -> None:
+        """Notes why nothing can be said of other sizes."""
+
+
+class Watched:
+    """What is the same for an integer and a number with a point that know what they are made of."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        expression: Expression
+        witness: Witness
+
+    def __neg__(self) -> Any:
+        """Returns zero less this."""
+        return combine("-", 0, self)
+
+    def __bool__(self) -> bool:
+        """Compares with zero."""
+        outcome = bool(plain(self) != 0)
+        self.witness.see_comparison("!=", self.expression, 0, outcome)
+        return outcome
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Copies as a plain number."""
+        self.witness.see_value(self, "copies it")
+        return type(plain(self)), (plain(self),)
+
+
+class Size(Watched, int):
+    """An integer with its expression, and the one who is told of looks at it."""
+
+    def __new__(cls, value: int, expression: Expression, witness: Witness) -> Self:
+        """Makes one."""
+        made = super().__new__(cls, value)
+        made.expression = expression
+        made.witness = witness
+        return made
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[int]:  # type: ignore[override]
+        """Returns what a plain integer has: code must not tell them apart."""
+        return int
+
+
+class Count(Size):
+    """The number of a tensor's elements: torch has a method for it, and Thunder a number that can be called.
+
+    Code that asks for its class, and code in C, is given what Thunder has.
+
+    Attributes:
+        own: Thunder's number.
+    """
+
+    own: int
+
+    def __new__(cls, value: int, expression: Expression, witness: Witness) -> Self:
+        """Makes one of Thunder's number."""
+        made = super().__new__(cls, value, expression, witness)
+        made.own = value
+        return made
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[int]:  # type: ignore[override]
+        """Returns what Thunder's number has."""
+        return type(self.own)
+
+    def __call__(self) -> Size:
+        """Returns it as any other size."""
+        return to_int(self)
+
+
+class Fraction(Watched, float):
+    """A number with a point that is computed from sizes."""
+
+    def __new__(cls, value: float, expression: Expression, witness: Witness) -> Self:
+        """Makes one."""
+        made = super().__new__(cls, value)
+        made.expression = expression
+        made.witness = witness
+        return made
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[float]:  # type: ignore[override]
+        """Returns what a plain number has: code must not tell them apart."""
+        return float
+
+
+class Symbolic(Watched):
+    """A number that is none but for who asks whether it is one.
+
+    Attributes:
+        value: it is.
+        expression: what it is made of.
+        witness: is told of looks at it.
+    """
+
+    __slots__ = ("expression", "value", "witness")
+
+    if TYPE_CHECKING:  # what it has of a number its classes get below: see ``_complete``
+
+        def __lt__(self, other: Any) -> bool: ...
+        def __floordiv__(self, other: Any) -> Any: ...
+
+    def __init__(self, value: Any, expression: Expression, witness: Witness) -> None:
+        self.value = value
+        self.expression = expression
+        self.witness = witness
+
+    def __pos__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __hash__(self) -> int:
+        """Returns the hash of the value, to Thunder's bound symbols.
+
+        Raises:
+            TypeError: to anybody else. Who keeps something by its hash may keep it longer than the passes take.
+        """
+        if sys._getframe(1).f_code not in _hashes_of_bound_symbols():
+            raise TypeError("a symbolic size is hashed")
+        return hash(self.value)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        """Divides with a rest."""
+        return self // other, self % other
+
+
+class SymbolicSize(Symbolic):
+    """An integer that is none."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[int]:  # type: ignore[override]
+        """Returns what an integer has: code must not tell them apart."""
+        return int
+
+    def __call__(self) -> SymbolicSize:
+        """Returns itself: the number of a tensor's elements is called in torch, and is an attribute in Thunder."""
+        return self
+
+
+class SymbolicFraction(Symbolic):
+    """A number with a point that is none.
+
+    Attributes:
+        divided: the size and the plain integer that it is the quotient of, if it is one.
+    """
+
+    __slots__ = ("divided",)
+
+    def __init__(self, value: float, expression: Expression, witness: Witness) -> None:
+        super().__init__(value, expression, witness)
+        self.divided: tuple[SymbolicSize, int] | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[float]:  # type: ignore[override]
+        """Returns what a number with a point has: code must not tell them apart."""
+        return float
+
+    def __floor__(self) -> Any:
+        """Returns the greatest integer that is not above it."""
+        return _round(self, is_up=False)
+
+    def __ceil__(self) -> Any:
+        """Returns the least integer that is not below it."""
+        return _round(self, is_up=True)
+
+
+_EXACT = 2**20
+"""What a size below 2**32 is divided by so that the quotient, as a float, rounds up and down as the exact one does."""
+
+
+def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
+    """Rounds to an integer: a size that is divided by a small one without a look at it."""
+    if fraction.divided is not None:
+        size, by = fraction.divided
+        if 0 < by < _EXACT and size < 2**32:
+            return -(-size // by) if is_up else size // by
+    fraction.witness.see_value(fraction, "rounds it")
+    return math.ceil(fraction.value) if is_up else math.floor(fraction.value)
+
+
+@lru_cache(maxsize=1)
+def _hashes_of_bound_symbols() -> frozenset[CodeType]:
+    from fusioncache.thunder_adapter.api import BoundSymbol
+    from fusioncache.thunder_adapter.sizes_api import BoundSymbolRHS, FrozenDict
+
+    functions: tuple[Any, ...] = (vars(BoundSymbol)["_hash"].func, BoundSymbolRHS.__hash__, FrozenDict.__hash__)
+    return frozenset(each.__code__ for each in functions)
+
+
+@lru_cache(maxsize=1)
+def _proxy() -> type:
+    """Returns the class of what stands for tensors and numbers in traces, which compute with sizes themselves."""
+    from fusioncache.thunder_adapter.api import Proxy
+
+    return Proxy
+
+
+@lru_cache(maxsize=1)
+def _variable() -> type:
+    """Returns the class of what Thunder compares by name, with others of its kind."""
+    from fusioncache.thunder_adapter.api import Variable
+
+    return Variable
+
+
+WATCHED = (Size, Fraction, Count)
+SYMBOLIC = (SymbolicSize, SymbolicFraction)
+_KINDS = (*WATCHED, *SYMBOLIC)
+_COMPARING = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+
+
+def plain(size: Any) -> Any:
+    """Returns the value of a size, without a look at it, as a plain number. Others are returned as they are."""
+    if type(size) in SYMBOLIC:
+        return size.value
+    if type(size) is Fraction:
+        return float.__float__(size)
+    return int.__int__(size) if type(size) in (Size, Count) else size
+
+
+def bare(size: Any) -> Any:
+    """Returns what Thunder has where a size is, without a look at it. Others are returned as they are."""
+    return size.own if type(size) is Count else plain(size)
+
+
+def express(value: Any) -> Expression:
+    """Returns the expression of a number."""
+    return value.expression if type(value) in _KINDS else write_constant(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Tells whether this is an integer of which the value or the expression is known."""
+    return type(value) in (int, bool, Size, Count, SymbolicSize)
+
+
+def is_number(value: Any) -> bool:
+    """Tells whether this is a finite number of which the value or the expression is known."""
+    return type(value) in (int, bool, *_KINDS) or (type(value) is float and math.isfinite(value))
+
+
+def combine(symbol: str, left: Any, right: Any) -> Any:
+    """Returns what two numbers give, of which one or both know what they are made of.
+
+    Raises:
+        ArithmeticError: as Python does for their values.
+    """
+    known = [each for each in (left, right) if type(each) in _KINDS]
+    _check_same_trace(*known)
+    if symbol in ("//", "%", "/") and plain(right) == 0:
+        known[0].witness.see_comparison("==", express(right), 0, True)
+    value = ARITHMETIC[symbol](plain(left), plain(right))
+    if not is_usual(value):
+        for each in known:
+            each.witness.see_value(each, f"computes {symbol}")
+        return value
+    kinds = WATCHED if type(known[0]) in WATCHED else SYMBOLIC
+    kind = kinds[isinstance(value, float)]
+    made = kind(value, Operation(symbol, express(left), express(right)), known[0].witness)
+    if type(made) is SymbolicFraction and symbol == "/" and type(left) is SymbolicSize and type(right) is int:
+        made.divided = left, right
+    return made
+
+
+def to_float(number: Any) -> Any:
+    """Returns a number with a point for an integer, as ``float`` does."""
+    return number if isinstance(plain(number), float) else combine("/", number, 1)
+
+
+def to_int(size: Size) -> Size:
+    """Returns a size that is no more than an integer, as ``int`` does."""
+    return Size(plain(size), size.expression, size.witness)
+
+
+def _check_same_trace(one: Any, *others: Any) -> None:
+    """Has both traces refused that two sizes are from, of which one was left where it lasts."""
+    for other in others:
+        if other.witness is not one.witness:
+            one.witness.refuse("meets a size of another trace")
+            other.witness.refuse("meets a size of another trace")
+
+
+def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, _proxy()):
+            return NotImplemented
+        left, right = (other, self) if is_reflected else (self, other)
+        if is_number(other):
+            return combine(symbol, left, right)
+        self.witness.see_value(self, f"computes {symbol} with a {type(other).__name__}")
+        return ARITHMETIC[symbol](plain(left), plain(right)) if isinstance(other, float | complex) else NotImplemented
+
+    return method
+
+
+def _compare(symbol: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if other is None or isinstance(other, str) or type(other) is _variable():
+            return NotImplemented  # which no number is equal to
+        if not is_number(other):
+            self.witness.see_value(self, f"compares it with a {type(other).__name__}")
+            return COMPARISONS[symbol](plain(self), other)
+        _check_same_trace(self, *(each for each in (other,) if type(each) in _KINDS))
+        outcome = COMPARISONS[symbol](plain(self), plain(other))
+        self.witness.see_comparison(symbol, express(self), express(other), outcome)
+        return outcome
+
+    return method
+
+
+def _look(name: str, base: type) -> Callable[..., Any]:
+    def method(self: Any, *args: Any) -> Any:
+        if args and isinstance(args[0], _proxy()):
+            return NotImplemented
+        self.witness.see_value(self, f"calls {base.__name__}.{name}")
+        result = getattr(base, name)(plain(self), *map(plain, args))
+        if result is NotImplemented and isinstance(args[0], float | complex):
+            return getattr(type(args[0])(plain(self)), name)(args[0])
+        return result
+
+    return method
+
+
+def _look_at(name: str, base: type) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        self.witness.see_value(self, f"asks for {base.__name__}.{name}")
+        return getattr(plain(self), name)
+
+    return method
+
+
+_KEPT = frozenset({
+    "__new__", "__init__", "__class__", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "__doc__",
+    "__init_subclass__", "__subclasshook__", "__sizeof__", "__dir__", "__reduce__", "__reduce_ex__", "__getstate__",
+    "from_bytes", "fromhex", "__getformat__",
+})  # fmt: skip
+"""What does not look at the value."""
+
+
+def _complete(kind: type, base: type) -> None:
+    """Gives a class a method for everything that a number can be asked, unless it has its own."""
+    arithmetic = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "/": "truediv"}
+    own = [each for each in kind.__mro__ if each.__module__ == __name__]
+    written = frozenset(name for each in own for name in vars(each)) | _KEPT
+    for name in dir(base):
+        if name not in written:
+            is_called = callable(getattr(base, name))
+            setattr(kind, name, _look(name, base) if is_called else property(_look_at(name, base)))
+    for symbol, name in arithmetic.items():
+        setattr(kind, f"__{name}__", _compute(symbol, is_reflected=False))
+        setattr(kind, f"__r{name}__", _compute(symbol, is_reflected=True))
+    for symbol, method in _COMPARING.items():
+        setattr(kind, method, _compare(symbol))
+
+
+_complete(Size, int)
+_complete(SymbolicSize, int)
+_complete(Fraction, float)
+_complete(SymbolicFraction, float)

@@ -1,0 +1,404 @@
+"""One trace that is watched: what is called in place of functions, and what is written down of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from fusioncache.accelerators.layers.indifference import is_internal
+from fusioncache.accelerators.sizes import movers
+from fusioncache.accelerators.sizes.arguments import Place, find_integers, name_argument
+from fusioncache.accelerators.sizes.expressions import Expression, Number
+from fusioncache.accelerators.sizes.first_traces import FirstTraces
+from fusioncache.accelerators.sizes.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
+from fusioncache.accelerators.sizes.numel import is_numel
+from fusioncache.accelerators.sizes.operations import Operations, list_parts
+from fusioncache.accelerators.sizes.repetition import Repetition, find_entries
+from fusioncache.accelerators.sizes.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
+from fusioncache.accelerators.sizes.structure import exchange, find_leaves
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.watch.hooks import Observer
+
+
+class Watch(Observer):
+    """One trace that is watched."""
+
+    def __init__(self, journal: Journal, compiled: Any) -> None:
+        """Takes what to write into, and what Thunder knows of the function."""
+        self.journal = journal
+        self._compiled = compiled
+        self.renamed: Mapping[Any, Any] = {}
+        self._operations = Operations()
+        self._count = 0
+        self._symbols = 0
+        self._trace: Any = None
+        self._is_inside = False
+        self._is_done = False
+        self._seen: Any = None
+        self._named: set[tuple[str, str]] = set()
+
+    def give_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of the program, with a size for each integer above 1."""
+        sizes = {place: self._name_integer(place, value) for place, value in find_integers(args, kwargs).items()}
+        given = tuple(sizes.get(position, value) for position, value in enumerate(args))
+        return given, {name: sizes.get(name, value) for name, value in kwargs.items()}
+
+    def _name_integer(self, place: Place, value: int) -> Size:
+        self._count += 1
+        self.journal.integers[place] = self._count
+        return Size(value, Number(self._count, name_argument(place)), self)
+
+    def see_value(self, size: Size, reason: str) -> None:
+        """Notes that something depends on the value of a size."""
+        self._look("==", size.expression, express(plain(size)), True, reason)
+
+    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+        """Notes that something depends on how two numbers compare."""
+        self._look(symbol, left, right, outcome, "compares")
+
+    def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        if not self._is_done:
+            self.journal.entries.append(Look(symbol, left, right, outcome, reason, _find_place()))
+
+    def refuse(self, reason: str) -> None:
+        """Notes why nothing can be said of other sizes."""
+        self.journal.refuse(reason)
+
+    def choose(self, original: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what to call in place of a function, as ``general_jit_lookaside`` does.
+
+        Args:
+            original: the one that does it otherwise.
+            fn: what is called.
+            args: what with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in for it.
+            kwargs: and by keyword.
+        """
+        from fusioncache.thunder_adapter.sizes_api import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
+
+        if fn is self._seen:
+            self._seen = None
+            return original(fn, *args, **kwargs)
+        is_of_size = len(args) == 1 and type(args[0].value) in WATCHED
+        if _is_of_sizes(fn) or (fn is bool and is_of_size):
+            return interpreter_needs_wrap(fn)
+        if type(fn) is Count:
+            return interpreter_needs_wrap(partial(Count.__call__, fn))
+        if fn is int and is_of_size and is_whole(args[0].value):
+            return interpreter_needs_wrap(to_int)
+        if fn is float and is_of_size:
+            return interpreter_needs_wrap(to_float)
+        if fn is getattr and _is_private(args):
+            self.journal.refuse("reads a private attribute of a tensor proxy")
+        found = original(fn, *args, **kwargs)
+        if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED or self._is_inside:
+            return found
+        operation = self._operations.find(fn, self._compiled)
+        if operation is not None and found is not None:
+            return partial(self._call, operation, found, _name(fn))
+        if found is None and self._operations.adds_up(fn, [each.value for each in (*args, *kwargs.values())]):
+            return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
+        if found is None and not is_opaque(fn):
+            return None
+        if _is_interpreted(found) or not self._shows(fn, args, kwargs):
+            return found
+        return partial(self._call_with_plain, fn)
+
+    def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Tells whether sizes would be shown to a function that looks at them, and notes that it does."""
+        values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
+        if movers.is_keyed(fn):
+            values = values[1:2]
+        elif movers.is_setting(fn):
+            values = values[1:]
+        if movers.is_about_kinds(fn):
+            values = values[:1]
+        elif movers.moves(fn, is_internal=_is_internal()) or movers.asks_how_many(fn, values):
+            return False
+        try:
+            leaves = [leaf for value in values for leaf in find_leaves(value)]
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"{_name(fn)} is called with {error}")
+            return False
+        shown = [leaf for leaf in leaves if type(leaf) in WATCHED]
+        for leaf in () if movers.is_about_kinds(fn) or movers.is_keyed(fn) else leaves:
+            if not movers.is_transparent(leaf):
+                if _is_tagging():
+                    return False
+                self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
+        if not shown or ((movers.is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
+            return False  # sizes are asked themselves, and tell of it, or of what they add up to
+        if not movers.is_about_kinds(fn):
+            for size in shown:
+                self.see_value(size, f"calls {_name(fn)}")
+        return True
+
+    def _call_itself(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Has the interpreter call a function itself, and nothing in its place."""
+        from fusioncache.thunder_adapter.sizes_api import interpreter
+
+        self._seen = fn
+        try:
+            return interpreter._interpret_call(fn, *args, **kwargs)
+        finally:
+            self._seen = None
+
+    def _call_with_plain(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        plains = [self._strip_unchanging(each) for each in args]
+        named = {name: self._strip_unchanging(each) for name, each in kwargs.items()}
+        result = self._call_itself(fn, *plains, **named)
+        # A list of sizes was handed over as it is, and all of them were looked at.
+        return strip(result, self) if type(getattr(result, "value", None)) is torch.Size else result
+
+    def _strip_unchanging(self, wrapper: Any) -> Any:
+        """Does as ``strip``, but leaves a list or a dict as it is: the call may change it, and is told of its items."""
+        return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper, self)
+
+    def _call(
+        self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls an operation of Thunder's with plain integers, and writes down that it was called."""
+        from fusioncache.thunder_adapter.sizes_api import INTERPRETER_SIGNALS, wrap
+
+        if self._is_inside:
+            return found(*args, **kwargs)
+        before, enabled = self._begin_call()
+        self._is_inside = True
+        try:
+            plains = [strip(each, self) for each in args]
+            result = found(*plains, **{name: strip(each, self) for name, each in kwargs.items()})
+        finally:
+            self._end_call()
+        if self._operations.only_finds(operation, result):
+            return result
+        if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            self.journal.refuse("an operation raised an error")
+            return result
+        given, named = [arg.value for arg in args], {key: arg.value for key, arg in kwargs.items()}
+        if operation is list_parts:  # what is returned can be gone through once
+            parts = self._note_call(operation, name, (given, named, tuple(result.value)), before, enabled)
+            return wrap(iter(parts), provenance=result.provenance)
+        returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
+        return result if returned is result.value else wrap(returned, provenance=result.provenance)
+
+    def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
+        """Has an operation called that nobody interprets, and writes down that it was called.
+
+        Args:
+            operation: does the same.
+            args: what it is called with.
+            call: calls it, with plain integers; returns what it returned, in which there is no integer.
+        """
+        if self._is_inside:
+            call()
+            return
+        before, enabled = self._begin_call()
+        try:
+            result = call()
+        finally:
+            self._end_call()
+        self._note_call(operation, _name(operation), (list(args), {}, result), before, enabled)
+
+    def _begin_call(self) -> tuple[int, bool]:
+        """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
+        from fusioncache.thunder_adapter.api import get_tracectx
+        from fusioncache.thunder_adapter.sizes_api import get_jit_ctx
+
+        trace = get_jit_ctx().computation_trace
+        self._trace = self._trace or trace
+        if self._trace is not trace:
+            self.journal.refuse("it was traced twice")
+        if get_tracectx() is not trace or len(trace.scopes) != 1 or len(trace.bound_symbols) != self._symbols:
+            self.journal.refuse("an operation was added to the trace in an unknown way")
+        return trace.name_ctr, self._compiled.is_grad_enabled
+
+    def _end_call(self) -> None:
+        self._is_inside = False
+        self._symbols = len(self._trace.bound_symbols)
+
+    def _note_call(
+        self, operation: Callable[..., Any], name: str, done: tuple[Any, Any, Any], before: int, enabled: bool
+    ) -> Any:
+        """Writes down what an operation was called with and returned; returns that with sizes for integers."""
+        if not self._compiled.autocast_stack.is_empty():
+            self.journal.refuse("an operation was called under autocast")
+        given, named, result = done
+        try:
+            returned = exchange(result, partial(self._count_off, self._count, _describe(name, given)))
+            args, kwargs = (exchange(each, self._record_given, anew=True) for each in (given, named))
+            results = exchange(returned, self._record, anew=True)
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"{name} is called with, or returns, a {error}")
+            return result
+        location = self._trace._current_source_filename, self._trace._current_source_positions
+        names = before, self._trace.name_ctr
+        self.journal.entries.append(OperationCall(operation, args, kwargs, results, names, location, enabled))
+        return returned
+
+    def _record(self, leaf: Any) -> Any:
+        """Returns what is written down of a leaf of arguments or results."""
+        from fusioncache.thunder_adapter.api import Proxy
+
+        if type(leaf) in WATCHED:
+            if leaf.witness is not self:
+                self.journal.refuse("meets a size of another trace")
+            return leaf.expression
+        return TensorName(leaf.name) if isinstance(leaf, Proxy) else leaf
+
+    def _record_given(self, leaf: Any) -> Any:
+        """Returns the same for arguments. What Thunder does with its own kind of number it may not do with another."""
+        if type(leaf) is Count:
+            self.journal.refuse("an operation gets the method x.numel itself")
+        return self._record(leaf)
+
+    def _count_off(self, before: int, name: str, leaf: Any) -> Any:
+        if not isinstance(leaf, int) or type(leaf) is bool:
+            return leaf
+        if type(leaf) is not int and not is_numel(leaf):
+            self.journal.refuse(f"{name} is no plain integer")
+            return leaf
+        self._count += 1
+        kind = Size if type(leaf) is int else Count
+        return kind(leaf, Number(self._count, f"{name}[{self._count - before - 1}]"), self)
+
+    def compare(self, pair: list[Any]) -> None:
+        """Notes a comparison of which sizes would not tell."""
+        try:
+            leaves = list(find_leaves(pair))
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"compares {error}")
+            return
+        if not all(map(movers.is_transparent, leaves)):
+            self.journal.refuse("compares objects, which may hold sizes")
+        if not all(is_whole(leaf) or leaf is None or type(leaf) is str for leaf in leaves):
+            for size in leaves:
+                if type(size) in WATCHED:
+                    self.see_value(size, "compares")
+
+    def give_back(self, value: Any) -> Any:
+        """Returns a value, or a part of one, that a program returns: with plain integers, which are looked at."""
+        if isinstance(value, dict):
+            return type(value)((self.give_back(key), self.give_back(each)) for key, each in value.items())
+        if type(value) in (tuple, list):
+            return type(value)(map(self.give_back, value))
+        if type(value) in WATCHED:
+            self.see_value(value, "returns it")
+        return bare(value)
+
+    def note_reading(self, proxy: Any, names: tuple[int, int]) -> None:
+        """Notes that a value from outside was given a proxy."""
+        self.journal.entries.append(Reading(proxy, names))
+
+    def note_naming(self, proxy: Any, name: str) -> None:
+        """Notes that a proxy is stored in a variable."""
+        if (proxy.name, name) not in self._named:
+            self._named.add((proxy.name, name))
+            self.journal.entries.append(Naming(proxy.name, name))
+
+    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Notes a block that was written out like another one: the same was done, for other tensors."""
+        entries, start = self.journal.entries, first[0] + shift
+        readings: list[Reading] = []
+        while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
+            entries.pop()
+            readings.insert(0, last)
+        try:
+            repetition = Repetition(names, shift, self._count, readings)
+            self.journal.entries += repetition.repeat(find_entries(entries, first))
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
+            return
+        self._count = repetition.numbers
+        self._symbols = len(self._trace.bound_symbols)
+
+    def finish(self, traces: FirstTraces) -> Journal:
+        """Returns the journal, with Thunder's first traces."""
+        computation = traces.computation
+        if len(computation.bound_symbols) - len(computation.args) - 1 != self._symbols:
+            self.journal.refuse("an operation was added to the trace in an unknown way")
+        self._is_done = True
+        self.journal.traces = traces.copy()
+        self.journal.renamed = {new.name: old.proxy.name for old, new in self.renamed.items()}
+        return self.journal
+
+
+def strip(wrapper: Any, watch: Watch) -> Any:
+    """Returns a wrapper of the same value with Thunder's integers; itself if there are no others.
+
+    Args:
+        wrapper: the interpreter's.
+        watch: is told if they cannot be taken out: then it stays as it is, and nothing can be said of other sizes.
+    """
+    from fusioncache.thunder_adapter.sizes_api import wrap
+
+    try:
+        value = exchange(wrapper.value, bare)
+    except Declined as error:
+        error.require(Scope.STRUCTURE)
+        watch.refuse(f"a {error} holds sizes")
+        return wrapper
+    return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)
+
+
+def _is_of_sizes(fn: Any) -> bool:
+    return type(fn) is FunctionType and fn.__module__ == Size.__module__
+
+
+def _describe(name: str, args: Sequence[Any]) -> str:
+    tensors = [each.name for each in args if hasattr(each, "name")]
+    return f"{name}({', '.join(tensors)})"
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__name__", None) or getattr(fn, "name", None) or type(fn).__name__)
+
+
+def _is_internal() -> bool:
+    """Tells whether what is interpreted is Thunder's own code."""
+    from fusioncache.thunder_adapter.sizes_api import get_interpreterruntimectx
+
+    frame = get_interpreterruntimectx().peek_frame_stack()
+    return frame is not None and is_internal(frame.module)
+
+
+def _is_tagging() -> bool:
+    """Tells whether Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
+    from fusioncache.thunder_adapter.sizes_api import get_interpreterruntimectx
+
+    tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)
+    code = getattr(getattr(tracker, "tag", None), "__code__", None)
+    return code is not None and any(frame.code is code for frame in get_interpreterruntimectx().frame_stack)
+
+
+def _is_private(args: tuple[Any, ...]) -> bool:
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    if len(args) < 2 or not isinstance(args[0].value, TensorProxy):
+        return False
+    name = args[1].value
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def _find_place() -> str:
+    """Returns the line of the innermost code that is neither Thunder's nor ours."""
+    from fusioncache.thunder_adapter.sizes_api import interpreter
+
+    context = interpreter._interpreterruntimectx.get(None)
+    for frame in reversed(context.frame_stack if context is not None else []):
+        if not is_internal(frame.module):
+            return f"{frame.code.co_filename}:{frame.positions.lineno if frame.positions else '?'}"
+    return "?"
+
+
+def _is_interpreted(found: Any) -> bool:
+    from fusioncache.thunder_adapter.sizes_api import interpreter
+
+    return isinstance(found, partial) and found.func is interpreter._interpret_call

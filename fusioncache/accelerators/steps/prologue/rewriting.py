@@ -1,0 +1,282 @@
+"""A prologue written anew: the same statements in the same order, with checks that are called only where they decide.
+
+    i1: "int 256" = module.n_embd             i1: "int 256" = module.n_embd
+    check_number_type_and_value(i1, 256)      if not (type(i1) is int and i1 == 256):
+                                                check_number_type_and_value(i1, 256)
+
+What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Parameters
+and buffers are checked where the last of them was, and not one by one as long as all are as they were when they passed:
+see ``known_tensors.py``. Everything else stays as it is, attributes above all: to read one may run what somebody wrote.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import linecache
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from fusioncache.accelerators.steps.prologue.checks import Condition, Names, find_conditions, find_tensor_check
+from fusioncache.accelerators.steps.prologue.known_tensors import KnownTensors
+from fusioncache.accelerators.steps.prologue.lookups import GIVE_TENSORS, METHODS, find_lookups
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.source_lines import show_lines
+
+_INDENT = 2
+"""Of Thunder's statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPrologue:
+    """A prologue that was written anew.
+
+    Attributes:
+        text: of a function that makes it.
+        code: of it.
+        closure: what its conditions refer to.
+    """
+
+    text: str
+    code: CodeType
+    closure: tuple[CellType, ...] | None
+
+    def bind(self, prologue: FunctionType) -> FunctionType:
+        """Returns the function, with the globals of the prologue in whose place it is."""
+        # Several may have been written at once, and each learns of tensors of its own.
+        closure = self.closure and tuple(map(_renew, self.closure))
+        # They have the module, and Thunder takes care to keep them out of cycles.
+        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, closure)
+        show_lines(function, self.code.co_filename, lambda: self.text)
+        return function
+
+
+def _renew(cell: CellType) -> CellType:
+    return CellType(KnownTensors()) if isinstance(cell.cell_contents, KnownTensors) else cell
+
+
+def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that does what a prologue of Thunder's does, in a fraction of the time.
+
+    Raises:
+        Declined: if it is none, or not the one that its source says.
+    """
+    function = check_prologue(prologue)
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    return write(source, function.__code__, function.__globals__).bind(function)
+
+
+def check_prologue(prologue: Callable[..., Any]) -> FunctionType:
+    """Returns a prologue, which has nothing but its code and its globals.
+
+    Raises:
+        Declined: if it has.
+    """
+    if not isinstance(prologue, FunctionType) or prologue.__closure__ or prologue.__defaults__:
+        raise Declined("it is no function that Thunder compiled of a trace", Scope.PROLOGUE)
+    return prologue
+
+
+def name_file(prologue: str) -> str:
+    """Returns the name of the file that a new prologue seems to come from, from that of Thunder's."""
+    return f"fusioncache.{prologue}"
+
+
+def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
+    """Writes a prologue anew.
+
+    Args:
+        source: of the prologue.
+        code: of the prologue.
+        known: its globals.
+
+    Raises:
+        Declined: if the source is not that of the code, or not as Thunder prints it.
+    """
+    function, lines = _find_function(source, code), source.splitlines()
+    if lines != source.removesuffix("\n").split("\n"):
+        raise Declined("its lines end otherwise than Thunder's", Scope.PROLOGUE)
+    assigned = _count_assignments(function)
+    names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
+    tensors = _find_tensors(function, names, assigned)
+    writer = _Writer(names, lines, assigned, _find_attributes(function), tensors)
+    # Indented by less than what is in it, so that its lines stay as they are.
+    body = [f" {writer.lines[function.lineno - 1]}"]
+    for statement in function.body:
+        body += writer.rewrite(statement)
+    text = "\n".join([f"def make({', '.join(names.values)}):", *body, f" return {function.name}", ""])
+    namespace: dict[str, Any] = {}
+    exec(compile(text, name_file(code.co_filename), "exec", dont_inherit=True), namespace)
+    made = namespace["make"](*names.values.values())
+    return NewPrologue(text, made.__code__, made.__closure__)
+
+
+def _find_function(source: str, code: CodeType) -> ast.FunctionDef:
+    # Thunder compiles with what its own file imports from the future, which the code says.
+    flags = sum(getattr(__future__, name).compiler_flag & code.co_flags for name in __future__.all_feature_names)
+    try:
+        tree = ast.parse(source)
+        # Thunder compiles with the options of this Python, and a program that is stored is compiled without any.
+        compiled = (compile(source, code.co_filename, "exec", flags, True, level) for level in (-1, 0))
+        is_source = any(code in each.co_consts for each in compiled)
+    except SyntaxError as error:
+        raise Declined(f"its source is none: {error}", Scope.PROLOGUE) from error
+    if not is_source:
+        raise Declined("its source is that of another function", Scope.PROLOGUE)
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == code.co_name)
+    if function.decorator_list or function.body[0].lineno == function.lineno:
+        raise Declined("it is not written as Thunder writes", Scope.PROLOGUE)
+    if any(statement.col_offset != _INDENT for statement in function.body):
+        raise Declined("it is not indented as Thunder indents", Scope.PROLOGUE)
+    return function
+
+
+def _choose_prefix(source: str) -> str:
+    prefix = "known_"
+    while prefix in source:
+        prefix = f"_{prefix}"
+    return prefix
+
+
+def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
+    """Returns how often each name is bound, parameters included."""
+    found = Counter(each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    for statement in function.body:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+                found[name] += 1
+            case ast.Expr(ast.Call()):
+                pass
+            case _:
+                bound = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+                found.update(node.id for node in bound if not isinstance(node.ctx, ast.Load))
+    return found
+
+
+def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Returns the one name that a statement binds, and what it is bound to; None for any other statement."""
+    match statement:
+        case ast.Assign([ast.Name(target)], value) | ast.AnnAssign(ast.Name(target), _, ast.expr() as value):
+            return target, value
+    return None
+
+
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
+    """Returns the checks of parameters and buffers, of which a prologue knows whether all are as they were.
+
+    Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. Of a
+    single parameter or buffer it is not worth it.
+    """
+    taken: set[str] = set()
+    found: dict[str, ast.stmt] = {}
+    for statement in function.body:
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(_, method)) if method in GIVE_TENSORS and assigned[target] == 1:
+                taken.add(target)
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in taken:
+                if names.known.get(check) is find_tensor_check() and statement.lineno == statement.end_lineno:
+                    found.setdefault(name, statement)
+    return [*found.values()] if len(found) > 1 else []
+
+
+def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
+    """Returns which attributes are read of which names, each by a statement of its own."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for statement in function.body:
+        match _read_assignment(statement):
+            case _, ast.Attribute(ast.Name(owner), name):
+                found[owner].add(name)
+    return {owner: frozenset(names) for owner, names in found.items()}
+
+
+class _Writer:
+    """Rewrites the statements of one function, in their order.
+
+    Attributes:
+        lines: of the source.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        lines: Sequence[str],
+        assigned: Counter[str],
+        attributes: Mapping[str, frozenset[str]],
+        tensors: Sequence[ast.stmt],
+    ):
+        self.lines = lines
+        self._tensors = tensors
+        self._later = frozenset(tensors)
+        self._names = names
+        self._conditions = find_conditions()
+        self._assigned = assigned
+        self._attributes = attributes
+        self._opened: set[str] = set()
+
+    def rewrite(self, statement: ast.stmt) -> Iterator[str]:
+        """Yields the lines that stand for a statement."""
+        if statement not in self._later:
+            yield from self._write(statement)
+        elif statement is self._tensors[-1]:
+            yield from self._write_tensors()
+
+    def _write(self, statement: ast.stmt) -> Iterator[str]:
+        lines = self.lines[statement.lineno - 1 : statement.end_lineno]
+        instead = self._rewrite_line(statement) if len(lines) == 1 else None
+        if instead is None:
+            yield from lines
+        else:
+            yield from (f"  {line}" for line in instead)
+            yield f"  {lines[0]}"
+
+    def _write_tensors(self) -> Iterator[str]:
+        """Yields all checks of parameters and buffers, where the last of them was."""
+        checked = ", ".join(statement.value.args[0].id for statement in self._tensors)  # type: ignore[attr-defined]
+        known, expected = self._names.give(KnownTensors()), f"{self._names.prefix}expected"
+        yield f"  if not {known}.check({checked}):"
+        yield f"    {expected} = {known}.expect({checked})"
+        for statement in self._tensors:
+            yield from (f"  {line}" for line in self._write(statement))
+        yield f"    {known}.learn({expected}, {checked})"
+
+    def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
+        """Returns what stands before a statement that then is not always run; None if it always is."""
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
+                condition = self._write_condition(name, checked, others)
+                return condition and [f"if not ({condition}):"]
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(ast.Name(owner), method), [ast.Constant(str(key))], []):
+                return self._look_up(target, owner, method, key) if method in METHODS and owner != target else None
+            case target, ast.Attribute(ast.Name(owner), name) if owner in self._opened:
+                return self._read_attribute(target, owner, name)
+        return None
+
+    def _read_attribute(self, target: str, owner: str, name: str) -> list[str]:
+        prefix = f"{self._names.prefix}{owner}_"
+        read = f"{prefix}none if {name!r} in {prefix}names else {prefix}model.{name}"
+        return [f"{target} = {read}", f"if {target} is {prefix}none:"]
+
+    def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
+        function = self._names.known.get(name)
+        write: Condition | None = self._conditions.get(function) if isinstance(function, FunctionType) else None
+        try:
+            return write(self._names, checked, *others) if write else None
+        except TypeError:  # it is called with other arguments than Thunder gives it
+            return None
+
+    def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
+        if self._assigned[owner] != 1:
+            return None
+        prefix, lines = f"{self._names.prefix}{owner}_", []
+        if owner not in self._opened:
+            self._opened.add(owner)
+            wanted = ", ".join(f"{prefix}{name}" for name in (*METHODS, "none", "model", "names"))
+            attributes = self._names.give(self._attributes.get(owner, frozenset()))
+            lines.append(f"{wanted} = {self._names.give(find_lookups)}({owner}, {attributes})")
+        found = f"{target} = {prefix}{method}({key!r}, {prefix}none)"
+        return [*lines, found, f"if {target} is {prefix}none:"]

@@ -1,0 +1,293 @@
+"""Views that change nothing, that are taken twice, or one of another: as a program of Thunder's has them, and without.
+
+    t5 = reshape(t4, (-1, 8))                       t5 = reshape(t4, (-1, 8))
+    t6 = matmul(t5, w)                              t6 = matmul(t5, w)
+    t7 = reshape(t4, (-1, 8))           twice
+    t8 = permute(t7, (1, 0))                        t8 = permute(t5, (1, 0))
+    t9 = expand(t8, [8, 16])            nothing
+    t10 = reshape(t6, (2, 8, 16))       of a view
+    t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
+    t12 = permute(t11, (0, 2, 1, 3))    of a view
+    t13 = permute(t12, (0, 2, 1, 3))                whoever takes t13 takes t11
+    t14 = contiguous(t10)               for attention
+    t15 = cudnn_attend(t14, ...)                    t15 = cudnn_attend(t10, ...)
+
+No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
+where nothing in the program writes into memory: then it cannot be told whether two views are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.accelerators.attention import NAME as ATTENTION
+from fusioncache.accelerators.steps.leaving import NEW_VIEWS, PRODUCTS, Leaving, list_computed_with
+from fusioncache.backends.symbols import written_values
+
+TWICE, NOTHING, OF_A_VIEW = "repeated views", "views that change nothing", "views of views"
+FOR_ATTENTION = "copies that attention does not need"
+
+FAR = 32
+"""How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
+
+RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
+_PERMUTE = "permute"
+_PERMUTATIONS = frozenset({_PERMUTE, "transpose"})
+_SUBSCRIPT = "__getitem__"
+_SHAPED = RESHAPES | {"expand", _SUBSCRIPT}
+_VIEWS = RESHAPES | NEW_VIEWS
+_SKIPPED = _VIEWS | {_SUBSCRIPT}
+_WHOLE = ((None, None), (0, None), (None, 1), (0, 1))
+"""Where slices begin, and in which steps they go, that have all elements if they have as many."""
+_MADE = frozenset({"arange"})
+"""What makes the same values each time."""
+_COPIES = frozenset({"contiguous"})
+
+
+@dataclass(frozen=True, slots=True)
+class Leaner:
+    """A program without what was taken out.
+
+    Attributes:
+        symbols: its bound symbols.
+        taken: how many were taken out, by what they were.
+    """
+
+    symbols: tuple[Any, ...]
+    taken: Mapping[str, int]
+
+
+def simplify_views(symbols: Iterable[Any]) -> Leaner:
+    """Takes views out of a program's bound symbols, of which none may write into memory."""
+    symbols, taken = list(symbols), Counter[str]()
+    leaving = Leaving.of(symbols)
+    for simplify in (_skip_copies_for_attention, _compose, _merge, _skip):
+        symbols = list(simplify(symbols, leaving, taken))
+    return Leaner(tuple(_drop_unused(symbols, leaving)), taken)
+
+
+def skip_views(symbols: Sequence[Any]) -> Leaner:
+    """Leaves out views that are as what they are of, as it may be done also where something is written into memory."""
+    leaving, taken = Leaving.of(symbols), Counter[str]()
+    spared = list(_skip_copies_for_attention(symbols, leaving, taken))
+    return Leaner(tuple(_skip(spared, leaving, taken)), taken)
+
+
+def is_own(symbol: Any, names: frozenset[str]) -> bool:
+    """Tells the same as ``is_torchs``, of an operation that gives one tensor."""
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
+
+
+def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
+    """Tells whether a bound symbol calls an operation of torch's with one of these names."""
+    executor = symbol.sym.executor
+    return executor is not None and executor.name == "torch" and symbol.sym.name in names
+
+
+def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+    """Leaves out what was computed before."""
+    swaps = Swaps()
+    known: dict[Any, tuple[int, Any]] = {}
+    for place, original in enumerate(symbols):
+        symbol = swaps.apply(original)
+        if not is_own(symbol, _VIEWS | _MADE):
+            yield symbol
+            continue
+        name = "reshape" if symbol.sym.name in RESHAPES else symbol.sym.name
+        key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
+        before, first = known.get(key, (0, None))
+        is_near = name != "reshape" or place - before <= FAR
+        if first is not None and is_near and leaving.may_replace(symbol.output, first):
+            taken[TWICE] += 1
+            swaps.add(symbol.output, first)
+        else:
+            known[key] = place, symbol.output
+            yield symbol
+
+
+def _describe(value: Any) -> Any:
+    """Returns what is equal only for the same values: of numbers also the types are compared."""
+    from fusioncache.thunder_adapter.api import Proxy
+
+    if isinstance(value, Proxy):
+        return Proxy, value.name
+    if isinstance(value, (tuple, list)):
+        return tuple, *map(_describe, value)
+    return type(value), repr(value)
+
+
+def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+    """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, RESHAPES | PRODUCTS | _PERMUTATIONS)}
+    for symbol in symbols:
+        composed = _reshape_product(symbol, makers) or _permute_once(symbol, makers)
+        if composed is not None:
+            taken[OF_A_VIEW] += 1
+            makers[composed.output.name] = composed
+        yield symbol if composed is None else composed
+
+
+def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+    """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
+
+    The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
+    the copy it saves a view then.
+    """
+    from fusioncache.thunder_adapter.api import torchex
+
+    spared = _find_used_by_attention(symbols)
+    for symbol in symbols:
+        if not is_own(symbol, _COPIES) or symbol.output.name not in spared:
+            yield symbol
+            continue
+        taken[FOR_ATTENTION] += 1
+        source = symbol.args[0]
+        order = tuple(range(source.ndim))
+        yield symbol.from_bsym(sym=torchex.permute, args=(source, order), kwargs={}, subsymbols=())
+
+
+def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
+    """Returns the names of the values that our attention computes with, and nothing else, and that are no results.
+
+    Nothing is written between where one is made and where it is used, so that all it could be a copy of is as it was.
+    """
+    made: dict[str, int] = {}
+    used: set[str] = set()
+    others: set[str] = set()
+    last_write = -1
+    for place, symbol in enumerate(symbols):
+        names = {proxy.name for proxy in list_computed_with(symbol)}
+        if getattr(symbol.sym.executor, "name", None) != ATTENTION:
+            others |= names
+        else:
+            used |= names
+            others |= {name for name in names if made.get(name, -1) < last_write}
+        if any(True for _ in written_values(symbol)):
+            last_write = place
+        made.update((proxy.name, place) for proxy in symbol.flat_proxy_outs)
+    return frozenset(used - others)
+
+
+def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns a reshape of a reshape of a product as one of the product; None if it is none."""
+    inner = _reshaped_by(symbol, makers)
+    product = None if inner is None else makers.get(inner.args[0].name)
+    if inner is None or product is None or product.sym.name not in PRODUCTS:
+        return None
+    return symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
+
+
+def _permute_once(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns a permutation of a permutation as one of what that is of; None if it is none."""
+    from fusioncache.thunder_adapter.api import torchex
+
+    inner = makers.get(symbol.args[0].name) if is_own(symbol, _PERMUTATIONS) else None
+    if inner is None or inner.sym.name not in _PERMUTATIONS:
+        return None
+    before = _read_order(inner)
+    order = tuple(before[dimension] for dimension in _read_order(symbol))
+    return symbol.from_bsym(sym=torchex.permute, args=(inner.args[0], order), kwargs={}, subsymbols=())
+
+
+def read_permutation(symbol: Any) -> tuple[int, ...] | None:
+    """Returns of which dimension of its argument each dimension of a permutation's result is; None if it is none."""
+    return _read_order(symbol) if is_own(symbol, _PERMUTATIONS) else None
+
+
+def _read_order(permutation: Any) -> tuple[int, ...]:
+    """Returns of which dimension of its argument each dimension of the result of a permutation is."""
+    order = list(range(permutation.args[0].ndim))
+    given = (*permutation.args[1:], *permutation.kwargs.values())
+    if permutation.sym.name == _PERMUTE:
+        return tuple(order[each] for each in given[0])
+    one, other = given
+    order[one], order[other] = order[other], order[one]
+    return tuple(order)
+
+
+def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns the reshape that a reshape is of; None if it is none, or of something else."""
+    if not is_own(symbol, RESHAPES):
+        return None
+    inner = makers.get(symbol.args[0].name)
+    return inner if inner is not None and inner.sym.name in RESHAPES else None
+
+
+def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+    """Leaves out views that are as what they are of."""
+    swaps = Swaps()
+    for original in symbols:
+        symbol = swaps.apply(original)
+        is_whole = is_own(symbol, _SKIPPED) and _changes_nothing(symbol)
+        if is_whole and leaving.may_replace(symbol.output, symbol.args[0]):
+            taken[NOTHING] += 1
+            swaps.add(symbol.output, symbol.args[0])
+        else:
+            yield symbol
+
+
+def _changes_nothing(symbol: Any) -> bool:
+    source = symbol.args[0]
+    if symbol.sym.name == _PERMUTE:
+        return tuple(symbol.args[1]) == tuple(range(source.ndim))
+    if symbol.sym.name == _SUBSCRIPT and not _starts_where_it_does(symbol.args[1]):
+        return False
+    return symbol.sym.name in _SHAPED and _has_shape(source, symbol.output)
+
+
+def _starts_where_it_does(subscript: Any) -> bool:
+    """Tells whether a part of a tensor leaves out nothing but at the end of a dimension."""
+    parts = subscript if isinstance(subscript, tuple) else (subscript,)
+    slices = [part for part in parts if part is not Ellipsis]
+    return all(type(each) is slice and (each.start, each.step) in _WHOLE for each in slices)
+
+
+def _has_shape(one: Any, other: Any) -> bool:
+    return one.ndim == other.ndim and tuple(one.shape) == tuple(other.shape)
+
+
+def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
+    """Yields the views that have the shape of what they are of, those of a view also where it is of something else."""
+    symbols = list(symbols)
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _SHAPED)}
+    for symbol in makers.values():
+        inner = _reshaped_by(symbol, makers)
+        if _has_shape(symbol.args[0], symbol.output) or (inner and _has_shape(inner.args[0], symbol.output)):
+            yield symbol
+
+
+def _drop_unused(symbols: Sequence[Any], leaving: Leaving) -> list[Any]:
+    """Returns the bound symbols without views that nothing uses."""
+    used, kept = set(leaving.held), []
+    for symbol in reversed(symbols):
+        if is_own(symbol, _VIEWS | _MADE) and symbol.output.name not in used:
+            continue
+        kept.append(symbol)
+        used |= {proxy.name for proxy in symbol.flat_proxy_args}
+    return kept[::-1]
+
+
+class Swaps:
+    """Values in the place of others."""
+
+    def __init__(self) -> None:
+        self._proxies: dict[Any, Any] = {}
+
+    def add(self, old: Any, new: Any) -> None:
+        """Has one value stand for another from now on."""
+        from fusioncache.thunder_adapter.api import variableify
+
+        self._proxies[variableify(old)] = new
+
+    def apply(self, symbol: Any) -> Any:
+        """Returns a bound symbol with the values that stand for its arguments now."""
+        from fusioncache.thunder_adapter.api import variableify
+
+        if not any(variableify(proxy) in self._proxies for proxy in symbol.flat_proxy_args):
+            return symbol
+        return symbol.from_bsym_swap_proxies(self._proxies, skip_output=True)

@@ -1,0 +1,1 @@
+"""What happened in a run: counted, written down, and explained."""

@@ -1,0 +1,170 @@
+"""In what two canonical graphs differ: the roots, without what merely follows from them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from fusioncache.ir import Op, TensorType, operands
+from fusioncache.ir.graph import argument_refs
+from fusioncache.ir.ops import op_traits
+from fusioncache.observe.explain.change import (
+    NONE,
+    Change,
+    join_words,
+    name_op,
+    name_value,
+    shorten_names,
+    write_ordinal,
+)
+from fusioncache.observe.explain.likeness import Nodes
+from fusioncache.observe.explain.node_changes import SIZE_OF_DIMENSION, Aspect, compare_arguments, compare_types
+from fusioncache.observe.explain.pairing import Meeting, Pairing, type_of
+from fusioncache.template.text import type_text
+
+
+def find_graph_changes(pairing: Pairing) -> tuple[Change, ...]:
+    """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
+    inputs = _InputChanges(pairing)
+    found = _find_lonely_ops(pairing, inputs)
+    found += [_explain_replaced(pairing, met) for met in pairing.replaced]
+    found += [_explain_order(pairing, node) for node in pairing.exchanged]
+    for node_a, node_b in pairing.to_b.items():
+        found += _look_inside(pairing, inputs, node_a, node_b)
+    if not found or not (pairing.only_a or pairing.only_b or pairing.replaced):
+        found += _explain_rewired(pairing)
+    ordered = sorted(found, key=lambda change: change.op or 0)
+    changes = (*inputs.changes, *ordered, *_find_outputs(pairing))
+    if not changes and pairing.swapped:
+        # Nothing else differs, so these are operands that cannot be exchanged here.
+        return (_explain_order(pairing, min(pairing.swapped)),)
+    return changes
+
+
+def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[Change]:
+    """Returns the ops that only one of the two has, but for those that may follow from the inputs' types."""
+    a, b = pairing.a, pairing.b
+    only_a, only_b = pairing.only_a, pairing.only_b
+    if inputs.changes:
+        only_a = [node for node in only_a if not op_traits(a.op_at[node][1].name).follows_types]
+        only_b = [node for node in only_b if not op_traits(b.op_at[node][1].name).follows_types]
+    found = [Change("ops", "an op", name_op(a, node), NONE, a.number(node)) for node in only_a]
+    return found + [Change("ops", "an op", NONE, name_op(b, node), b.number(node)) for node in only_b]
+
+
+def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[Change]:
+    """Returns what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
+    op_a, op_b = pairing.a.op(node_a), pairing.b.op(node_b)
+    if op_a is None or op_b is None or op_a.name != op_b.name:
+        return []
+    as_before = _operand_types(pairing.a, op_a) == _operand_types(pairing.b, op_b)
+    # An op without operands has its attributes, such as a shape, from the inputs.
+    follows = not as_before or (bool(inputs.changes) and not list(operands(op_a)))
+    changes = compare_arguments(pairing.a, node_a, op_a, op_b)
+    told = [change for change in changes if not inputs.explain(change.a, change.b)]
+    told = [change for change in told if not (follows and change.ingredient == "attributes")]
+    if not changes and as_before:
+        told = _compare_results(pairing, node_a, op_a, op_b)
+    return [replace(change, op=pairing.a.number(node_a)) for change in told]
+
+
+def _find_outputs(pairing: Pairing) -> list[Change]:
+    left = [Change("outputs", "an output", name_value(pairing.a, value), NONE) for value in pairing.outputs_a]
+    return left + [Change("outputs", "an output", NONE, name_value(pairing.b, value)) for value in pairing.outputs_b]
+
+
+class _InputChanges:
+    """In what the types of inputs differ, a change for all that differ in the same way, and what follows from that."""
+
+    def __init__(self, pairing: Pairing):
+        groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)
+        for value in range(len(pairing.a.graph.inputs)):
+            other = pairing.to_b.get(value)
+            if other is not None and other < len(pairing.b.graph.inputs):
+                for name, a, b in compare_types(type_of(pairing.a, value), type_of(pairing.b, other)):
+                    kind = "size" if name.startswith(SIZE_OF_DIMENSION) else name
+                    groups[kind, a, b].append((value, name))
+        self.changes = [_explain_inputs(kind, a, b, where) for (kind, a, b), where in groups.items()]
+        self.values = frozenset((a, b) for _, a, b in groups)
+
+    def explain(self, a: str, b: str) -> bool:
+        """Returns whether two literals differ as some inputs do: by the same dtypes or sizes, or a ratio of sizes."""
+        ratios = {ratio for x, y in self.values for ratio in (_ratio(x, y), _ratio(y, x)) if ratio}
+        return (a, b) in self.values or _ratio(a, b) in ratios
+
+
+def _explain_inputs(kind: str, a: str, b: str, where: list[tuple[int, str]]) -> Change:
+    names = {name for _, name in where}
+    what = f"the {names.pop()}" if len(names) == 1 else f"a {kind}"
+    inputs = "input" if len(where) == 1 else "inputs"
+    return Change("inputs", f"{what} of {inputs} {join_words([f'%{value}' for value, _ in where])}", a, b)
+
+
+def _ratio(a: str, b: str) -> float | None:
+    try:
+        return round(float(a) / float(b), 9)
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _operand_types(nodes: Nodes, op: Op) -> list[str]:
+    return sorted(type_text(type_of(nodes, value), anonymous=True) for _, value in argument_refs(op))
+
+
+def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Change]:
+    where = f"the result of {name_op(pairing.a, node)}"
+    pairs = zip(op_a.outputs, op_b.outputs, strict=False)
+    tensors = [pair for pair in pairs if all(isinstance(type_, TensorType) for type_ in pair)]
+    return [Change("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
+
+
+def _explain_replaced(pairing: Pairing, met: Meeting) -> Change:
+    op_a, op_b = pairing.a.op(met.a), pairing.b.op(met.b)
+    if op_a and op_b:
+        which = pairing.a.number(met.a)
+        return Change("ops", f"op {which}", *shorten_names(op_a, op_b), which)
+    where = "an output" if met.user is None else f"an operand of {name_op(pairing.a, met.user)}"
+    number = pairing.a.number(met.user) if met.user is not None else None
+    return Change("ops", where, name_value(pairing.a, met.a), name_value(pairing.b, met.b), number)
+
+
+def _explain_rewired(pairing: Pairing) -> list[Change]:
+    """Returns where other values are used: one in place of two, or one in the place of another."""
+    found: dict[int | None, list[Meeting]] = defaultdict(list)
+    for met in pairing.rewired:
+        found[met.user].append(met)
+    return [_explain_uses(pairing, user, meetings) for user, meetings in found.items()]
+
+
+def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -> Change:
+    a, b, met = pairing.a, pairing.b, meetings[0]
+    number = a.number(user) or None if user is not None else None
+    partner, back = pairing.to_b.get(a.node_of[met.a]), pairing.to_a.get(b.node_of[met.b])
+    if partner is None or back is None:
+        return Change("ops", *_explain_merged(pairing, met, partner, back), number)
+    if user is None or number is None:
+        return Change("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
+    if len(meetings) > 1:
+        return _explain_operand_order(a, user, [item.a for item in meetings])
+    where = f"the {write_ordinal(int(met.path) + 1)} operand" if met.path.isdecimal() else "an operand"
+    return Change("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
+
+
+def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: int | None) -> tuple[str, str, str]:
+    """Returns what to say of one value that stands for two of the other graph."""
+    a, b = pairing.a, pairing.b
+    kind = "results" if a.number(met.a) or b.number(met.b) else "inputs"
+    of_a = sorted({met.a, met.a if back is None else back})
+    of_b = sorted({met.b, met.b if partner is None else partner})
+    texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
+    return f"which {kind} are one and the same", *texts
+
+
+def _explain_order(pairing: Pairing, node: int) -> Change:
+    values = [value for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
+    return _explain_operand_order(pairing.a, node, values)
+
+
+def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> Change:
+    used, where = [name_value(nodes, value) for value in values], f"the order of the operands of {name_op(nodes, node)}"
+    return Change("ops", where, join_words(used), join_words(used[::-1]), nodes.number(node))

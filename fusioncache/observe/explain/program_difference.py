@@ -1,0 +1,247 @@
+"""Why a program is not the one that is stored: what differs in its key, or in what its derivation read.
+
+A program is what Thunder makes of a model for one kind of input. Its key has lists of values, a line for each thing
+that could matter; a read has one text. All of it is texts that describe values, so that nothing of a model, of torch or
+of Thunder is needed to compare them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from fusioncache.ir.ingredients import Comparison, kind_of
+from fusioncache.ir.key_text import read_values
+from fusioncache.observe.explain.change import shorten_values
+from fusioncache.observe.explain.difference import Texts
+from fusioncache.process.secrets import blur
+
+_LOOKED_INTO = 24
+"""Keys whose lines are compared. Of all others, whole ingredients are."""
+
+_FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
+"""The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
+_CLASSES = "classes"
+"""The ingredient with lines for classes, and behind each lines for its attributes."""
+
+_LONGEST = 100
+_ABSENT = "absent"
+"""The text of a missing value. Python has a value None."""
+_FUNCTION = re.compile(r"<(?:function|builtin) (\S+?)(?: .*|>)", re.DOTALL)
+_CLASS = re.compile(r"class ([^#\s]+).*", re.DOTALL)
+"""The descriptions of functions and of classes, with their names."""
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{16,56}\b")
+_HASHED = re.compile(rf"\bhash\b|{_HASH.pattern}")
+_GRAPH = re.compile(r"(?:torch\.fx\.graph_module\.)?GraphModule\.__new__\.<locals>\.GraphModuleImpl")
+_KNOWN = re.compile(r"@([\w.]+)")
+"""The description of what was described before, under this name."""
+_IN_READS = {
+    "builtin": "the builtin `{}`",
+    "function": "the function `{}`",
+    "class": "the class `{}`",
+    "variable": "the variable `{}` of the environment",
+    "query": "what `{}` says",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDifference:
+    """One thing in which a program differs from a stored one.
+
+    Attributes:
+        where: the name of the ingredient, or the kind of the read.
+        name: what differs, as the key or the read names it.
+        what: the same in words, such as ``the option nv_enable_linear``.
+        before: the description of its value when the stored program was made; None if it was not there.
+        after: the description of its value now; None if it is not there.
+    """
+
+    where: str
+    name: str
+    what: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sentence(self) -> str:
+        """What differs, as the end of a sentence about a program that was derived again."""
+        before, after = self.values
+        if self.is_hidden:
+            return f"{self.what} differs (values hidden)"
+        if self.before is None:
+            return f"{self.what} is {after}, and was not there when this program was made"
+        if self.after is None:
+            return f"{self.what} is not there or has no value, and was {before} when this program was made"
+        kind = _compare_callables(self.before, self.after)
+        if kind is not None and self.where not in _IN_READS:
+            return f"{self.what} is another {kind} than when this program was made"
+        if _HASHED.search(self.before) and _HASHED.search(self.after):
+            return f"{self.what} is not what it was when this program was made"
+        return f"{self.what} is {after}, and was {before} when this program was made"
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it differs in texts that are not shown, and in nothing else."""
+        return None not in (self.before, self.after) and self.data()["before"] == self.data()["after"]
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """Both descriptions, long ones from where they begin to differ, and ``absent`` where there is none."""
+        before, after = map(_write_value, (self.before, self.after))
+        return shorten_values(before, after, _LONGEST)
+
+    def compare(self, a: str, b: str) -> str:
+        """Returns a sentence for two stored programs, of which the first is before; ``a`` and ``b`` are their names."""
+        before, after = self.values
+        values = "values hidden" if self.is_hidden else f"{before} in {a}, {after} in {b}"
+        return f"They differ in {self.what}: {values}."
+
+    def data(self) -> dict[str, str | None]:
+        """Returns the difference as JSON has it."""
+        before, after = (None if text is None else blur(text) for text in (self.before, self.after))
+        return {"where": self.where, "name": self.name, "what": self.what, "before": before, "after": after}
+
+
+def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference, ...]:
+    """Returns in what the keys of two programs differ, what explains most first.
+
+    Args:
+        before: the ingredients of the stored program's key.
+        after: those of the other one.
+    """
+    names = sorted(before.keys() | after.keys(), key=lambda name: (_rank(name), name))
+    return tuple(
+        difference
+        for name in names
+        if before.get(name) != after.get(name)
+        for difference in _compare_ingredient(name, before.get(name), after.get(name))
+    )
+
+
+def compare_read(kind: str, name: str, before: str, after: str | None) -> ProgramDifference:
+    """Returns in what a read differs from what it finds now.
+
+    Args:
+        kind: of the read, such as ``global``.
+        name: of what was read.
+        before: its description when the program was made.
+        after: its description now; None if there is none.
+    """
+    return ProgramDifference(kind, name, _name_read(kind, name), before, after)
+
+
+def compare_reads(
+    before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
+) -> tuple[ProgramDifference, ...]:
+    """Returns in what the reads of two stored programs differ, each by its kind and name."""
+    both = dict.fromkeys([*before, *after])
+    return tuple(
+        ProgramDifference(*key, _name_read(*key), before.get(key), after.get(key))
+        for key in both
+        if before.get(key) != after.get(key)
+    )
+
+
+def find_nearest_program(key: Texts, candidates: Sequence[Texts]) -> int | None:
+    """Returns the position of the key that differs in the fewest lines; of several, the first. None if there is none.
+
+    Ingredients are compared as wholes, and the lines of the few that share most of them.
+    """
+    rough = [(_count_unequal(key, other), position) for position, other in enumerate(candidates)]
+    best = [position for _, position in heapq.nsmallest(_LOOKED_INTO, rough)]
+    return min(best, key=lambda position: (_count_lines(key, candidates[position]), rough[position]), default=None)
+
+
+def write_program_miss(model: str, difference: ProgramDifference, others: int = 0) -> str:
+    """Returns the sentence that says why a stored program was not reused.
+
+    Args:
+        model: class of the module, or name of the function.
+        difference: what keeps it from the stored one.
+        others: how many more things differ.
+    """
+    more = f" ({others} more {'thing differs' if others == 1 else 'things differ'})" if others else ""
+    return f"the program of {model} was traced again: {difference.sentence}{more}"
+
+
+def hide_graph_classes(text: str) -> str:
+    """Returns a text with a name for people in place of the classes that torch makes for Dynamo's graphs."""
+    return _GRAPH.sub("<Dynamo graph>", text)
+
+
+def find_source_line(source: str, name: str) -> str | None:
+    """Returns the line of a user's source, out of the comments of a trace, that says the last word of a name.
+
+    Args:
+        source: of a trace, as Thunder prints it.
+        name: of what differs, such as ``torch.nn.functional.silu``.
+    """
+    words = re.findall(r"\w+", name)
+    if not words:
+        return None
+    said = re.compile(rf"^ *# (\S.*:\d+):\s+(.*\b{words[-1]}\b.*)$", re.MULTILINE)
+    found = said.search(source)
+    return f"{found[1]}: {found[2].strip()}" if found else None
+
+
+def _name_read(kind: str, name: str) -> str:
+    return _IN_READS.get(kind, "`{}`").format(hide_graph_classes(name.replace(":", ".")))
+
+
+def _compare_ingredient(name: str, before: str | None, after: str | None) -> Iterator[ProgramDifference]:
+    kind = kind_of(name)
+    if kind.comparison is not Comparison.VALUES or before is None or after is None:
+        yield ProgramDifference(name, "", kind.subject, before, after)
+        return
+    x, y = read_values(before), read_values(after)
+    differing = [line for line in dict.fromkeys([*x, *y]) if x.get(line) != y.get(line)]
+    for line in _leave_out_owners(differing, x.keys() & y.keys()) if name == _CLASSES else differing:
+        what = _name_read("attribute", line) if name == _CLASSES and ":" in line else kind.phrase.format(line) or line
+        yield ProgramDifference(name, line, hide_graph_classes(what), x.get(line), y.get(line))
+
+
+def _leave_out_owners(lines: Sequence[str], common: Set[str]) -> list[str]:
+    """Returns lines without the classes of which an attribute differs, and without attributes of those that are new.
+
+    Args:
+        lines: of classes that differ, and of their attributes: ``class:name``.
+        common: the lines that both keys have.
+    """
+    owners = {line.partition(":")[0] for line in lines if ":" in line}
+    return [
+        line for line in lines if (line.partition(":")[0] in common if ":" in line else line not in owners & common)
+    ]
+
+
+def _compare_callables(before: str, after: str) -> str | None:
+    """Returns what both values are, if they are functions or classes, with their names if these differ."""
+    for kind, pattern in (("function", _FUNCTION), ("class", _CLASS)):
+        x, y = pattern.fullmatch(before), pattern.fullmatch(after)
+        if x and y:
+            return kind if x[1] == y[1] else f"{kind} ({y[1]}, and not {x[1]})"
+    return None
+
+
+def _write_value(text: str | None) -> str:
+    """Writes a description for people: of a hash its beginning, and what was described before by the name it has."""
+    if text is None:
+        return _ABSENT
+    known = _KNOWN.fullmatch(text)
+    return f"the very `{known[1]}`" if known else hide_graph_classes(blur(_HASH.sub(r"\1", text))) or "empty"
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _count_unequal(key: Texts, other: Texts) -> int:
+    return sum(key.get(name) != other.get(name) for name in key.keys() | other.keys())
+
+
+def _count_lines(key: Texts, other: Texts) -> int:
+    """Returns how many lines only one of the two has."""
+    names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
+    pairs = ((set(key.get(name, "").split("\n")), set(other.get(name, "").split("\n"))) for name in names)
+    return sum(len(a ^ b) for a, b in pairs)

@@ -1,0 +1,271 @@
+"""What happens, as it happens, for those who follow a long run: as log records, as lines for people and as JSON.
+
+Events go to the logger ``fusioncache.events``: hits at DEBUG, all others at INFO, each with its fields as attributes of
+the log record. ``FUSIONCACHE_LOG`` has them written to stderr or stdout as well, or to a file, which several processes
+may share.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from fusioncache.humanize import escape_controls, format_duration
+from fusioncache.ir import Graph, Key, Template
+from fusioncache.ir.ingredients import BACKEND
+from fusioncache.observe.record.savings import Alone
+from fusioncache.process import forks
+from fusioncache.process.private_files import open_privately
+from fusioncache.process.settings import LOG
+from fusioncache.process.warning import warn
+
+logger = logging.getLogger("fusioncache.events")
+
+SCHEMA = 1
+"""Of the lines of JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for readers."""
+
+_RANK_VARIABLE = "RANK"
+
+What = Literal[
+    "hit",
+    "miss",
+    "bypass",
+    "compile",
+    "load",
+    "unkept",
+    "program loaded",
+    "program made",
+    "program refused",
+    "program replayed",
+    "program filled",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that ``Stats`` counts. A field that does not apply is None.
+
+    Attributes:
+        time: seconds since the epoch.
+        pid: of the process.
+        what: a region was a ``hit``, a ``miss`` or a ``bypass``; or there was a ``compile`` or a ``load`` for a
+            template; or what was compiled is ``unkept``; or a program, which is what Thunder makes of a model for one
+            kind of input, was loaded, made, refused, or replayed from those at other lengths.
+        template: its name. A bypass has one if its region was a hit or a miss before.
+        digest: of the template's key.
+        arities: the numbers of residual terms of a hit or a miss, a chain each.
+        reason: of a bypass, and of what is not kept or not used.
+        seconds: that a compile or a load took, up to ``time``.
+        backend: that the template is for.
+        model: that a program is for: class of the module, or name of the function.
+    """
+
+    time: float
+    pid: int
+    what: What
+    template: str | None = None
+    digest: str | None = None
+    arities: tuple[int, ...] | None = None
+    reason: str | None = None
+    seconds: float | None = None
+    backend: str | None = None
+    model: str | None = None
+
+    def __str__(self) -> str:
+        terms = f"(arities {' / '.join(map(str, self.arities))})" if self.arities else None
+        took = f"in {self.seconds:.3f} s" if self.seconds is not None else None
+        text = " ".join(part for part in (self.what, self.template or self.model, terms, took) if part)
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEvent:
+    """A function that a backend compiled, or that was loaded from the store.
+
+    Attributes:
+        backend: its name.
+        seconds: that compiling it took, up to the end of its first execution, or loading it.
+        loaded: whether it was loaded.
+        compile_seconds: that compiling took, where the function was loaded.
+        template: that it is for; None for a region that is compiled by itself.
+        graph: what it computes, without parameters; None for a region that is compiled by itself, and for a sum of
+            residual terms in the backend's own way.
+        key: under which the store has it; None if it is not persisted.
+        helped: whether it was loaded because a worker of this process compiled it beside.
+        general: whether it is for any sizes.
+        alone: what Thunder alone spends on the regions that it serves; None for what compiling took, each time.
+    """
+
+    backend: str
+    seconds: float
+    loaded: bool = False
+    compile_seconds: float = 0.0
+    template: Template | None = None
+    graph: Graph | None = None
+    key: Key | None = None
+    helped: bool = False
+    general: bool = False
+    alone: Alone | None = None
+
+
+CompileObserver = Callable[[CompileEvent], None]
+"""Is told of each function that is compiled or loaded, on the thread that did so. Must not raise."""
+
+
+class EventFile:
+    """Appends each event to a file as a line of JSON. After a line that cannot be written it warns and writes no more.
+
+    Args:
+        file: may be written by other processes as well.
+    """
+
+    def __init__(self, file: Path):
+        self._file: Path | None = file
+        self._lock = forks.lock()
+
+    def write(self, event: Event) -> None:
+        """Writes an event. Never raises."""
+        file = self._file
+        if file is None:
+            return
+        line = json.dumps({"schema": SCHEMA, **asdict(event)}).encode() + b"\n"
+        try:
+            # Without a buffer it is one write, at the end of the file wherever that is by then. Opened for each line,
+            # so that a log which was moved away to start a new one is not written any more, and forks share nothing.
+            with open(file, "ab", buffering=0, opener=open_privately) as opened:
+                if opened.write(line) != len(line):
+                    raise OSError("only part of a line could be written")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            advice = f"set {LOG.name} to a file that can be written, to stderr or to stdout"
+            warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
+
+
+class EventStream:
+    """Writes a line for what takes time, and for what is left out and why, each reason once.
+
+    Hits and misses are too many for people to read.
+
+    Args:
+        stream: the name of the stream. Each line goes to the one that Python has at the moment.
+    """
+
+    def __init__(self, stream: Literal["stderr", "stdout"]):
+        self._stream = stream
+        self._written: set[str] = set()
+
+    def write(self, event: Event) -> None:
+        """Writes an event. Never raises."""
+        text = describe(event)
+        if text is None or text in self._written:
+            return
+        if event.seconds is None:
+            self._written.add(text)
+        # One call, so that lines of several threads stay whole. A stream that is closed has nobody who reads it.
+        with suppress(OSError, ValueError, AttributeError):
+            stream = getattr(sys, self._stream)
+            stream.write(f"{_name_process()}: {text}\n")
+            stream.flush()
+
+
+def describe(event: Event) -> str | None:
+    """Returns an event in a few words; None if it is not worth a line."""
+    reason = escape_controls(event.reason or "")
+    match event.what:
+        case "compile" | "load":
+            did = "compiled" if event.what == "compile" else "loaded"
+            backend = f" ({escape_controls(event.backend)})" if event.backend else ""
+            return f"{did} {event.template} in {format_duration(event.seconds or 0.0)}{backend}"
+        case "bypass":
+            what = f"runs without {event.template}" if event.template else "is left as Thunder made it"
+            return f"a region {what}: {reason}"
+        case "unkept":
+            return f"not stored for later processes: {reason.removeprefix('cannot be stored: ')}"
+        case "program loaded":
+            return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
+        case "program made":
+            return f"traced and stored a program of {_name_model(event)}"
+        case "program filled":
+            return f"filled new sizes into the program of {_name_model(event)}"
+        case "program replayed":
+            return f"called the operations of {_name_model(event)} again at another length"
+        case "program refused":
+            return f"a program is not stored or not used: {reason}"
+        case _:
+            return None
+
+
+def _name_model(event: Event) -> str:
+    return escape_controls(event.model) if event.model else "a model"
+
+
+def _name_process() -> str:
+    """Returns who writes, and of several ranks which."""
+    rank = os.environ.get(_RANK_VARIABLE, "")
+    return f"fusioncache [rank {rank}]" if rank.isdecimal() else "fusioncache"
+
+
+def open_log() -> EventFile | EventStream | None:
+    """Returns where the environment asks for events to be written; None if it does not ask.
+
+    Raises:
+        ValueError: if it says something that is neither a stream nor likely to be meant as a file.
+    """
+    target = LOG.read()
+    if not target:
+        return None
+    if target in ("stderr", "stdout"):
+        return EventStream("stderr" if target == "stderr" else "stdout")
+    # Absolute now, because a program may change its directory.
+    return EventFile(Path(os.path.expanduser(target)).absolute())
+
+
+class EventPublisher:
+    """Hands events to the logger and to a log.
+
+    Args:
+        log: gets each event as well; by default there is none.
+    """
+
+    def __init__(self, log: EventFile | EventStream | None = None):
+        self._log = log
+
+    def publish(
+        self,
+        what: What,
+        template: Template | None = None,
+        *,
+        arities: tuple[int, ...] | None = None,
+        reason: str | None = None,
+        seconds: float | None = None,
+        model: str | None = None,
+    ) -> None:
+        """Publishes an event. This costs next to nothing if nobody listens."""
+        level = logging.DEBUG if what == "hit" else logging.INFO
+        logged = logger.isEnabledFor(level)
+        if not logged and self._log is None:
+            return
+        name, digest, backend = _describe_template(template) if template else (None, None, None)
+        event = Event(time.time(), os.getpid(), what, name, digest, arities, reason, seconds, backend, model)
+        if logged:
+            logger.log(level, "%s", event, extra=asdict(event))
+        if self._log is not None:
+            self._log.write(event)
+
+
+def _describe_template(template: Template) -> tuple[str, str, str | None]:
+    backend = template.key.texts.get(BACKEND)
+    return template.name, template.key.digest, backend

@@ -1,0 +1,228 @@
+"""Measures the seconds of Dynamo, of Thunder's splitter and of TorchInductor in a first step.
+
+``thunderfx`` has Dynamo make graphs of a model. Thunder's splitter cuts each one where Thunder lacks an operation, and
+TorchInductor compiles the parts between. None of this is of fusioncache's, and most of a step that loads its programs
+is spent there. So it is measured, and the reasons of the splitter are counted: ``stats`` and the report have both.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from typing import Any
+
+from fusioncache.accelerators.programs.split_memory import split_memory_of_process
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.stats import NOT_GIVEN
+from fusioncache.process.warning import warn_once
+from fusioncache.store import Store
+from fusioncache.thunder_adapter.faults import explain_fault, find_fault_of_graph
+
+logger = logging.getLogger("fusioncache")
+
+_TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
+_SEE, _LINE_BREAK = ", see exception field", "\n"
+_WHY = 120
+"""Characters of a splitter's reason that are kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepAccount:
+    """Adds up the phases of a first step.
+
+    Attributes:
+        own: the ledger of one transform.
+        all_of_cache: the ledger of its cache, which counts for all transforms with it.
+    """
+
+    own: Ledger
+    all_of_cache: Ledger
+
+    def note_seconds(self, phase: str, seconds: float) -> None:
+        """Adds seconds to one of ``Phases``."""
+        self.own.history.add_seconds(phase, seconds)
+
+    def sum_seconds(self) -> float:
+        """Returns the seconds of all ``Phases`` up to now, of all transforms with this cache."""
+        return sum(self.all_of_cache.phases().to_dict().values())
+
+
+@dataclass(slots=True)
+class DynamoClock:
+    """Measures what Dynamo does by itself while it compiles a frame.
+
+    Attributes:
+        started: when it began with the frame; None while it is at none.
+        elsewhere: seconds since then in which it waited for Thunder's backend.
+        transforms: those of ours that parts of the frame's graph were compiled with.
+        caller: the account of the transform of the model that is called.
+        known: the seconds of all its phases before Dynamo began in that call; None if it did not.
+    """
+
+    started: float | None = None
+    elsewhere: float = 0.0
+    transforms: list[Any] = field(default_factory=list)
+    caller: Any = None
+    known: float | None = None
+
+    def start(self, _: object) -> None:
+        """Called by Dynamo when it begins with a frame."""
+        self.started, self.elsewhere, self.transforms = time.perf_counter(), 0.0, []
+        if self.caller is not None and self.known is None:
+            self.known = self.caller.sum_seconds()
+
+    def stop(self, _: object) -> None:
+        """Called by Dynamo when it is done with the frame, and with those that it compiled for it."""
+        started, self.started = self.started, None
+        if started is not None:
+            for transform in self.transforms:
+                transform.step_account.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
+
+
+_clock_of_process = cache(DynamoClock)
+
+
+def dynamo_clock_of_process() -> DynamoClock:
+    """Returns the clock of this process, which Dynamo starts and stops from now on, until ``torch._dynamo.reset``."""
+    from torch._dynamo.callback import callback_handler
+
+    clock = _clock_of_process()
+    if clock.start not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(clock.start)
+        callback_handler.register_end_callback(clock.stop)
+    return clock
+
+
+def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a call of a model say what it takes beside its phases, if Dynamo compiles in it.
+
+    The original calls ``_func`` and nothing else. It is left out: Dynamo would compile it within ``torch.compile``.
+    """
+
+    @wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        clock = dynamo_clock_of_process()
+        given = self._backend.thunder_options.get("transforms", ())
+        accounts = [each.step_account for each in given if hasattr(each, "step_account")]
+        if clock.caller is not None or len(accounts) != 1:
+            return self._func(*args, **kwargs)
+        clock.caller, clock.known, start = accounts[0], None, time.perf_counter()
+        try:
+            return self._func(*args, **kwargs)
+        finally:
+            caller, known, clock.caller, clock.known = accounts[0], clock.known, None, None
+            if known is not None:
+                spent = time.perf_counter() - start - (caller.sum_seconds() - known)
+                caller.note_seconds("other", max(spent, 0.0))
+
+    return __call__
+
+
+def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has the splitter say what it and TorchInductor take, and why parts do not go to Thunder."""
+
+    @wraps(original)
+    def _splitter(gm: Any, thunder_jit: Any, *rest: Any, **options: Any) -> Any:
+        start, inductor = time.perf_counter(), 0.0
+        warn_of_fault(gm)
+
+        def time_compile(compile_part: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(compile_part)
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inductor
+                before = time.perf_counter()
+                try:
+                    return compile_part(*args, **kwargs)
+                finally:
+                    inductor += time.perf_counter() - before
+
+            return timed
+
+        if rest and callable(rest[0]):  # later versions compile these parts when they run
+            rest = (time_compile(rest[0]), *rest[1:])
+        with split_memory_of_process().answering(_find_store(thunder_jit)):
+            split, info = original(gm, thunder_jit, *rest, **options)
+        try:
+            transforms = list(_list_transforms(info))
+            _account(transforms, info, time.perf_counter() - start, inductor)
+            _time_lazy_parts(split, transforms)
+        except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
+            logger.info("what Thunder's splitter did is not counted", exc_info=error)
+        return split, info
+
+    return _splitter
+
+
+def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
+    """Measures the first call of each part, in which TorchInductor compiles it."""
+
+    def time_first(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            del module.forward  # the class has one, which later calls find
+            start = time.perf_counter()
+            try:
+                return forward(*args)
+            finally:
+                for transform in transforms:
+                    transform.step_account.note_seconds("other_compilers", time.perf_counter() - start)
+
+        return timed
+
+    for module in split.children():
+        if type(module).__name__ == "LazyInductorModule":
+            module.forward = time_first(module, module.forward)
+
+
+def warn_of_fault(graph: Any) -> None:
+    """Warns once where Thunder computes something wrong, or fails, for a graph of Dynamo."""
+    fault = find_fault_of_graph(graph)
+    if fault is not None:
+        warn_once(explain_fault(fault))
+
+
+def _find_store(thunder_jit: Any) -> Store | None:
+    """Returns the store of the transform that keeps programs of a graph's parts; None if there is no such one."""
+    transforms = getattr(thunder_jit, "keywords", {}).get("transforms", ())
+    keepers = (getattr(each, "program_keeper", None) for each in transforms)
+    return next((keeper.cache.store for keeper in keepers if keeper is not None), None)
+
+
+def _list_transforms(info: Any) -> Iterator[Any]:
+    """Yields our transforms of the functions that a graph was cut into."""
+    found = {}
+    for function in info.thunder_compiled_fns or ():
+        for each in function._lc_cd.transforms or ():
+            if hasattr(each, "step_account"):
+                found[id(each)] = each
+    yield from found.values()
+
+
+def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: float) -> None:
+    clock = dynamo_clock_of_process()
+    clock.elsewhere += seconds
+    for transform in transforms:
+        clock.transforms.append(transform)
+        transform.step_account.note_seconds("splitting", seconds - inductor)
+        if inductor:
+            transform.step_account.note_seconds("other_compilers", inductor)
+        for reason in info.split_reasons or ():
+            transform.report_left(write_reason(reason.info or reason.reason_type.name, reason.exception))
+
+
+def write_reason(text: str, exception: str | None = None) -> str:
+    """Returns why an operation is not given to Thunder, without the name that it has in one graph.
+
+    Args:
+        text: what Thunder says of it.
+        exception: what Thunder raised for it, to which the text refers.
+    """
+    if exception:
+        text = f"{text.removesuffix(_SEE)} raises: {exception.partition(_LINE_BREAK)[0]}"
+    found = _TARGET.search(text)
+    if found is None:
+        return f"{NOT_GIVEN}{text[:_WHY]}"
+    return f"{NOT_GIVEN}{found[1] or found[2]} {found[3][:_WHY]}".rstrip(".")

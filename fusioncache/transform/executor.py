@@ -1,0 +1,287 @@
+"""A fusion executor for any device that torch knows. It makes regions where nvFuser cannot."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from fusioncache.backends.api import Run
+from fusioncache.backends.bound_symbols import torch_function
+from fusioncache.backends.inductor.backend import inductor_function
+from fusioncache.backends.literals import to_plain
+from fusioncache.backends.registry import best_backend
+from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
+from fusioncache.cache.executable import layouts_of
+from fusioncache.cache.results import as_torch_gives
+from fusioncache.ir import Declined, Instance, Scope
+from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
+from fusioncache.observe.record.events import CompileEvent, CompileObserver
+from fusioncache.process.warning import warn_once
+from fusioncache.thunder_adapter.api import (
+    BoundSymbol,
+    BoundSymbolTag,
+    FusionExecutor,
+    ImplInfo,
+    NumberProxy,
+    Region,
+    TensorProxy,
+    TraceProvenance,
+    dce,
+    dtypes,
+    from_trace,
+    get_compile_data,
+    tree_map,
+    unvariableify,
+    update_fusion_call_ctx,
+    utils,
+)
+from fusioncache.thunder_adapter.executors_api import Node, consecutive_fusion, fuse_bound_symbols
+from fusioncache.transform.claims import agrees_with_torch
+from fusioncache.transform.layouts import plain_region_of, tag_layouts
+from fusioncache.transform.region import region_of
+from fusioncache.transform.rematerialization import rematerialize
+from fusioncache.transform.write_order import keeps_order, writes_in_place
+
+logger = logging.getLogger("fusioncache")
+
+_MOST_LAYOUTS = 1024
+ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncache.FusionCache()]"
+
+
+class FusionCacheExecutor(FusionExecutor):
+    """Groups elementwise operations, reductions and changes of shape into regions of primitive operations.
+
+    Matrix products, indexing, random numbers and effects stay outside, and so does what torch computes otherwise than
+    by these primitives: see ``claims.py``. Without the ``FusionCache`` transform each region is compiled by itself.
+
+    Args:
+        name: by which Thunder knows the executor.
+
+    Attributes:
+        observers: are told of each region that is compiled by itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.observers: list[CompileObserver] = []
+        self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
+
+    def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
+        """Returns one call for a group of bound symbols."""
+        inputs = [unvariableify(value) for value in region.inputs]
+        outputs = [unvariableify(value) for value in region.outputs]
+        primitives: list[BoundSymbol] = []
+        for bound_symbol in region.bound_symbols:
+            primitives += map(_plainly, tag_layouts(bound_symbol, flatten(bound_symbol)))
+        name = f"Fusion{fusion_counter}"
+        call = self._compile_when_called(primitives, inputs, outputs, lambda: fusion)
+        fusion = self.register_temporary_operation(name, call, inputs=inputs, outputs=outputs, bsyms=primitives)
+        return fusion
+
+    def cache_key(self) -> str:
+        """Returns what the programs depend on that this executor makes regions of: what it is called, and its table."""
+        return str(self.name)
+
+    def own_backend(self) -> str:
+        """Returns the name of the backend with which this executor compiles a region by itself."""
+        return best_backend("cpu")
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Tells whether an operation may be part of a region. What another executor claimed stays there.
+
+        What computes with numbers alone is left to Python: in a region it would keep a number from being any. What
+        Thunder takes for ``int8``, as it is made of bits and an integer, is left to torch, for which it is ``int64``.
+        So is what torch computes otherwise than its primitives.
+        """
+        if bsym.sym.executor not in (None, self) or bsym.sym.is_fusion or _gives_numbers(bsym):
+            return False
+        primitives = flatten(bsym)
+        if (
+            not all(map(self.can_execute, primitives))
+            or any(map(_gives_numbers, primitives))
+            or _counts_bits(primitives)
+        ):
+            return False
+        return _only_moves(primitives) or agrees_with_torch(bsym)
+
+    def fusion_pass(self, trace: Any) -> Any:
+        """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
+        start = time.perf_counter_ns()
+        fused = from_trace(trace)
+        producers, consumers = utils.producers_and_consumers(trace)
+        counter = 0
+        fused.bound_symbols = []
+        # Each pair of neighbours is asked about, and again with each group that is made.
+        fusible = {id(bound_symbol) for bound_symbol in trace.bound_symbols if self.can_fuse(bound_symbol)}
+        for group in self._group(trace, fusible):
+            if (len(group) > 1 or id(group[0]) in fusible) and _computes(group):
+                fused.bound_symbols.append(self.fuse(Region(producers, consumers, group), counter))
+                counter += 1
+            else:
+                fused.bound_symbols.extend(group)
+        if counter and not has_transform():
+            warn_once(ALONE)
+        # What is computed again behind a write would be computed of what was written.
+        fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
+        return fused
+
+    def _group(self, trace: Any, fusible: AbstractSet[int]) -> list[list[BoundSymbol]]:
+        """Returns bound symbols in groups, in an order in which each reads what it reads in the trace.
+
+        Args:
+            trace: of an executor's pass.
+            fusible: the ids of its bound symbols that may be part of a region.
+        """
+
+        def may_join(*nodes: Node) -> bool:
+            return all(len(node.group_bsyms) > 1 or id(node.group_bsyms[0]) in fusible for node in nodes)
+
+        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, may_join)
+        if not writes_in_place(trace) or keeps_order(trace, groups):
+            return groups
+        # Where Thunder sorts a trace with writes, forward and backward alternate, and it parts them behind this.
+        return [list(part) for group in consecutive_fusion(trace, may_join) for _, part in groupby(group, _is_backward)]
+
+    def _compile_when_called(
+        self, bound_symbols: list, inputs: list, outputs: list, fusion: Callable[[], BoundSymbol]
+    ) -> Callable[..., Any]:
+        """Returns a function that compiles a region at its first call, and runs its operations if that fails.
+
+        Its results are checked once for each layout.
+        """
+        function: Callable[..., Any] | None = None
+        instance: Instance | None = None
+        shaping: tuple[int, ...] = ()
+        runs: dict[Any, Run] = {}
+
+        def compute(args: Sequence[Any]) -> Any:
+            nonlocal function
+            try:
+                if function is not None:
+                    return function(*args)
+                start = time.perf_counter()
+                compiled = self._compile(bound_symbols, inputs, outputs)
+                results = compiled(*args)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                return fall_back(args, error)
+            function = compiled
+            self._tell(time.perf_counter() - start)
+            return results
+
+        def fall_back(args: Sequence[Any], error: Exception) -> Any:
+            nonlocal function
+            operations = torch_function(bound_symbols, inputs, outputs)
+            results, function = operations(*args), operations
+            runs.clear()
+            _warn_of_failure(error)
+            return results
+
+        def find_layout(args: Sequence[Any]) -> Any:
+            return layouts_of(args), *[args[index] for index in shaping]
+
+        def call(*args: Any) -> Any:
+            nonlocal instance, shaping
+            run = runs.get(find_layout(args))
+            if run is not None:
+                try:
+                    return run(args)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # it may have been compiled anew
+                    fall_back(args, error)
+            results = compute(args)
+            if instance is None and (instance := _read_instance(fusion())) is not None:
+                shaping = shaping_inputs(instance.region)
+            run = _take_sequence(function)
+            if instance is not None:
+                run, results = as_torch_gives(run, instance, args, results)
+            if len(runs) >= _MOST_LAYOUTS:
+                runs.clear()
+            runs[find_layout(args)] = run
+            return results
+
+        return call
+
+    def _compile(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+        function = torch_function(bound_symbols, inputs, outputs)
+        return inductor_function(function) if self.own_backend() == "inductor" else function
+
+    def _tell(self, seconds: float) -> None:
+        """Tells observers of a region that was compiled."""
+        event = CompileEvent(self.own_backend(), seconds)
+        for observer in self.observers:
+            observer(event)
+
+
+def has_transform() -> bool:
+    """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
+    from fusioncache.transform.transform import FusionCache
+
+    compile_data = get_compile_data()
+    transforms = getattr(compile_data, "transforms", None)
+    return transforms is None or any(isinstance(transform, FusionCache) for transform in transforms)
+
+
+def _warn_of_failure(error: Exception) -> None:
+    logger.info("compiling a region failed", exc_info=error)
+    message = str(error).partition("\n")[0]
+    warn_once(f"a region could not be compiled and runs operation by operation: {type(error).__name__}: {message}")
+
+
+def _plainly(primitive: BoundSymbol) -> BoundSymbol:
+    """Returns a primitive with numbers of Python's own classes: compilers take no others."""
+    if all(to_plain(arg) is arg for arg in primitive.flat_args):
+        return primitive
+    args, kwargs = tree_map(to_plain, (primitive.args, primitive.kwargs))
+    return primitive.from_bsym(args=args, kwargs=kwargs)
+
+
+def _is_backward(bound_symbol: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bound_symbol.tags
+
+
+def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
+    results = bound_symbol.flat_proxy_outs
+    return bool(results) and all(isinstance(result, NumberProxy) for result in results)
+
+
+def _computes(group: Iterable[BoundSymbol]) -> bool:
+    """True if a group computes anything. Changes of shape alone are views, which cost less as they are."""
+    return not _only_moves([primitive for bound_symbol in group for primitive in flatten(bound_symbol)])
+
+
+def _only_moves(primitives: Sequence[BoundSymbol]) -> bool:
+    """Tells whether primitives compute nothing: they change shapes, and torch can do that with any tensor."""
+    return all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
+
+
+def _counts_bits(primitives: Sequence[BoundSymbol]) -> bool:
+    """Tells whether primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
+    proxies = (proxy for primitive in primitives for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs))
+    return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
+
+
+def _take_sequence(function: Callable[..., Any] | None) -> Run:
+    assert function is not None
+    return lambda args: function(*args)
+
+
+def _read_instance(fusion: BoundSymbol) -> Instance | None:
+    """Returns the region in a fused call as an instance of itself; None if it cannot be read."""
+    try:
+        region, plain = region_of(fusion), plain_region_of(fusion)
+    except Declined as declined:
+        declined.require(Scope.REGION)
+        return None
+    inputs, outputs = range(len(region.inputs)), range(len(region.outputs))
+    return Instance(region, tuple(inputs), tuple(outputs), plain) if len(outputs) == len(fusion.output) else None

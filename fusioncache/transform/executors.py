@@ -1,0 +1,143 @@
+"""Thunder's executors: which ones to use, which one a region comes from, and what to do if none of them fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from fusioncache.backends.registry import problem
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.versions import explain_unusable
+
+if TYPE_CHECKING:
+    from fusioncache.thunder_adapter.api import Executor
+    from fusioncache.transform.provenance.compilation import Compilation
+
+NAME = "fusioncache"
+
+type Attention = Literal["thunder", "cudnn"]
+
+_PASS = "pass executors=fusioncache.executors() to Thunder"
+_INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
+
+
+def register() -> Executor:
+    """Registers our executor with Thunder under its name, and makes nvFuser's direct bindings usable.
+
+    In a Thunder that lacks what it needs, an executor that claims nothing has the name.
+    """
+    from fusioncache.thunder_adapter.registration_api import OperatorExecutor, register_executor
+
+    try:
+        from fusioncache.transform.executor import FusionCacheExecutor
+    except ImportError:
+        if explain_unusable() is None:
+            raise
+        return register_executor(OperatorExecutor(NAME))
+
+    problem("nvfuser", "cuda")
+    return register_executor(FusionCacheExecutor(NAME))
+
+
+def executors(*, attention: Attention = "thunder") -> list[Executor]:
+    """Returns the executors for ``thunder.jit(..., executors=...)``.
+
+    Where nvFuser works these are Thunder's own, with nvFuser making the regions, and one that makes none; elsewhere
+    fusioncache's executor makes them. Either way a function without the ``FusionCache`` transform is warned of once:
+    its regions are not shared.
+
+    Args:
+        attention: who computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
+            chooses among, or ``"cudnn"``: torch's kernel by cuDNN where torch would choose it, else those. Its bits are
+            not Thunder's.
+
+    Raises:
+        ValueError: if ``attention`` is something else.
+    """
+    from fusioncache.thunder_adapter.api import get_always_executors, get_default_executors, get_executor
+
+    if attention not in ("thunder", "cudnn"):
+        raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')
+    others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
+    if attention == "cudnn":
+        from fusioncache.accelerators.attention.executor import cudnn_attention
+
+        others.insert(0, cudnn_attention())
+    if explain_unusable():
+        return others
+    if problem("nvfuser", "cuda") is None:
+        from fusioncache.transform.unshared import unshared_check
+
+        return [*others, unshared_check()]
+    own = get_executor(NAME) or register()
+    return [*(executor for executor in others if executor.name != "nvfuser"), own]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The executor that made a region.
+
+    Attributes:
+        call: the region as the executor made it.
+        backend: the name of the backend that the executor stands for; None if any backend will do.
+        options: the options of the backend that were given to the executor.
+    """
+
+    call: Callable[..., Any]
+    backend: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def origin_of(fusion: Any) -> Origin:
+    """Returns the origin of a fused bound symbol.
+
+    Raises:
+        Declined: if the executor is not a known one, or was told to keep the inputs of each region.
+    """
+    from fusioncache.thunder_adapter.executors_api import TorchCompileExecutor
+    from fusioncache.transform.executor import FusionCacheExecutor
+
+    executor = fusion.sym.executor
+    call = (fusion._call_ctx or {}).get(fusion.sym.name)
+    if call is None:
+        raise Declined("a fused call without a function", Scope.REGION)
+    if isinstance(executor, FusionCacheExecutor):
+        return Origin(call)
+    if isinstance(executor, TorchCompileExecutor):
+        return Origin(call, "inductor", {"mode": executor.mode})
+    if getattr(executor, "name", None) == "nvfuser":
+        return _nvfuser_origin(call)
+    raise Declined(f"regions of executor {getattr(executor, 'name', type(executor).__name__)}", Scope.REGION)
+
+
+def _nvfuser_origin(wrapper: Any) -> Origin:
+    if wrapper.store_inputs or wrapper.save_fake_inputs:
+        raise Declined("Thunder's nvFuser executor was told to save each region's inputs", Scope.REGION)
+    options = {"enable": tuple(wrapper.enable_options or ()), "disable": tuple(wrapper.disable_options or ())}
+    return Origin(wrapper, "nvfuser", options)
+
+
+def why_unfused(compilation: Compilation) -> str | None:
+    """Tells why a trace has no region, and what to do; None if the executors are as they should be, or not known.
+
+    The user has to do it: other executors compute other bits, and take their time to compile.
+    """
+    if compilation.fuses is not False:
+        return None
+    reason, advice = _find_cause()
+    return f"Thunder fuses nothing, so there is nothing to share: {reason}. To change that, {advice}"
+
+
+def _find_cause() -> tuple[str, str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "there is no CUDA device, and nvFuser needs one", _PASS
+    if find_spec("nvfuser_direct") is None:
+        return "nvFuser is not installed", f"{_INSTALL}, or {_PASS}"
+    reason = problem("nvfuser", "cuda")
+    if reason is None:
+        return "none of the executors that Thunder was given fuses", _PASS
+    return f"nvFuser does not work here, {reason}", f"{_INSTALL}, or {_PASS}"

@@ -1,0 +1,75 @@
+"""Numbers the programs of each function that Thunder compiles."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fusioncache.cache.sizes import Generation
+from fusioncache.process import forks
+from fusioncache.transform.dynamo_graphs import describe_graph, is_graph
+
+logger = logging.getLogger("fusioncache")
+
+
+class Generations:
+    """The programs of the functions that one transform takes part in.
+
+    Graphs of Dynamo's that are the same but for sizes are one function: it makes one for the first length, and another
+    one for all others.
+    """
+
+    def __init__(self) -> None:
+        self._last: WeakKeyDictionary[Any, Generation] = WeakKeyDictionary()
+        self._last_of_graphs: dict[str, Generation] = {}
+        self._lock = forks.lock()
+
+    def begin(self, compile_data: Any) -> Generation:
+        """Returns the next program of a function.
+
+        Args:
+            compile_data: Thunder's, of the function; None if that is not known.
+        """
+        if compile_data is None:
+            return Generation(object(), 0)
+        with self._lock:
+            last = self._last.get(compile_data)
+            name = last.name if last else _name_function(compile_data.fn)
+            last = self._last_of_graphs.get(name, last)
+            new = replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
+            self._last[compile_data] = new
+            if name and is_graph(compile_data.fn):
+                self._last_of_graphs[name] = new
+            return new
+
+
+def _name_function(function: Any) -> str:
+    """Returns a digest of what a function is called and of the sizes of its parameters; empty if it has no code.
+
+    Later processes know the function by it. Nothing is right or wrong by that: it says with which regions those of a
+    function are generalized, as a model of other widths has regions of the same skeletons.
+    """
+    try:
+        lines = list(describe_graph(function) if is_graph(function) else _describe_function(function))
+    except Exception as error:  # whatever a model's own ``named_parameters`` does
+        logger.info("a function without a name for later processes", exc_info=error)
+        return ""
+    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
+
+
+def _describe_function(function: Any) -> Iterator[str]:
+    import torch
+
+    named = type(function) if isinstance(function, torch.nn.Module) else function
+    forward = getattr(named, "forward", named)
+    code = getattr(forward, "__code__", None)
+    if code is None:
+        return
+    yield f"{named.__module__}.{named.__qualname__} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
+    if isinstance(function, torch.nn.Module):
+        for name, parameter in function.named_parameters():
+            yield f"{name} {tuple(parameter.shape)}"

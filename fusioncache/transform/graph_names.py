@@ -1,0 +1,110 @@
+"""The names of Dynamo's graphs: the user's class or function, and the number of the part.
+
+Dynamo makes a graph of what a model computes, and Thunder's splitter cuts it where Thunder lacks an operation. Each
+part that goes to Thunder is a compiled function of its own, and a program. All of them are of the class
+``GraphModule``. So a name is made of the frame that Dynamo is at while Thunder compiles the part. It is for people, and
+in no key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from fusioncache.transform.dynamo_graphs import is_graph
+
+logger = logging.getLogger("fusioncache")
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_.*_at_(\d+)")
+"""The name of the code that goes on behind a break of the graph, with the line of the break."""
+
+
+@dataclass(slots=True, eq=False)
+class GraphParts:
+    """One graph of Dynamo's.
+
+    Attributes:
+        owner: the class whose method it is of, or the function.
+        line: behind which line of the source it begins; None if that is where the function does.
+        count: how many parts of it went to Thunder so far: all, once one of them is called.
+    """
+
+    owner: str
+    line: int | None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One part of a graph, with its number: the first is 1."""
+
+    graph: GraphParts
+    number: int
+
+    @property
+    def name(self) -> str:
+        """What people call it, such as ``GPT2LMHeadModel (part 3 of 11)``."""
+        graph = self.graph
+        rest = [] if graph.line is None else [f"from line {graph.line}"]
+        rest += [f"part {self.number} of {graph.count}"] if graph.count > 1 else []
+        return f"{graph.owner} ({', '.join(rest)})" if rest else graph.owner
+
+
+@dataclass(slots=True)
+class GraphNames:
+    """The names of all parts of graphs of this process. None of them is kept alive.
+
+    Dynamo compiles one graph at a time, all parts of it one after the other.
+    """
+
+    _last: tuple[ref[Any], GraphParts] | None = None
+    _parts: WeakKeyDictionary[Any, Part] = field(default_factory=WeakKeyDictionary)
+
+    def note(self, module: Any) -> None:
+        """Takes note of a module that Thunder compiles just now, if Dynamo made it. Never raises."""
+        if not is_graph(module):
+            return
+        try:
+            from torch._dynamo.symbolic_convert import InstructionTranslator
+
+            output = InstructionTranslator.current_tx().output
+            if self._last is None or self._last[0]() is not output:
+                self._last = ref(output), _read_frame(output.root_tx)
+            graph = self._last[1]
+            graph.count += 1
+            self._parts[module] = Part(graph, graph.count)
+        except Exception as error:  # a graph that Dynamo does not compile now, or another version of it
+            logger.info("a graph has no name", exc_info=error)
+
+    def find(self, function: Any) -> str | None:
+        """Returns the name of a graph's part; None for all else."""
+        part = self._parts.get(function) if is_graph(function) else None
+        return None if part is None else part.name
+
+
+def _read_frame(translator: Any) -> GraphParts:
+    """Returns what the frame that Dynamo translates is of."""
+    import torch
+
+    code, owner = translator.f_code, translator.f_locals.get("self")
+    resumed = _RESUMED.fullmatch(code.co_name)
+    if isinstance(owner, torch.nn.Module):
+        name = type(owner).__name__
+    else:
+        name = code.co_qualname.rpartition("<locals>.")[2] if resumed is None else _read_function(code.co_name)
+    return GraphParts(name, int(resumed[1]) if resumed else None)
+
+
+def _read_function(resumed: str) -> str:
+    """Returns the name of the function that goes on in this code."""
+    return resumed.removeprefix("torch_dynamo_resume_in_").rpartition("_at_")[0]
+
+
+@cache
+def graph_names_of_process() -> GraphNames:
+    """Returns the names of this process's graphs, the same each time."""
+    return GraphNames()

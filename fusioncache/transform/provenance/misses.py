@@ -1,0 +1,178 @@
+"""The explanation of misses as they happen: which key is nearest, what keeps the two apart, and the user's line.
+
+``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
+compiled, once it was, and for each executable that was compiled although the store has one of the same graph. Of new
+templates that were loaded it prints how many there are, once all were called. Nothing that goes wrong in it reaches the
+model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import linecache
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.symbols import result_names
+from fusioncache.cache.cache import Cache
+from fusioncache.humanize import format_count, format_duration
+from fusioncache.ir import Graph, Key, Op, Region, Template
+from fusioncache.ir.key_text import read_key
+from fusioncache.observe.explain.change import NONE
+from fusioncache.observe.explain.difference import Difference
+from fusioncache.observe.explain.likeness import describe_op
+from fusioncache.observe.explain.miss import explain_miss
+from fusioncache.observe.record.events import CompileEvent
+from fusioncache.observe.record.observations import Line
+from fusioncache.observe.record.stats import TemplateStats
+from fusioncache.process import forks
+from fusioncache.process.secrets import hide_line
+from fusioncache.process.settings import EXPLAIN
+from fusioncache.template.name import template_name
+
+logger = logging.getLogger("fusioncache")
+
+Lines = Mapping[str, Line]
+"""The lines of source that the values of a model come from, by their names in traces."""
+
+
+def should_explain(explain: bool | None) -> bool:
+    """Returns whether to explain, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is none of True, False and None.
+        ValueError: if the environment says something else than 0 or 1.
+    """
+    if explain is not None:
+        if not isinstance(explain, bool):
+            raise TypeError(f"explain must be True, False or None, got {explain!r}")
+        return explain
+    return EXPLAIN.read() == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """A template that was new, the region that it was first seen in, that region's symbol, and its trace's lines."""
+
+    template: Template
+    region: Region
+    fusion: Any
+    lines: Lines
+
+
+class Misses:
+    """The new templates of a transform: each waits for its first call, and is explained if it had to be compiled."""
+
+    def __init__(self, cache: Cache):
+        self._cache = cache
+        self._waiting: dict[str, _Miss] = {}
+        self._general: set[str] = set()
+        self._loaded: list[float] = []
+        self._lock = forks.lock()
+        atexit.register(_finish, weakref.ref(self))
+
+    def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
+        """Adds a template that is new, the region that it was first seen in, its symbol, and its trace's lines."""
+        with self._lock:
+            self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
+
+    def note_call(self, template: Template) -> None:
+        """Explains a template that was called for the first time with some layout. Never raises."""
+        with self._lock:
+            miss = self._waiting.pop(template.key.digest, None)
+        if miss is None:
+            return
+        try:
+            self._explain(miss)
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("a miss is not explained", exc_info=error)
+        if not self._waiting:
+            self.finish()
+
+    def finish(self) -> None:
+        """Prints how many templates were loaded, unless that was said already."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, []
+        if loaded:
+            count = format_count(len(loaded), "template was", "templates were")
+            seconds = format_duration(sum(loaded))
+            _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
+
+    def _explain(self, miss: _Miss) -> None:
+        """Prints a paragraph for a template of which anything had to be compiled."""
+        counts = self._cache.ledger.template(miss.template.key.digest)
+        if counts is not None and counts.compiles:
+            templates = self._cache.templates()
+            number = next(number for number, known in enumerate(templates) if known.digest == counts.digest)
+            _print(_write_paragraph(miss, templates[:number], general=counts.digest in self._general))
+        elif counts is not None and counts.loads:
+            with self._lock:
+                self._loaded.append(counts.loaded_compile_seconds)
+
+    def note_compile(self, event: CompileEvent) -> None:
+        """Explains, on a thread of its own, an executable that was compiled although the store nearly has it."""
+        if event.general and event.template is not None:
+            self._general.add(event.template.key.digest)
+        store = self._cache.store
+        if store is not None and event.graph is not None and event.key is not None and not event.loaded:
+            args = (store, event.graph, event.key, event.backend)
+            threading.Thread(target=self._explain_executable, args=args, name="fusioncache explain").start()
+
+    def _explain_executable(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
+        try:
+            nearest = store.entry(store.nearest(key, backend), backend)
+            if nearest:
+                reason = explain_miss(key.texts, [read_key(nearest.text)]).difference.summary()
+                name = template_name(graph, key)
+                _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("a compilation is not explained", exc_info=error)
+
+
+def _finish(misses: weakref.ref[Misses]) -> None:
+    left = misses()
+    if left is not None:
+        left.finish()
+
+
+def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats], *, general: bool) -> str:
+    reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
+    text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
+    text += " It was compiled for any sizes, which serves others from now on." if general else ""
+    return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, reason.difference)}"
+
+
+def _find_source(miss: _Miss, difference: Difference) -> str:
+    """Returns the user's line of the op that differs, or else of any op of the region; empty if none is known."""
+    wanted = _find_op(miss.template, difference)
+    symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
+    ordered = sorted(symbols, key=lambda pair: wanted is None or describe_op(pair[0]) != describe_op(wanted))
+    found = [line for _, symbol in ordered for line in _find_lines(symbol, miss.lines)]
+    line = next((line for line in found if not line.library), found[0] if found else None)
+    if line is None:
+        return ""
+    text = hide_line(linecache.getline(line.file, line.number).strip())
+    return f"\n  {line}: {text}" if text else f"\n  {line}"
+
+
+def _find_op(template: Template, difference: Difference) -> Op | None:
+    """Returns the template's op that differs; None if it is something else, or an op of the other template."""
+    change = difference.changes[0] if difference.changes else None
+    if change is None or change.op is None or change.a == NONE:
+        return None
+    return template.graph.ops[change.op - 1]
+
+
+def _find_lines(symbol: Any, lines: Lines) -> list[Line]:
+    """Returns the line of an op's result, or else those of its operands, as in a backward pass."""
+    own = [lines[name] for name in result_names(symbol) if name in lines]
+    return own or [lines[proxy.name] for proxy in symbol.flat_proxy_args if proxy.name in lines]
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,159 @@
+"""Notes what becomes of each region of a trace, and where it comes from. No failure here reaches the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusioncache.accelerators.residual.plans import Choice
+from fusioncache.backends.symbols import outputs_of
+from fusioncache.ir import Template
+from fusioncache.observe.record.history import History
+from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
+from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.template.plan import Arities, Plan
+from fusioncache.transform.provenance.compilation import Compilation, current_compilation
+from fusioncache.transform.provenance.source import Sources, find_sources
+
+logger = logging.getLogger("fusioncache")
+
+_NOT_REWRITTEN = "its trace stayed as it was"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTrace:
+    """What the notes on a backward trace must know of its forward trace.
+
+    Attributes:
+        number: counts the forward traces of a run.
+        compilation: the compilation that the trace belongs to.
+        sources: where the regions of the trace come from.
+    """
+
+    number: int
+    compilation: Compilation
+    sources: Sources
+
+
+def begin_notes(trace: Any, history: History, forward: ForwardTrace | None) -> TraceNotes:
+    """Begins the notes on a trace, as Thunder made it.
+
+    Args:
+        trace: a forward or a backward trace.
+        history: takes what is seen.
+        forward: the forward trace of a backward trace, if it is known.
+    """
+    from fusioncache.thunder_adapter.api import TraceTag
+
+    if TraceTag.BACKWARD in trace.tags:
+        known = forward or _unknown_forward_trace(history)
+        return TraceNotes("backward", history, known.number, known.compilation, known.sources)
+    compilation = _compilation()
+    number = history.begin_trace(compilation.model)
+    for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
+        if seconds is not None:
+            history.add_seconds(phase, seconds)
+    return TraceNotes("forward", history, number, compilation, None)
+
+
+def _unknown_forward_trace(history: History) -> ForwardTrace:
+    compilation = _compilation()
+    return ForwardTrace(history.begin_trace(compilation.model), compilation, Sources())
+
+
+class TraceNotes:
+    """What is noted of one trace of a model until it is recorded.
+
+    Attributes:
+        compilation: the compilation that the trace belongs to.
+    """
+
+    def __init__(
+        self, direction: str, history: History, number: int, compilation: Compilation, forward: Sources | None
+    ):
+        self.compilation = compilation
+        self._direction = direction
+        self._history = history
+        self._number = number
+        self._forward = forward
+        self._sources = Sources()
+        self._regions: dict[int, RegionRecord] = {}
+
+    @property
+    def forward_trace(self) -> ForwardTrace:
+        """What the notes on the backward trace must know of this trace."""
+        return ForwardTrace(self._number, self.compilation, self._sources)
+
+    def locate_regions(self, trace: Any) -> None:
+        """Finds out where the regions of the trace come from."""
+        try:
+            self._sources = find_sources(trace, self.compilation, self._forward)
+        except Exception as error:
+            logger.info("where the regions of a trace come from is not known", exc_info=error)
+
+    def record_choices(self, choices: Iterable[Choice]) -> None:
+        """Records what was chosen for the residual streams of the trace."""
+        for choice in choices:
+            costs = tuple(
+                PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items()
+            )
+            where = (self.compilation.model, self._direction, self._number)
+            self._history.add_choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
+
+    def record_placement(self, placement: PlacementRecord) -> None:
+        """Records where the collectives of the trace are."""
+        model, number = self.compilation.model, self._number
+        self._history.add_placement(replace(placement, model=model, trace=self._direction, trace_number=number))
+
+    def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
+        """Notes that a region has this template."""
+        outcome = "hit" if hit else "miss"
+        self._note(position, fusion, outcome, _NOT_REWRITTEN, digest=template.key.digest, arities=arities)
+
+    def note_plan(self, position: int, plan: Plan) -> None:
+        """Notes how the chains of a region that has a template are summed."""
+        self._regions[position] = replace(self._regions[position], plan=plan.value)
+
+    def note_rewritten(self) -> None:
+        """Notes that the regions that have templates are calls of these now."""
+        for position, region in self._regions.items():
+            if region.digest is not None:
+                self._regions[position] = replace(region, reason=None)
+
+    def note_bypass(self, position: int, fusion: Any, reason: str) -> None:
+        """Notes that a region stays as Thunder made it."""
+        self._note(position, fusion, "bypass", reason)
+
+    def finish(self) -> None:
+        """Records the regions."""
+        self._history.add_regions(self._regions[position] for position in sorted(self._regions))
+
+    def _note(
+        self, position: int, fusion: Any, outcome: str, reason: str, digest: str | None = None, arities: Arities = ()
+    ) -> None:
+        self._regions[position] = RegionRecord(
+            model=self.compilation.model,
+            trace=self._direction,
+            trace_number=self._number,
+            position=position,
+            name=fusion.sym.name,
+            digest=digest,
+            outcome=outcome,
+            reason=reason,
+            arities=arities,
+            plan=None,
+            source=self._sources.regions.get(position, Source()),
+            ops=len(fusion.subsymbols),
+            inputs=len(fusion.args),
+            outputs=len(outputs_of(fusion)),
+        )
+
+
+def _compilation() -> Compilation:
+    try:
+        return current_compilation()
+    except Exception as error:  # another version of Thunder
+        logger.info("what is compiled is not known", exc_info=error)
+        return Compilation()

@@ -1,0 +1,389 @@
+"""Attention by cuDNN, for those who ask for it, with torch's kernels played on a CPU."""
+
+import pytest
+import thunder
+import torch
+from cudnn_kernels import play_cudnn, play_forward
+from generating_models import generate, make_model, make_prompt
+from stored_programs import compile_anew, without_interpreter
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
+
+import fusioncache
+from fusioncache.accelerators.attention import NAME, choice
+from fusioncache.accelerators.steps.masks import MASKS
+from fusioncache.accelerators.steps.views import FOR_ATTENTION, OF_A_VIEW
+
+SIZE, HEADS = 8, 2
+LENGTHS = (12, 10, 8, 6, 5)
+
+
+@pytest.fixture(autouse=True)
+def _eager_regions(eager_regions):
+    """What Thunder alone runs is to have the same bits."""
+
+
+@pytest.fixture
+def asked():
+    """Plays cuDNN; what is asked about each attention."""
+    with pytest.MonkeyPatch.context() as patch, play_cudnn(patch) as asked:
+        yield asked
+
+
+class Attention(torch.nn.Module):
+    """A layer of attention.
+
+    Args:
+        options: of ``scaled_dot_product_attention``; ``mask=True`` is a mask of bits in place of ``is_causal``.
+    """
+
+    def __init__(self, mask: bool = False, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE)
+        self.register_buffer("mask", torch.ones(64, 64, dtype=torch.bool).tril())
+        self.is_masked, self.options = mask, options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of shape (rows, heads, length, size)."""
+        rows, length = x.shape[:2]
+        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+        options = dict(self.options)
+        if self.is_masked:
+            options["attn_mask"] = self.mask[None, None, :length, :length]
+        return scaled_dot_product_attention(parts[0], parts[1], parts[2], **options)
+
+
+KINDS = {"causal": {"is_causal": True}, "of all": {}, "scaled": {"is_causal": True, "scale": 0.3}}
+
+
+def compile_with_cudnn(model, directory, **options):
+    return compile_anew(model, directory, jit={"executors": fusioncache.executors(attention="cudnn")}, **options)
+
+
+def take_step(call, model, length=12):
+    torch.manual_seed(length)
+    model.zero_grad(set_to_none=True)
+    x = torch.randn(2, length, HEADS * SIZE, requires_grad=True)
+    output = call(x)
+    output.square().sum().backward()
+    return [output.detach(), x.grad, *(each.grad for each in model.parameters())]
+
+
+def count_calls(compiled, name):
+    traces = [thunder.last_traces(compiled)[-1], *thunder.last_backward_traces(compiled)[-1:]]
+    return sum(symbol.sym.name == name for trace in traces for symbol in trace.bound_symbols)
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
+    model = Attention(**KINDS[kind])
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    assert_close(take_step(compiled, model), take_step(model, model))
+    assert (count_calls(compiled, "cudnn_attend_forward"), count_calls(compiled, "cudnn_attend_backward")) == (1, 1)
+    with torch.no_grad():
+        x = torch.randn(2, 9, HEADS * SIZE)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert count_calls(compiled, "cudnn_attend") == 1
+    assert not transform.stats().bypasses
+
+
+class Rotated(torch.nn.Module):
+    """A layer of attention between two linear ones, whose queries and keys a region changes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project, self.join = torch.nn.Linear(16, 48, bias=False), torch.nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of the shape of its argument."""
+        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key = (torch.cat((-each[..., 4:], each[..., :4]), -1) + each for each in (query, key))
+        return self.join(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, asked):
+    """nvFuser writes results in the order of their dimensions: what is permuted behind a region is copied later."""
+    model = Rotated()
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    assert_close(take_step(compiled, model), take_step(model, model))
+    forward, backward = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
+    permuted = [
+        {each.args[1] for each in trace.bound_symbols if each.sym.name == "permute"} for trace in (forward, backward)
+    ]
+    # A query that is saved, and the model's own; products of the weights' gradients, and the model's own.
+    assert permuted == [{(0, 1, 2, 3), (0, 2, 1, 3)}, {(0, 2, 1, 3), (1, 0)}]
+    assert transform.stats().taken_out[OF_A_VIEW] >= 1
+
+
+class Copied(torch.nn.Module):
+    """A layer whose query is a copy that the model asks for."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor that lies in memory as the copy does."""
+        return scaled_dot_product_attention(x.transpose(1, 2).contiguous().transpose(1, 2), x, x)
+
+
+@torch.no_grad()
+def test_in_a_program_that_writes_nothing_is_copied_either(tmp_path, asked):
+    def attend(query, cache):
+        cache.mul_(2.0)
+        return scaled_dot_product_attention(query, cache, cache)
+
+    compiled, transform = compile_with_cudnn(attend, tmp_path)
+    query, *caches = torch.randn(1, 2, HEADS, 5, SIZE).expand(3, 2, HEADS, 5, SIZE).clone()
+    found, expected = (each(query, cache) for each, cache in zip((compiled, attend), caches, strict=True))
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    assert not count_calls(compiled, "contiguous")
+    assert transform.stats().taken_out[FOR_ATTENTION] == 1
+
+
+@torch.no_grad()
+def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
+    model = Copied()
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    x = torch.randn(2, HEADS, 5, SIZE)
+    found, expected = compiled(x), model(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride() != x.stride()
+    assert (count_calls(compiled, "contiguous"), transform.stats().taken_out[FOR_ATTENTION]) == (1, 1)
+
+
+def test_a_result_that_is_returned_is_a_tensor_of_its_own(tmp_path, asked):
+    """It may be written into as any other, and lies in memory as torch's does."""
+    model = Attention(is_causal=True)
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x, scale = torch.randn(2, 9, HEADS * SIZE), torch.ones(SIZE, requires_grad=True)
+    with torch.no_grad():
+        result = compiled(x)
+    result.mul_(scale).sum().backward()
+    found, expected = compiled(x), model(x)
+    assert found.stride() == expected.stride()
+    found.add_(1.0)
+    torch.testing.assert_close(found, expected + 1.0)
+
+
+class Returned(torch.nn.Module):
+    """Copies, with attention and without: one alone, one that is returned as well, one that attention alone takes."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns two copies and a result."""
+        alone, query = x.transpose(1, 2).contiguous(), (x + 1).transpose(1, 2).contiguous()
+        return alone, query, scaled_dot_product_attention(query.transpose(1, 2), x, x)
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_a_copy_that_is_returned_stays(tmp_path, asked, with_gradients):
+    model = Returned()
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x = torch.randn(2, HEADS, 5, SIZE, requires_grad=with_gradients)
+    found, expected = compiled(x), model(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    assert len({each.untyped_storage().data_ptr() for each in (x, *found)}) == 4
+    assert count_calls(compiled, "contiguous") == 2
+
+
+def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
+    """What may be followed by a backward pass is asked about as such, also where the model ends with gradients off."""
+    model = Attention(mask=True)
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x = torch.randn(2, 9, HEADS * SIZE)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert (count_calls(compiled, "cudnn_attend"), count_calls(compiled, "make_attention_bias")) == (1, 1)
+    assert not any(with_gradients for *_, with_gradients in asked)
+    asked.clear()
+    with pytest.raises(NotImplementedError, match="with a mask"):  # the one that is played takes all
+        take_step(compiled, model)
+    assert all(with_gradients for *_, with_gradients in asked)
+
+
+class TransposedMask(torch.nn.Module):
+    """Takes a mask whose last dimension is not dense."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor like the first one."""
+        return scaled_dot_product_attention(x, x, x, mask.transpose(-1, -2))
+
+
+@torch.no_grad()
+def test_a_bias_is_dense_whatever_its_mask_is(tmp_path, asked):
+    model = TransposedMask()
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x, mask = torch.randn(1, HEADS, 6, SIZE), torch.ones(1, 1, 6, 6, dtype=torch.bool).tril().transpose(-1, -2)
+    torch.testing.assert_close(compiled(x, mask.contiguous()), model(x, mask))
+    assert count_calls(compiled, "make_attention_bias") == 1
+
+
+def test_a_bias_is_zero_or_minus_infinity():
+    from fusioncache.accelerators.attention.operators import make_bias
+
+    mask = torch.tensor([[True, False], [True, True]])
+    bias = make_bias(mask.t(), torch.zeros(1, dtype=torch.bfloat16))
+    assert (bias.dtype, bias.tolist()) == (torch.bfloat16, [[0.0, 0.0], [float("-inf"), 0.0]])
+    assert bias.is_contiguous()
+
+
+def test_an_operand_whose_last_dimension_is_not_dense_is_laid_out(asked):
+    from fusioncache.accelerators.attention.operators import attend
+
+    query, *others = torch.randn(3, 2, HEADS, SIZE, 5).transpose(-1, -2)
+    strides = []
+
+    def look(query, *rest, **options):
+        strides.append(query.stride(-1))
+        return play_forward(query, *rest, **options)
+
+    library = torch.library.Library("aten", "IMPL")
+    with pytest.warns(UserWarning, match="overrid"):
+        library.impl("_scaled_dot_product_cudnn_attention", look, "CPU", allow_override=True)
+    attend(query.transpose(1, 2), *others, None)
+    library._destroy()
+    assert (query.stride(-1), strides) == (5, [1])
+
+
+def test_without_asking_and_on_a_cpu_it_is_thunders(tmp_path):
+    model = Attention(is_causal=True)
+    plain = thunder.jit(model, executors=fusioncache.executors())
+    for number, compile_model in enumerate((compile_with_cudnn, compile_anew)):
+        compiled, _ = compile_model(model, tmp_path / str(number))
+        found, expected = (take_step(each, model) for each in (compiled, plain))
+        assert all(map(torch.equal, found, expected))
+        assert not count_calls(compiled, "cudnn_attend_forward")
+
+
+class Meta:
+    """What is asked of a proxy of a tensor on a GPU."""
+
+    def __init__(self, *shape, dtype=thunder.dtypes.bfloat16, device="cuda:0"):
+        self.shape, self.ndim, self.dtype, self.device = shape, len(shape), dtype, thunder.devices.to_device(device)
+
+
+QUERY, BITS = Meta(1, HEADS, 4, SIZE), Meta(1, 1, 4, 4, dtype=thunder.dtypes.bool8)
+GIVEN = {"query": QUERY, "key": QUERY, "value": QUERY, "mask": None}
+GIVEN |= {"dropout": 0.0, "is_causal": True, "scale": None, "with_gradients": True}
+TAKEN = {"all as it is": {}, "without gradients": {"with_gradients": False}}
+TAKEN["a mask of bits without gradients"] = {"mask": BITS, "is_causal": False, "with_gradients": False}
+LEFT = {
+    "on a CPU": {"key": Meta(1, HEADS, 4, SIZE, device="cpu")},
+    "dropout": {"dropout": 0.1},
+    "three dimensions": {"query": Meta(HEADS, 4, SIZE)},
+    "a mask with gradients": {"mask": BITS},
+    "a mask of numbers": {"mask": Meta(1, 1, 4, 4), "with_gradients": False},
+    "a mask of one dimension": {"mask": Meta(4, dtype=thunder.dtypes.bool8), "with_gradients": False},
+}
+
+
+@pytest.fixture
+def torch_chooses(monkeypatch):
+    """Has torch choose a kernel for tensors on a GPU that there is not; what it was asked."""
+    seen, own = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, device=None, **options: own(*args, **options))
+
+    def choose(kernel):
+        def find(*args, **options):
+            seen.append((args, options, torch.is_grad_enabled()))
+            if isinstance(kernel, Exception):
+                raise kernel
+            return kernel
+
+        monkeypatch.setattr(torch, "_fused_sdp_choice", find)
+        return seen
+
+    return choose
+
+
+@pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN)
+def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
+    seen, given = torch_chooses(SDPBackend.CUDNN_ATTENTION.value), GIVEN | change
+    assert choice.can_attend_with_cudnn(*given.values())
+    ((query, key, value, mask, dropout, is_causal), options, with_gradients), *_ = seen
+    assert [tuple(each.shape) for each in (query, key, value)] == [QUERY.shape] * 3
+    assert {(each.dtype, each.requires_grad, each.stride(-1)) for each in (query, key, value)} == {
+        (torch.bfloat16, given["with_gradients"], 1)
+    }
+    assert (None if mask is None else (tuple(mask.shape), mask.dtype)) == (given["mask"] and (BITS.shape, torch.bool))
+    assert (dropout, is_causal, options) == (0.0, given["is_causal"], {"scale": None})
+    assert with_gradients == given["with_gradients"]
+
+
+@pytest.mark.parametrize("change", LEFT.values(), ids=LEFT)
+def test_what_cudnn_is_not_given(torch_chooses, change):
+    seen = torch_chooses(SDPBackend.CUDNN_ATTENTION.value)
+    assert not choice.can_attend_with_cudnn(*(GIVEN | change).values())
+    assert not seen
+
+
+@pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION.value, SDPBackend.MATH.value, RuntimeError("no GPU")])
+def test_it_is_left_to_thunder_where_torch_has_another_one_or_no_answer(torch_chooses, kernel):
+    torch_chooses(kernel)
+    assert not choice.can_attend_with_cudnn(*GIVEN.values())
+
+
+def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
+    """Where cuDNN cannot compute a length, that one is derived anew."""
+    model = Attention(is_causal=True)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in LENGTHS:
+        assert_close(take_step(compiled, model, length), take_step(model, model, length))
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (2, len(LENGTHS) - 2)
+    assert {query.shape[2] for query, *_ in asked} >= set(LENGTHS)
+
+    def refuse(query, *others):
+        return query.shape[2] != 11
+
+    monkeypatch.setattr(choice, "can_attend_with_cudnn", refuse)
+    assert_close(take_step(compiled, model, 11), take_step(model, model, 11))
+    assert thunder.cache_misses(compiled) == 3
+    assert not count_calls(compiled, "cudnn_attend_forward")
+
+
+def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_path, asked):
+    model = Attention()
+    first, _ = compile_with_cudnn(model, tmp_path)
+    expected = take_step(first, model)
+    second, transform = compile_with_cudnn(Attention(), tmp_path)
+    with without_interpreter():
+        found = take_step(second, second._model)
+    assert all(map(torch.equal, found, expected))
+    assert transform.stats().programs_loaded == 1
+    third, transform = compile_anew(Attention(), tmp_path)
+    take_step(third, third._model)
+    assert transform.stats().programs_loaded == 0
+
+
+@torch.no_grad()
+def test_a_token_has_its_mask_prepared_once(tmp_path, asked):
+    model = make_model(layers=3)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in (7, 12, 9):
+        assert_close(generate(compiled, make_prompt(length), 4), generate(make_model(3), make_prompt(length), 4))
+    assert transform.stats().taken_out[MASKS] == 2
+    assert count_calls(compiled, "make_attention_bias") == 1
+    assert count_calls(compiled, "cudnn_attend") == 3
+
+
+def test_who_asks_for_another_is_told_which_there_are():
+    with pytest.raises(ValueError, match="'flash'") as error:
+        fusioncache.executors(attention="flash")
+    assert '"thunder" or "cudnn"' in str(error.value)
+    with pytest.raises(ValueError, match="'flash'"):
+        fusioncache.Plugin(attention="flash")
+
+
+def test_the_plugin_brings_it_in_front_of_all_others():
+    names = [
+        [each.name for each in fusioncache.Plugin(**options).setup_executors()]
+        for options in ({}, {"attention": "cudnn"})
+    ]
+    assert names[1] == [NAME, *names[0]]

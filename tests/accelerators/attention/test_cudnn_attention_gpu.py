@@ -1,0 +1,149 @@
+"""Attention by cuDNN on a GPU: the bits of torch's own, where torch chooses it."""
+
+import pytest
+import thunder
+import torch
+from dispatched import Operations
+from generating_models import generate, make_model, make_prompt
+from stored_programs import compile_anew
+from torch.nn.functional import scaled_dot_product_attention
+
+import fusioncache
+from fusioncache.accelerators.steps.masks import MASKS
+
+pytestmark = pytest.mark.gpu
+
+SIZE, HEADS = 64, 4
+KINDS = ("causal", "of all", "scaled")
+LENGTHS = (128, 96, 65, 200, 33)
+
+
+class Attention(torch.nn.Module):
+    """A layer of attention of one kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE, bias=False)
+
+    def forward(self, x, mask=None):
+        """Returns a tensor of shape (rows, heads, length, size)."""
+        rows, length = x.shape[:2]
+        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+        scale = 0.3 if self.kind == "scaled" else None
+        causal = self.kind in ("causal", "scaled")
+        return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, is_causal=causal, scale=scale)
+
+
+def compile_with_cudnn(model, directory, **options):
+    jit = {"executors": fusioncache.executors(attention="cudnn")}
+    return compile_anew(model, directory, "nvfuser", jit=jit, **options)
+
+
+def take_step(call, model, length):
+    torch.manual_seed(length)
+    model.zero_grad(set_to_none=True)
+    x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=next(model.parameters()).dtype, requires_grad=True)
+    output = call(x)
+    output.backward(torch.ones_like(output))
+    return output.detach(), x.grad, model.project.weight.grad.clone()
+
+
+def names_of(compiled):
+    traces = [thunder.last_traces(compiled)[-1], *thunder.last_backward_traces(compiled)[-1:]]
+    return [symbol.sym.name for trace in traces for symbol in trace.bound_symbols]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
+def test_results_have_the_bits_of_torchs_own(tmp_path, kind, graphs):
+    model = Attention(kind).to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path, graphs=graphs)
+    for length in (*LENGTHS, LENGTHS[0]):
+        found, expected = (take_step(each, model, length) for each in (compiled, model))
+        assert torch.equal(found[0], expected[0])
+        for one, other in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(one, other)
+        with torch.no_grad():
+            x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
+            assert torch.equal(compiled(x), model(x))
+    assert "cudnn_attend" in names_of(compiled)
+    assert transform.stats().programs_filled
+    assert not transform.stats().bypasses
+
+
+class Rotated(Attention):
+    """A layer of attention between two linear ones, whose queries and keys a region changes."""
+
+    def forward(self, x):
+        """Returns a tensor of the shape of its argument."""
+        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+        half = SIZE // 2
+        query, key = (torch.cat((-each[..., half:], each[..., :half]), -1) + each for each in (query, key))
+        result = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+        return torch.nn.functional.linear(result, self.project.weight[: HEADS * SIZE])
+
+
+def test_nothing_is_copied_between_regions_attention_and_layers(tmp_path):
+    model = Rotated("causal").to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in LENGTHS:
+        found, expected = (take_step(each, model, length) for each in (compiled, model))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+        with Operations() as seen:
+            take_step(compiled, model, length)
+        copies = {name: number for name, number in seen.names.items() if "clone" in name or "copy" in name}
+        assert copies == {"aten.clone.default": 1}, copies  # of the gradient, by this test
+    assert transform.stats().programs_filled
+
+
+@torch.no_grad()
+def test_queries_that_see_no_key_get_zeros_and_all_others_what_torch_gives_them(tmp_path):
+    model = Attention("of all").to("cuda", torch.bfloat16)
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    for length in LENGTHS:
+        x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
+        places = torch.arange(length, device="cuda")
+        padded = (places >= 30) & (places <= places[:, None])  # the first 30 tokens of a row are none
+        found, expected = (each(x, padded[None, None]) for each in (compiled, model))
+        assert torch.equal(found[:, :, 30:], expected[:, :, 30:])
+        assert not found[:, :, :30].any()
+    assert "cudnn_attend" in names_of(compiled)
+
+
+def test_with_gradients_a_mask_is_left_to_thunder(tmp_path):
+    model = Attention("of all").to("cuda", torch.bfloat16)
+    plain = thunder.jit(model, executors=fusioncache.executors())
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    mask = torch.ones(2, HEADS, 64, 64, dtype=torch.bool, device="cuda").tril()  # Thunder takes no other sizes
+    found, expected = (take_step(lambda x, each=each: each(x, mask), model, 64)[0] for each in (compiled, plain))
+    assert torch.equal(found, expected)
+    assert not any("cudnn" in name for name in names_of(compiled))
+
+
+def test_what_cudnn_cannot_is_left_to_thunder(tmp_path):
+    model = Attention("causal").cuda()  # in float32
+    plain = thunder.jit(model, executors=fusioncache.executors())
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    found, expected = (take_step(each, model, 32)[0] for each in (compiled, plain))
+    assert torch.equal(found, expected)
+    assert not any("cudnn" in name for name in names_of(compiled))
+
+
+@torch.inference_mode()
+def test_tokens_are_those_of_thunder_but_for_rounding(tmp_path):
+    logits = []
+    for attention in ("thunder", "cudnn"):
+        model = make_model(layers=3).to("cuda", torch.bfloat16)
+        model.mask_cache = None  # it is no buffer, and would stay where it was made
+        model.set_kv_cache(batch_size=1, device="cuda", dtype=torch.bfloat16)
+        jit = {"executors": fusioncache.executors(attention=attention)}
+        compiled, transform = compile_anew(model, tmp_path / attention, "nvfuser", jit=jit)
+        logits.append([each for length in (7, 12, 9) for each in generate(compiled, make_prompt(length).cuda(), 1)])
+        generate(compiled, make_prompt(9).cuda(), 4)
+    for found, expected in zip(*logits, strict=True):
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+    assert transform.stats().taken_out[MASKS] == 2
+    assert names_of(compiled).count("cudnn_attend") == 3

@@ -1,0 +1,174 @@
+"""How results leave a graph, and arguments come in: the same values, strides and sharing of memory."""
+
+import pytest
+import torch
+from captured_programs import make_graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusioncache.accelerators.graphs.buffers import make_buffer, overlaps
+from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
+from fusioncache.accelerators.graphs.copies import is_dense
+from fusioncache.accelerators.graphs.program import Program
+from fusioncache.accelerators.graphs.structure import take_apart
+from fusioncache.ir.errors import Declined
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+FUNCTIONS = {
+    "an argument": lambda x, still: (x, x + still),
+    "the same twice": lambda x, still: (total := x + still, total),
+    "a view of an argument": lambda x, still: (x[1:], x.t(), x + still),
+    "one view of an argument twice": lambda x, still: {"a": ((view := x[1:]), x + still), "b": [view]},
+    "a view of one that lies still": lambda x, still: (still.t(), still[1:, 1:], x + 1),
+    "two views of one result": lambda x, still: ((total := x + still).t(), total[0], total[1:, ::2]),
+    "a result and its numbers, detached": lambda x, still: (
+        (result := torch.complex(x, x + still)),
+        torch.view_as_real(result).detach(),
+        torch.view_as_real(result),
+    ),
+    "a result and a part of it, detached": lambda x, still: ((total := x + still), total.detach()[1:], total.detach()),
+    "a result full of holes": lambda x, still: ((x + still)[:, ::2],),
+    "a result with strides of 0": lambda x, still: ((x + still).sum(0).expand(5, -1), (x + still)[:1].expand(3, -1)),
+    "an empty result": lambda x, still: (x[:0] + 1, x.new_zeros(0, 3), x + still),
+    "constants": lambda x, still: (None, 3, 2.5, True, "text", x + still),
+    "other dtypes": lambda x, still: ((x + still).bfloat16(), x > still, (x * 9).long(), x + 0j, x.double()),
+    "a channels-last result": lambda x, still: ((x + still)[None, None].to(memory_format=torch.channels_last),),
+    "nested results": lambda x, still: {"a": [x + still, (x, {"b": (x - 1,)})], "c": (), "d": [(), x * 2]},
+    "a number": lambda x, still: ((x + still).sum(), x.sum().reshape(1)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_as_without_a_graph(name):
+    function = FUNCTIONS[name]
+    graphs, recorder, ledger = make_graphs()
+    captured, _ = graphs.capture(Program(ForwardFunction(function, False), None))
+    still = numbers(4, 4, seed=99)
+    kept = []
+    for seed in range(5):
+        x = numbers(4, 4, seed=seed)
+        (found, build), (expected, _) = take_apart(captured(x, still)), take_apart(function(x, still))
+        kept.append((found, expected))
+        assert type(build(found)) is type(function(x, still))
+        assert_alike(found, expected, x, still)
+    assert ledger.stats().captures == 1, ledger.stats().not_captured
+    # What was returned before is still what it was.
+    for found, expected in kept:
+        assert all(
+            torch.equal(*pair) for pair in zip(found, expected, strict=True) if isinstance(pair[0], torch.Tensor)
+        )
+    inside = recorder.pool.addresses()
+    tensors = [each for found, _ in kept for each in found if isinstance(each, torch.Tensor) and each.numel()]
+    assert not {each.untyped_storage().data_ptr() for each in tensors} & inside
+
+
+def assert_alike(found, expected, *arguments):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        if not isinstance(other, torch.Tensor):
+            assert (type(one), one) == (type(other), other)
+            continue
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        assert torch.equal(one, other)
+        assert [one is each for each in arguments] == [other is each for each in arguments]
+        assert [share_memory(one, each) for each in arguments] == [share_memory(other, each) for each in arguments]
+    assert find_shared(found) == find_shared(expected)
+    assert find_same(found) == find_same(expected)
+
+
+def find_same(values):
+    return [[one is other for other in values] for one in values if isinstance(one, torch.Tensor)]
+
+
+def find_shared(values):
+    tensors = [each for each in values if isinstance(each, torch.Tensor)]
+    return [[share_memory(one, other) for other in tensors] for one in tensors]
+
+
+def share_memory(one, other):
+    return one.numel() > 0 and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+class Odd(torch.Tensor):
+    pass
+
+
+REFUSED = {
+    "a set": (lambda x: ({1, 2}, x + 1), "it returns a value of type set"),
+    "a tensor of another class": (lambda x: (x.as_subclass(Odd),), "it returns a value of type Odd"),
+    "a sparse tensor": (lambda x: (x.to_sparse(),), "it returns a sparse, quantized, conjugated or negated tensor"),
+    "a conjugate": (lambda x: ((x + 0j).conj(),), "it returns a sparse, quantized, conjugated or negated tensor"),
+    "another device": (lambda x: (x.new_ones(2, device="meta"),), "results on several devices"),
+    "other bits of an argument": (
+        lambda x: (x.view(torch.int32),),
+        "a result that is a view of an argument in another dtype",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_results_that_a_graph_cannot_give_again(name):
+    function, reason = REFUSED[name]
+    graphs, recorder, ledger = make_graphs()
+    captured, _ = graphs.capture(Program(ForwardFunction(function, False), None))
+    for seed in range(4):
+        assert len(captured(numbers(2, 3, seed=seed))) == len(function(numbers(2, 3)))
+    assert ledger.stats().captures == 0
+    assert dict(ledger.stats().not_captured) == {reason: 1}
+    assert recorder.records == 1
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "sliced": lambda x: x[:, 1::2],
+    "expanded": lambda x: x[:, :1].expand(-1, 7),
+    "expanded number": lambda x: x.sum().expand(3, 4),
+    "not aligned": lambda x: x.flatten()[3:],
+    "a number": lambda x: x.sum(),
+    "empty": lambda x: x[:0],
+    "bytes, not aligned": lambda x: x.to(torch.uint8).flatten()[5:],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_buffer_lies_as_the_argument_does(name):
+    one, other = (LAYOUTS[name](numbers(4, 6, seed=seed)) for seed in range(2))
+    buffer = make_buffer(one)
+    for argument in (one, other):
+        buffer.fill(argument)
+        assert torch.equal(buffer.tensor, argument)
+        assert buffer.tensor.stride() == argument.stride()
+        assert buffer.tensor.data_ptr() % 16 == one.data_ptr() % 16 or not argument.numel()
+
+
+def test_an_argument_whose_elements_lie_over_each_other_has_no_buffer():
+    with pytest.raises(Declined, match="an argument whose elements overlap in memory"):
+        make_buffer(numbers(12).unfold(0, 4, 2))
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=4))
+@settings(max_examples=200)
+def test_what_does_not_overlap_has_a_place_for_each_element(dimensions):
+    shape, strides = tuple(size for size, _ in dimensions), tuple(stride for _, stride in dimensions)
+    places = torch.arange(200).as_strided(shape, strides).flatten().tolist()
+    if not overlaps(shape, strides):
+        assert len(set(places)) == len(places)
+    expected = len(set(places)) == len(places) and max(places) == len(places) - 1
+    assert not is_dense(torch.arange(200).as_strided(shape, strides)) or expected
+
+
+@given(
+    st.recursive(
+        st.integers(), lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner)
+    )
+)
+@settings(max_examples=100)
+def test_what_is_taken_apart_is_put_together_again(value):
+    leaves, build = take_apart(value)
+    assert build(leaves) == value
+    assert repr(build(leaves)) == repr(value)

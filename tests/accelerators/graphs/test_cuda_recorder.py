@@ -1,0 +1,193 @@
+"""The recorder of a GPU, with torch's part of it played by others."""
+
+import gc
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fusioncache.accelerators.graphs.cuda import find_recorder
+from fusioncache.ir.errors import Declined
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Driver:
+    """What torch and CUDA were told, in order, and what they answer."""
+
+    def __init__(self):
+        self.told: list[str] = []
+        self.pools = self.stream = 0
+        self.fails: set[str] = set()
+        self.is_capturing = False
+
+    def tell(self, what, *args):
+        self.told.append(" ".join(map(str, (what, *args))))
+        if what in self.fails:
+            raise RuntimeError(f"{what} failed")
+
+    def make_pool(self):
+        self.pools += 1
+        return 0, self.pools
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver = Driver()
+
+    class Graph:
+        def capture_begin(self, pool=None, capture_error_mode=None):
+            assert capture_error_mode == "thread_local"
+            assert not gc.isenabled() or pool is None
+            driver.tell("begin", pool)
+
+        def capture_end(self):
+            driver.tell("end")
+
+        def replay(self):
+            driver.tell("replay")
+
+    names = {
+        "CUDAGraph": Graph,
+        "graph_pool_handle": driver.make_pool,
+        "synchronize": lambda device: driver.tell("synchronize"),
+        "empty_cache": lambda: None,
+        "device": lambda device: nullcontext(),
+        "stream": lambda stream: nullcontext(),
+        "is_current_stream_capturing": lambda: driver.is_capturing,
+        "get_allocator_backend": lambda: "native",
+        "default_generators": [SimpleNamespace(initial_seed=lambda: 1, get_offset=lambda: 4)],
+    }
+    for name, value in names.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    workspace = SimpleNamespace(stream="side", prepare=lambda: driver.tell("prepare"))
+    monkeypatch.setattr("fusioncache.accelerators.graphs.cuda.borrow_workspace", lambda device, borrower: workspace)
+    monkeypatch.setattr(torch, "empty", lambda *_, device: torch.zeros(1))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: driver.stream, raising=False)
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        told = name.removeprefix("_cuda_")
+        monkeypatch.setattr(torch._C, name, lambda index, pool, told=told: driver.tell(told, pool), raising=False)
+    return driver
+
+
+def take(arguments):
+    taken = arguments.copy()
+    arguments.clear()
+    return taken
+
+
+def test_captures_that_live_share_a_pool(driver):
+    recorder = find_recorder(DEVICE)
+    first, _second = recorder.record(take, [1, 2]), recorder.record(take, [3])
+    assert first.results == [1, 2]
+    first.replay()
+    begun = [what for what in driver.told if what.startswith("begin")]
+    assert len(begun) == 2 and begun[0] == begun[1]
+    assert driver.told[-1] == "replay"
+    assert gc.isenabled()
+
+
+def test_a_workspace_is_there_before_each_capture(driver):
+    recorder = find_recorder(DEVICE)
+    for _ in range(2):
+        recorder.record(take, [])
+    told = [what.split()[0] for what in driver.told if what != "synchronize"]
+    assert told == ["prepare", "begin", "end"] * 2
+
+
+def test_a_pool_ends_with_its_last_capture(driver):
+    recorder = find_recorder(DEVICE)
+    for _ in range(2):
+        recorder.record(take, [])
+    begun = [what for what in driver.told if what.startswith("begin")]
+    assert begun[0] != begun[1]
+
+
+def test_pools_have_nothing_in_common(driver):
+    recorder = find_recorder(DEVICE)
+    kept = [recorder.record(take, [], pool) for pool in (0, 1, 2, 1)]
+    driver.fails.add("end")
+    with pytest.raises(RuntimeError):
+        recorder.record(take, [], 1)
+    driver.fails.clear()
+    kept += [recorder.record(take, [], pool) for pool in (0, 1, 2)]
+    forward, one, two, again, broken, *after = [what for what in driver.told if what.startswith("begin (")]
+    assert len({forward, one, two}) == 3
+    assert one == again == broken != after[1]
+    assert (forward, two) == (after[0], after[2])
+
+
+def fail(arguments):
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("where", ["the function", "the capture", "both"])
+def test_after_a_capture_that_fails_the_next_one_has_another_pool(driver, where):
+    recorder = find_recorder(DEVICE)
+    kept = recorder.record(take, [])
+    pool = driver.told[-2].removeprefix("begin ")
+    if where != "the function":
+        driver.fails.add("end")
+    with pytest.raises(ZeroDivisionError if where != "the capture" else RuntimeError):
+        recorder.record(take if where == "the capture" else fail, [])
+    assert gc.isenabled()
+    assert (f"endAllocateToPool {pool}" in driver.told) is (where != "the function")
+    assert (f"releasePool {pool}" in driver.told) is (where != "the function")
+    driver.fails.clear()
+    recorder.record(take, [])
+    assert (driver.told[-2] == f"begin {pool}") is (where == "the function")
+    kept.replay()
+
+
+def test_whatever_fails_where_a_capture_is_repaired_the_first_error_is_raised(driver):
+    driver.fails |= {"end", "endAllocateToPool", "releasePool"}
+    with pytest.raises(ZeroDivisionError):
+        find_recorder(DEVICE).record(fail, [])
+
+
+def test_replays_come_on_one_stream_and_in_no_other_capture(driver):
+    recorder = find_recorder(DEVICE)
+    assert recorder.explain_unready() is None
+    driver.stream = 7
+    assert recorder.explain_unready() == "another stream than that of the first call"
+    driver.stream = 0
+    assert recorder.explain_unready() is None
+    driver.is_capturing = True
+    assert recorder.explain_unready() == "the call is captured by another CUDA graph"
+    recorder.finish()
+    assert "synchronize" not in driver.told
+    driver.is_capturing = False
+    recorder.finish()
+    assert driver.told == ["synchronize"]
+
+
+def test_random_numbers_are_known_by_seed_and_offset(driver):
+    recorder = find_recorder(DEVICE)
+    before = recorder.read_random_state()
+    assert recorder.read_random_state() == before
+    for name in ("initial_seed", "get_offset"):
+        own = getattr(torch.cuda.default_generators[0], name)
+        setattr(torch.cuda.default_generators[0], name, lambda: 9)
+        assert recorder.read_random_state() != before
+        setattr(torch.cuda.default_generators[0], name, own)
+
+
+@pytest.mark.parametrize(
+    ("device", "change", "reason"),
+    [
+        ("cpu", None, "tensors on the CPU"),
+        ("meta", None, "tensors on a device of type meta"),
+        ("cuda:0", (torch.version, "hip", "6.0"), "a GPU that is not NVIDIA's"),
+        (
+            "cuda:0",
+            (torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync"),
+            "another allocator than torch's native one",
+        ),
+    ],
+)
+def test_devices_on_which_nothing_is_captured(driver, monkeypatch, device, change, reason):
+    if change:
+        monkeypatch.setattr(*change)
+    with pytest.raises(Declined, match=reason):
+        find_recorder(torch.device(device))

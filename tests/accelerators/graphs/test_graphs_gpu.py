@@ -1,0 +1,461 @@
+"""CUDA graphs on a GPU: the same bits as without them, step for step."""
+
+import copy
+import gc
+from itertools import pairwise
+
+import pytest
+import thunder
+import torch
+from models import Blocks
+
+import fusioncache
+from fusioncache.accelerators.graphs.copies import Copier
+from fusioncache.accelerators.graphs.workspace import borrow_workspace
+
+pytestmark = pytest.mark.gpu
+
+WIDTH, ROWS = 16, 6
+
+
+def compile_model(model, *, graphs, **options):
+    cache = fusioncache.Cache(record=False, store=False)
+    transform = fusioncache.FusionCache(cache=cache, graphs=graphs, **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def make_pair(model=None, **options):
+    """The same model twice: captured, with its transform, and not."""
+    torch.manual_seed(0)
+    model = (Blocks(2) if model is None else model).cuda()
+    other = copy.deepcopy(model)
+    captured, transform = compile_model(model, graphs=True, **options)
+    plain, _ = compile_model(other, graphs=False, **options)
+    return (captured, model), (plain, other), transform
+
+
+def make_input(seed, rows=ROWS):
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+def step(compiled, model, x, optimizer=None):
+    model.zero_grad()
+    output = compiled(x)
+    output.square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    if optimizer:
+        optimizer.step()
+    return [output.detach().clone(), *gradients]
+
+
+def assert_equal(ones, others, what=""):
+    torch.cuda.synchronize()
+    for place, (one, other) in enumerate(zip(ones, others, strict=True)):
+        assert torch.equal(one, other), (what, place, (one - other).abs().max())
+
+
+def test_a_model_trains_with_the_same_bits():
+    (captured, model), (plain, other), transform = make_pair()
+    optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other)]
+    for seed in range(8):
+        x = make_input(seed)
+        one = step(captured, model, x, optimizers[0])
+        assert_equal(one, step(plain, other, x, optimizers[1]), seed)
+    stats = transform.stats()
+    assert (stats.captures, stats.graph_replays, dict(stats.not_captured)) == (2, 12, {})
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("least", [0, None], ids=["behind its graph", "in its graph"])
+def test_the_last_product_is_computed(trains, least, monkeypatch):
+    copies = []
+    if least is not None:
+        monkeypatch.setattr("fusioncache.accelerators.graphs.last_product.LEAST_BYTES", least)
+    own = Copier.copy
+    monkeypatch.setattr(Copier, "copy", lambda copier: copies.append(copier) or own(copier))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 4096, bias=False)
+    )
+    (captured, model), (plain, other), transform = make_pair(model)
+    kept = []
+    for seed in range(6):
+        x = make_input(seed)
+        with torch.set_grad_enabled(trains):
+            kept.append(
+                tuple(step(one, its, x) if trains else [one(x)] for one, its in ((captured, model), (plain, other)))
+            )
+    for ours, theirs in kept:
+        assert_equal(ours, theirs)
+    assert transform.stats().graph_replays == (8 if trains else 4)
+    assert len(copies) == (0 if least == 0 else 4)
+
+
+def test_gradients_are_accumulated():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(6):
+        for compiled in (captured, plain):
+            compiled(make_input(seed)).square().sum().backward()
+        assert_equal([each.grad for each in model.parameters()], [each.grad for each in other.parameters()], seed)
+    assert transform.stats().graph_replays == 8
+
+
+def test_several_lengths_share_memory():
+    (captured, model), (plain, other), transform = make_pair(sizes="static")
+    for turn in range(4):
+        for rows in (6, 12, 3):
+            x = make_input(turn, rows)
+            assert_equal(step(captured, model, x), step(plain, other, x), (turn, rows))
+    stats = transform.stats()
+    assert stats.captures == 6
+    assert not stats.not_captured
+
+
+def test_overlapping_calls_and_a_graph_that_is_kept():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(6):
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            one, two = compiled(make_input(seed)), compiled(make_input(seed + 1))
+            one.sum().backward(retain_graph=seed % 2 == 1)
+            two.square().sum().backward()
+            if seed % 2:
+                one.square().sum().backward()
+            results.append([one.detach(), two.detach(), *[parameter.grad for parameter in each.parameters()]])
+        assert_equal(*results, seed)
+    assert transform.stats().graph_replays > 0
+
+
+def test_inference_and_training_of_one_model():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(5):
+        x = make_input(seed)
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            output = compiled(x)
+            with torch.no_grad():
+                seen = compiled(make_input(seed + 20))
+            output.square().sum().backward()
+            results.append([output.detach(), seen, *[parameter.grad for parameter in each.parameters()]])
+        assert_equal(*results, seed)
+    assert transform.stats().captures >= 3
+
+
+def test_parameters_that_move():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(8):
+        x = make_input(seed)
+        assert_equal(step(captured, model, x), step(plain, other, x), seed)
+        if seed == 4:
+            for parameter in model.parameters():
+                parameter.data = parameter.data.clone()
+        if seed == 5:
+            state = {name: value * 0.5 for name, value in other.state_dict().items()}
+            model.load_state_dict(state)
+            other.load_state_dict(state)
+    assert transform.stats().captures == 4
+
+
+def test_what_cannot_be_captured_leaves_everything_as_it_was():
+    """The host asks for a value in the middle of a capture: CUDA gives the capture up, and torch goes on."""
+    from fusioncache.accelerators.graphs.cuda import find_recorder
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    recorder = find_recorder(device)
+    x = torch.ones(4, device=device)
+
+    def read(arguments):
+        (value,) = arguments
+        arguments.clear()
+        drawn = torch.rand(4, device=device)
+        return [value + (value * drawn).sum().item()]
+
+    assert recorder.explain_unready() is None
+    stream = torch.cuda.current_stream()
+    with pytest.raises(Exception, match="captur"):
+        recorder.record(read, [x])
+    assert torch.cuda.current_stream() == stream
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.manual_seed(0)
+    expected = torch.rand(4, device=device)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(4, device=device), expected)
+    for _ in range(2):
+        recording = recorder.record(lambda arguments: [arguments.pop() + 1], [x])
+        recording.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(recording.results[0], x + 1)
+
+
+def test_a_model_that_is_dropped_leaves_its_memory_to_others():
+    def reserve():
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    def train():
+        torch.manual_seed(0)
+        layers = [torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()) for _ in range(4)]
+        model = torch.nn.Sequential(*layers).cuda()
+        compiled, transform = compile_model(model, graphs=True)
+        for _ in range(4):
+            model.zero_grad()
+            compiled(torch.randn(2**16, 512, device="cuda")).sum().backward()
+        assert transform.stats().captures == 2, transform.stats().not_captured
+        return torch.cuda.memory_reserved()
+
+    train()
+    before = reserve()
+    assert train() > before + 2**29
+    assert reserve() <= before + 2**27  # of each stream cuBLAS keeps some memory
+
+
+class Dropout(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.linear(x), 0.5)
+
+
+def test_random_numbers_are_drawn_anew_in_each_call():
+    torch.manual_seed(0)
+    compiled, transform = compile_model(Dropout().cuda(), graphs=True)
+    x = make_input(0)
+    outputs = [compiled(x).detach() for _ in range(5)]
+    assert all(not torch.equal(one, other) for one, other in pairwise(outputs))
+    assert transform.stats().captures == 0
+    assert "random numbers" in transform.stats().not_captured
+
+
+def test_the_call_is_captured_by_somebody_else():
+    torch.manual_seed(0)
+    compiled, transform = compile_model(
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()).cuda(), graphs=True
+    )
+    x = make_input(0)
+    with torch.no_grad():
+        for _ in range(4):
+            expected = compiled(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(x)
+        x.mul_(2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert not torch.equal(result, expected)
+        assert torch.equal(result, compiled(x))
+    assert transform.stats().not_captured == {"the call is captured by another CUDA graph": 1}
+
+
+def test_a_call_on_another_stream_runs_as_it_is():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(4):
+        step(captured, model, make_input(seed))
+    stream = torch.cuda.Stream()
+    x = make_input(9)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        one = step(captured, model, x)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert_equal(one, step(plain, other, x))
+    assert set(transform.stats().not_captured) == {"another stream than that of the first call"}
+
+
+def test_inference_mode():
+    (captured, _), (plain, _), transform = make_pair()
+    for seed in range(4):
+        with torch.inference_mode():
+            one, two = captured(make_input(seed)), plain(make_input(seed))
+        assert_equal([one], [two])
+    with torch.no_grad():
+        for seed in range(4):
+            assert_equal([captured(make_input(seed))], [plain(make_input(seed))])
+    assert transform.stats().captures >= 1
+
+
+def test_thunders_own_transform_is_left_alone():
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    torch.manual_seed(0)
+    model = Blocks(1).cuda()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), graphs=True)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform, CUDAGraphTransform()])
+    for seed in range(4):
+        step(compiled, model, make_input(seed))
+    assert transform.stats().captures == 0
+    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
+
+
+class Deep(torch.nn.Module):
+    """A model whose products are so deep that cuBLAS adds them up in its workspace."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16384, 64, bias=False), torch.nn.Linear(64, 16384)
+
+    def forward(self, x):
+        return self.first(torch.tanh(self.last(torch.tanh(self.first(x)))))
+
+
+def clear_workspaces():
+    """What torch does before it captures with reduce-overhead; then others have the memory."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    return [torch.full((2**21,), 7.0, device="cuda") for _ in range(32)]
+
+
+@pytest.mark.parametrize("captures_again", [False, True])
+def test_workspaces_of_cublas_that_torch_lets_go_of(captures_again):
+    torch.manual_seed(0)
+    models = [Deep().cuda().bfloat16()]
+    models += [copy.deepcopy(models[0]) for _ in range(2)]
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), graphs=True)
+    first, second = (
+        thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]) for model in models[:2]
+    )
+    plain, _ = compile_model(models[2], graphs=False)
+    inputs = [torch.randn(64, 16384, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    for x in inputs:  # the workspace comes with the first capture, which goes
+        step(first, models[0], x)
+    del first
+    models[0] = None
+    gc.collect()
+    if captures_again:
+        kept = clear_workspaces()
+    for x in inputs:
+        step(second, models[1], x)
+    kept = clear_workspaces()
+    for x in inputs:
+        assert_equal(step(second, models[1], x), step(plain, models[2], x))
+    assert all((each == 7).all() for each in kept)
+    assert transform.stats().captures == 4 and not transform.stats().not_captured
+
+
+def test_nobody_has_the_stream_of_captures():
+    device = torch.device("cuda", 0)
+    borrowers = [Deep() for _ in range(2)]
+    workspaces = [borrow_workspace(device, borrower) for borrower in borrowers]
+    streams = {each.stream.cuda_stream for each in workspaces}
+    assert len(streams) == 2
+    assert not streams & {torch.cuda.Stream().cuda_stream for _ in range(64)}
+    del borrowers[0]
+    assert borrow_workspace(device, borrowers[0]) is workspaces[0]
+
+
+def test_attention_of_litgpt_with_the_same_bits():
+    litgpt = pytest.importorskip("litgpt")
+    config = litgpt.Config.from_name(
+        "Llama-2-7b-hf", n_layer=2, n_embd=256, n_head=4, intermediate_size=512, padded_vocab_size=512
+    )
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = litgpt.GPT(config).to(torch.bfloat16)
+    (captured, model), (plain, other), transform = make_pair(model)
+    for seed in range(5):
+        tokens = torch.randint(0, 512, (2, 64), generator=torch.Generator().manual_seed(seed)).cuda()
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            output = compiled(tokens)
+            output.float().square().mean().backward()
+            results.append([output.detach().clone(), *[parameter.grad.clone() for parameter in each.parameters()]])
+        assert_equal(results[0][:1], results[1][:1], seed)
+        for one, two in zip(*results, strict=True):  # attention's gradients are added up in any order
+            assert torch.allclose(
+                one.float(), two.float(), rtol=0.05, atol=1e-3 * float(two.float().abs().max() + 1e-6)
+            )
+    assert transform.stats().graph_replays >= 4, transform.stats().not_captured
+
+
+def test_the_peak_of_memory_is_that_of_the_largest_length():
+    """Saved tensors of lengths that are not under way at a time are in the same memory."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()) for _ in range(8)]
+    ).cuda()
+    compiled, transform = compile_model(model, graphs=True, sizes="static")
+    reserved = []
+    for rows in (4096, 4000, 3900, 3800):
+        for _ in range(4):
+            model.zero_grad()
+            compiled(torch.randn(rows, 512, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    assert transform.stats().captures == 8, transform.stats().not_captured
+    assert reserved[-1] < 1.6 * reserved[0], reserved
+
+
+def zero_before_forward(compiled, optimizer, seed):
+    optimizer.zero_grad()
+    compiled(make_input(seed)).square().sum().backward()
+
+
+def zero_before_backward(compiled, optimizer, seed):
+    output = compiled(make_input(seed))
+    optimizer.zero_grad()
+    output.square().sum().backward()
+
+
+def zero_in_place(compiled, optimizer, seed):
+    optimizer.zero_grad(set_to_none=seed == 2)
+    compiled(make_input(seed)).square().sum().backward()
+
+
+def add_up(compiled, optimizer, seed):
+    optimizer.zero_grad()
+    for part in range(3):
+        compiled(make_input(3 * seed + part)).square().sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("find_gradients", "captures"),
+    [(zero_before_forward, 2), (zero_before_backward, 2), (zero_in_place, 3), (add_up, 3)],
+)
+def test_gradients_are_given_as_they_lie(find_gradients, captures):
+    (captured, model), (plain, other), transform = make_pair()
+    optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other)]
+    for seed in range(6):
+        for compiled, optimizer in zip((captured, plain), optimizers, strict=True):
+            find_gradients(compiled, optimizer, seed)
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+            optimizer.step()
+        assert_equal([each.grad for each in model.parameters()], [each.grad for each in other.parameters()], seed)
+        assert_equal(model.parameters(), other.parameters(), seed)
+    stats = transform.stats()
+    assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (captures, 0, {})
+
+
+def test_gradients_that_are_kept_stay_as_they_were():
+    (captured, model), (plain, other), transform = make_pair()
+    kept = []
+    for seed in range(10):
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            compiled(make_input(seed)).square().sum().backward()
+        kept.append([[parameter.grad for parameter in each.parameters()] for each in (model, other)])
+        for number, (one, two) in enumerate(kept):
+            assert_equal(one, two, (seed, number))
+    assert set(transform.stats().not_captured) == {"gradients of an earlier backward pass that are still referenced"}
+
+
+def test_gradients_outlive_the_model_and_its_graphs():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(4):
+        one, two = step(captured, model, make_input(seed)), step(plain, other, make_input(seed))
+    kept = [parameter.grad for parameter in model.parameters()]
+    del captured, model, transform, one
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    noise = [torch.full((2**size,), torch.nan, device="cuda") for size in range(4, 24)]
+    again, model = make_pair()[0]
+    for seed in range(4):
+        step(again, model, make_input(seed))
+    assert_equal(kept, two[1:])
+    assert len(noise) == 20

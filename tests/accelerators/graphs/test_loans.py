@@ -1,0 +1,285 @@
+"""Gradients that lie in a graph's memory: whoever holds one finds in it what it was given."""
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from captured_programs import Layer, add_gradient, are_equal, compute_gradients, make_graphs, make_input, settle
+
+from fusioncache.accelerators.graphs import captured_backward
+from fusioncache.accelerators.graphs.loans import LENT, can_lend
+
+STEPS = 10
+
+
+@pytest.fixture
+def captured():
+    """A layer that is captured, one that is not, what captures, and the counts."""
+    graphs, recorder, ledger = make_graphs()
+    return Layer(graphs), Layer(), recorder, ledger
+
+
+class Square(torch.autograd.Function):
+    """Saves what it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * gradient * x
+
+
+def save_in_autograd(gradient):
+    result = Square.apply(gradient.requires_grad_())
+    return lambda: torch.autograd.grad(result.sum(), gradient, retain_graph=True)[0]
+
+
+def hold_by_name(gradient):
+    storage, shape = gradient.untyped_storage(), gradient.shape
+    return lambda: torch.empty(0).set_(storage, 0, shape, (shape[1], 1))
+
+
+HOLDERS = {
+    "the tensor": lambda gradient: lambda: gradient,
+    "a view": lambda gradient: (view := gradient[1:, 2:]) is not None and (lambda: view),
+    "detached": lambda gradient: (other := gradient.detach()) is not None and (lambda: other),
+    "its data": lambda gradient: (other := gradient.data.view(-1)) is not None and (lambda: other),
+    "numpy's": lambda gradient: (array := gradient.numpy()) is not None and (lambda: torch.from_numpy(array)),
+    "another package's": lambda gradient: (array := torch.from_dlpack(gradient)) is not None and (lambda: array),
+    "Python's object for the memory": hold_by_name,
+    "what autograd saved": save_in_autograd,
+    "another parameter": lambda gradient: (other := torch.nn.Parameter(gradient)) is not None and (lambda: other.data),
+}
+
+
+@pytest.mark.parametrize("first", [1, 4], ids=["owned", "not owned"])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_whoever_holds_a_gradient_finds_it_as_it_was(name, first):
+    graphs, recorder, ledger = make_graphs()
+    layer, plain, other = Layer(graphs), Layer(), Layer(graphs)
+    settle(layer, first)
+    if first > 1:  # what the first one lends is left to the other one
+        layer.weight.grad = None
+        settle(other, 3)
+        other.weight.grad = None
+    held = []
+    for seed in range(4):
+        layer.weight.grad = plain.weight.grad = None
+        add_gradient(layer, seed)
+        add_gradient(plain, seed)
+        assert recorder.owns(layer.weight.grad)
+        reads = HOLDERS[name](layer.weight.grad), HOLDERS[name](plain.weight.grad.clone())
+        layer.weight.grad = None
+        held.append(reads)
+        assert all(torch.equal(given(), expected()) for given, expected in held), seed
+    assert not ledger.stats().not_captured
+    del held, reads
+    captures = ledger.stats().captures
+    for seed in range(3):
+        add_gradient(layer, seed)
+        layer.weight.grad = None
+    assert ledger.stats().captures == captures
+    assert ledger.stats().gradients_copied == 0
+
+
+def test_gradients_that_are_kept_for_long_are_copied_at_last(captured):
+    layer, plain, _, ledger = captured
+
+    def find_gradient(each, seed):
+        return torch.autograd.grad(each(make_input(seed)).sum(), each.weight)[0]
+
+    kept = []
+    for seed in range(3 * STEPS):
+        kept = [*kept[-STEPS:], (find_gradient(layer, seed), find_gradient(plain, seed))]
+        assert all(torch.equal(*pair) for pair in kept), seed
+    stats = ledger.stats()
+    # Four steps are replayed, further ones run as they are until the first of the four is not kept any more.
+    assert (stats.captures, dict(stats.not_captured)) == (5, {LENT: STEPS - 2})
+    assert stats.gradients_copied == 2 * (stats.graph_replays - 3 * STEPS + 1 - 4)
+
+
+def test_a_gradient_that_is_kept_for_good_is_in_nobodys_way():
+    graphs, _, ledger = make_graphs()
+    first, second, plain = Layer(graphs), Layer(graphs), Layer()
+    settle(first, 4)
+    settle(second, 3)
+    second.weight.grad = None
+    settle(first, 1)  # what it lends was left to the second one
+    expected = first.weight.grad.clone()
+    third = Layer(graphs)
+    for seed in range(STEPS):
+        for each in (second, third, plain):
+            each.weight.grad = None
+            add_gradient(each, seed)
+        assert are_equal([second.weight.grad, third.weight.grad], 2 * [plain.weight.grad]), seed
+        assert torch.equal(first.weight.grad, expected), seed
+    stats = ledger.stats()
+    assert not stats.not_captured
+    assert stats.captures <= 8
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["the last one", "with others"])
+def test_a_gradient_outlives_model_and_captures(others):
+    graphs, recorder, _ = make_graphs()
+    layer, plain, other = Layer(graphs), Layer(), Layer(graphs)
+    settle(layer, 3)
+    settle(plain, 3)
+    gradient, expected = layer.weight.grad[1:], plain.weight.grad[1:]
+    assert recorder.owns(gradient)
+    del layer
+    gc.collect()
+    if others:
+        settle(other, 5)
+        other.weight.grad = None
+    assert torch.equal(gradient, expected)
+    del other, graphs
+    gc.collect()
+    assert torch.equal(gradient, expected)
+    assert len(recorder.replays) == 1
+    del gradient
+    assert not recorder.replays
+
+
+def test_copies_of_a_gradient_are_nobodys_but_their_owners(captured):
+    layer, plain, recorder, _ = captured
+    settle(layer)
+    settle(plain)
+    file = io.BytesIO()
+    torch.save(layer.weight.grad, file)
+    file.seek(0)
+    copies = [copy.deepcopy(layer.weight.grad), torch.load(file)]
+    layer.weight.grad = None
+    settle(layer, 1)
+    for each in copies:
+        assert torch.equal(each, plain.weight.grad)
+        assert not recorder.owns(each)
+
+
+def test_another_process_gets_a_copy(captured, monkeypatch):
+    layer, _, recorder, _ = captured
+    settle(layer)
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: storage, raising=False)
+    shared = layer.weight.grad._typed_storage()._share_cuda_()
+    assert torch.equal(torch.empty(0).set_(shared, 0, layer.weight.shape), layer.weight.grad)
+    assert shared.data_ptr() not in recorder.addresses()
+
+
+def give_saved(saved_for_backward, cotangents):
+    """Returns a tensor that the forward program computed: it lies where the next forward overwrites it."""
+    hidden = saved_for_backward[0][2]
+    _, gradient = compute_gradients(saved_for_backward, cotangents)
+    return hidden, gradient
+
+
+def test_what_forward_saved_is_not_lent():
+    graphs, _, ledger = make_graphs()
+    layer, plain = Layer(graphs, backward=give_saved), Layer(backward=give_saved)
+    kept = []
+    for seed in range(5):
+        kept.append([make_input(seed).requires_grad_() for _ in range(2)])
+        for each, x in zip((layer, plain), kept[-1], strict=True):
+            each.weight.grad = None
+            each(x).sum().backward()
+        assert all(torch.equal(one.grad, other.grad) for one, other in kept), seed
+    assert (ledger.stats().captures, ledger.stats().gradients_copied) == (2, 8)
+
+
+def give_parts(saved_for_backward, cotangents):
+    """Returns gradients that share memory."""
+    x, gradient = compute_gradients(saved_for_backward, cotangents)
+    both = torch.cat([x, gradient])
+    return both[: len(x)], both[len(x) :]
+
+
+def test_gradients_that_share_memory():
+    graphs, recorder, ledger = make_graphs()
+    layer, plain = Layer(graphs, backward=give_parts), Layer(backward=give_parts)
+    kept = []
+    for seed in range(STEPS):
+        pair = [make_input(seed).requires_grad_() for _ in range(2)]
+        for each, x in zip((layer, plain), pair, strict=True):
+            each.weight.grad = None
+            each(x).sum().backward()
+        kept = [*kept[-1:], pair]  # one part of the memory is held by what was put in, for two steps longer
+        assert all(torch.equal(one.grad, other.grad) for one, other in kept), seed
+        assert torch.equal(layer.weight.grad, plain.weight.grad), seed
+    assert recorder.owns(layer.weight.grad)
+    assert ledger.stats().captures == 4
+
+
+class Between(torch.autograd.Function):
+    """Gives a gradient of its own, and then calls something."""
+
+    @staticmethod
+    def forward(ctx, x, call):
+        ctx.call = call
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.call()
+        return torch.ones_like(gradient), None
+
+
+def test_while_a_backward_is_under_way_nothing_is_back():
+    """Autograd may add a gradient to another one on a stream for which the next replay does not wait."""
+    graphs, _, _ = make_graphs()
+    layer = Layer(graphs)
+    settle(layer, 3)
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    loans = graphs.memory_of(torch.device("cpu")).loans
+    seen = []
+
+    def look():  # by now one gradient is added to another one, and nobody has the other any more
+        loans.settle()
+        seen.append(len(loans.list_names(1)))
+
+    x = Between.apply(Between.apply(make_input(1).requires_grad_(), look), bool)
+    output = layer(x)
+    output.backward(torch.ones_like(output))
+    loans.settle()
+    assert seen == [1]
+    assert not loans.list_names(1)
+
+
+@pytest.mark.parametrize("name", ["_storage_Use_Count", "_current_graph_task_id"])
+def test_a_torch_that_does_not_say_who_holds_memory(captured, monkeypatch, name):
+    assert can_lend()
+    with monkeypatch.context() as patch:
+        patch.delattr(torch._C, name)
+        assert not can_lend.__wrapped__()
+    monkeypatch.setattr(captured_backward, "can_lend", lambda: False)
+    layer, plain, recorder, ledger = captured
+    for seed in range(4):
+        layer.weight.grad = plain.weight.grad = None
+        add_gradient(layer, seed)
+        add_gradient(plain, seed)
+        assert torch.equal(layer.weight.grad, plain.weight.grad)
+        assert not recorder.owns(layer.weight.grad)
+    assert (ledger.stats().captures, ledger.stats().gradients_copied) == (2, 6)
+
+
+def test_a_torch_that_counts_otherwise_lends_nothing(monkeypatch):
+    monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda address: 1)
+    monkeypatch.setattr("sys.getrefcount", lambda value: 1)
+    assert not can_lend.__wrapped__()
+
+
+def test_gradients_that_are_back_leave_their_memory_to_others():
+    graphs, recorder, ledger = make_graphs()
+    sizes = []
+    for layer in [Layer(graphs) for _ in range(3)]:
+        plain = Layer()
+        settle(layer, 3)
+        settle(plain, 3)
+        assert torch.equal(layer.weight.grad, plain.weight.grad)
+        layer.weight.grad = None
+        sizes.append(len(recorder.pools[1].blocks))
+    assert ledger.stats().captures == 6
+    assert sizes == 3 * sizes[:1]

@@ -1,0 +1,199 @@
+"""Programs that Thunder compiles, captured without a GPU: replays run them again in fixed memory."""
+
+import copy
+
+import pytest
+import thunder
+import torch
+from fake_graphs import FakeRecorder
+from models import Blocks, are_same
+from thunder.transforms.cudagraph import CUDAGraphTransform
+
+import fusioncache
+from fusioncache.accelerators.graphs.program import CudaGraphs
+from fusioncache.process.settings import GRAPHS
+
+WIDTH = 16
+
+
+def compile_model(model, monkeypatch=None, store=False, transforms=(), **options):
+    """The compiled model and its transform; captured without a GPU, if there is something to patch with."""
+    cache = fusioncache.Cache(record=False, store=store)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+    if monkeypatch is not None:
+        recorder = FakeRecorder()
+        monkeypatch.setattr(transform.graphs, "find_recorder", lambda device: recorder)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform, *transforms])
+    return compiled, transform
+
+
+def step(compiled, model, seed, rows=3):
+    model.zero_grad()
+    output = compiled(torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed)))
+    output.square().sum().backward()
+    return [output.detach().clone(), *[parameter.grad.clone() for parameter in model.parameters()]]
+
+
+def make_models(count):
+    torch.manual_seed(0)
+    model = Blocks(1)
+    return [copy.deepcopy(model) for _ in range(count)]
+
+
+@pytest.mark.parametrize("programs", [True, False])
+def test_a_model_trains_with_the_same_bits(monkeypatch, tmp_path, programs):
+    model, other = make_models(2)
+    captured, transform = compile_model(model, monkeypatch, tmp_path, graphs=True, programs=programs)
+    plain, _ = compile_model(other)
+    optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other)]
+    for seed in range(6):
+        assert are_same(step(captured, model, seed), step(plain, other, seed)), seed
+        for optimizer in optimizers:
+            optimizer.step()
+    stats = transform.stats()
+    assert (stats.captures, stats.graph_replays, dict(stats.not_captured)) == (2, 8, {})
+    # Neither the graphs nor autograd copied a gradient.
+    assert stats.gradients_copied == 0
+    inside = transform.graphs.find_recorder(None).addresses()
+    assert all(each.grad.untyped_storage().data_ptr() in inside for each in model.parameters())
+
+
+class Parts(torch.nn.Module):
+    """A model that returns a part of its input as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)), x[:, :4]
+
+
+def test_a_part_of_an_input_that_is_an_output_has_its_gradient(monkeypatch):
+    captured, transform = compile_model(Parts(), monkeypatch, graphs=True)
+    for _ in range(4):
+        x = torch.ones(3, WIDTH, requires_grad=True)
+        output, part = captured(x)
+        (0 * output.sum() + part.sum()).backward()
+        assert x.grad.sum() == 12
+    assert transform.stats().graph_replays > 0
+
+
+def test_a_program_that_was_loaded_is_captured_in_its_second_call(monkeypatch, tmp_path):
+    model, again, other = make_models(3)
+    made, _ = compile_model(model, store=tmp_path)
+    step(made, model, 0)
+    captured, transform = compile_model(again, monkeypatch, tmp_path, graphs=True)
+    plain, _ = compile_model(other)
+    for seed in range(3):
+        assert are_same(step(captured, again, seed), step(plain, other, seed)), seed
+    stats = transform.stats()
+    assert (stats.programs_loaded, stats.captures, stats.graph_replays) == (1, 2, 4)
+
+
+def test_a_program_that_was_captured_is_kept_as_one_that_was_not(tmp_path, monkeypatch):
+    model, again = make_models(2)
+    captured, _ = compile_model(model, monkeypatch, tmp_path, graphs=True)
+    for seed in range(3):
+        step(captured, model, seed)
+    loaded, transform = compile_model(again, store=tmp_path)
+    step(loaded, again, 0)
+    assert (transform.stats().programs_loaded, transform.stats().captures) == (1, 0)
+
+
+def test_each_length_is_captured(monkeypatch):
+    model, other = make_models(2)
+    captured, transform = compile_model(model, monkeypatch, graphs=True)
+    plain, _ = compile_model(other)
+    for turn in range(4):
+        for rows in (3, 5, 7):
+            assert are_same(step(captured, model, turn, rows), step(plain, other, turn, rows)), (turn, rows)
+    stats = transform.stats()
+    assert (stats.captures, dict(stats.not_captured)) == (6, {})
+
+
+def test_on_a_cpu_nothing_is_captured_and_that_is_counted():
+    (model,) = make_models(1)
+    compiled, transform = compile_model(model, graphs=True)
+    for seed in range(4):
+        step(compiled, model, seed)
+    assert transform.stats().captures == 0
+    assert dict(transform.stats().not_captured) == {"tensors on the CPU": 2}
+
+
+def test_thunders_own_transform_is_left_alone(monkeypatch):
+    (model,) = make_models(1)
+    runner = "thunder.transforms.cudagraph.CUDAGraphRunner.call_cuda_graph"
+    monkeypatch.setattr(runner, lambda self, name, *args: self.python_callables[name][0](*args))
+    compiled, transform = compile_model(model, monkeypatch, transforms=[CUDAGraphTransform()], graphs=True)
+    for seed in range(4):
+        step(compiled, model, seed)
+    assert transform.stats().captures == 0
+    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
+
+
+def read_value(x):
+    return x * x.sum().item()
+
+
+def draw(x):
+    return torch.nn.functional.dropout(x, 0.5) + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"), [(read_value, "a value that the host reads"), (draw, "random numbers")]
+)
+def test_what_a_replay_would_not_do_is_not_captured(monkeypatch, function, reason):
+    compiled, transform = compile_model(function, monkeypatch, graphs=True)
+    for _ in range(4):
+        compiled(torch.randn(2, 3))
+    assert transform.stats().captures == 0
+    assert dict(transform.stats().not_captured) == {reason: 1}
+
+
+class Counting(torch.nn.Module):
+    """Writes into a buffer in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x * self.count
+
+
+def test_what_is_written_into_an_argument_is_there(monkeypatch):
+    model, other = Counting(), Counting()
+    captured, transform = compile_model(model, monkeypatch, graphs=True)
+    plain, _ = compile_model(other)
+    still = torch.ones(2, 3)
+    for _ in range(6):
+        assert torch.equal(captured(still), plain(still))
+        assert torch.equal(model.count, other.count)
+    assert transform.stats().graph_replays >= 3
+    for seed in range(3):
+        x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(captured(x), plain(x))
+        assert torch.equal(model.count, other.count)
+
+
+@pytest.mark.parametrize(("value", "captures"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_may_ask_for_it(monkeypatch, value, captures):
+    monkeypatch.setenv(GRAPHS.name, value)
+    cache = fusioncache.Cache(record=False, store=False)
+    assert isinstance(fusioncache.FusionCache(cache=cache, backend="eager").graphs, CudaGraphs) is captures
+    plugin = fusioncache.Plugin(cache=cache, backend="eager", graphs=not captures)
+    assert isinstance(plugin.transform.graphs, CudaGraphs) is not captures
+
+
+def test_a_wrong_option_is_refused():
+    with pytest.raises(TypeError, match="graphs must be True, False or None, got 1"):
+        fusioncache.FusionCache(graphs=1)
+
+
+def test_verify_mode_looks_at_each_call():
+    (model,) = make_models(1)
+    compiled, transform = compile_model(model, graphs=True, verify=True)
+    step(compiled, model, 0)
+    assert transform.stats().not_captured == {"verify mode": 1}

@@ -1,0 +1,227 @@
+"""Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
+
+import fusioncache
+from fusioncache.accelerators.precompile import entry_compiler as warmer
+from fusioncache.cache.backend_executables import BackendExecutables
+from fusioncache.cache.persistence import REGION, REQUEST
+from fusioncache.ir import Graph, codec, request
+from fusioncache.ir.key_text import write_layouts
+from fusioncache.ir.request import ArgumentLayouts, Request
+from fusioncache.store import Store
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.instance import instance_of
+from fusioncache.template.key import make_key
+
+PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
+
+
+def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -> None:
+    """An entry of another environment, for a graph; the request in it may be for another one."""
+    canonical = canonicalize(graph)
+    key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(PLACE)})
+    wanted = canonicalize(asked or graph).graph
+    instance = codec.encode(instance_of(graph, canonical.binding))
+    assert store.save(
+        key, "eager", {REGION: instance, REQUEST: request.encode(Request(wanted, PLACE, "eager", {})), **more}
+    )
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
+    """The backend of this process: another machine than that of the processes that filled the store."""
+    backend = PersistentEager({"machine": "there"})
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    return backend
+
+
+def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
+    fill_store(tmp_path)
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.known, warmed.ready, warmed.compiled, warmed.refused) == (2, 0, 2, {})
+    job = Process(tmp_path, PersistentEager({"machine": "there"}))
+    assert torch.equal(job.run(make_region(), X, Y)[1], Y - X) and torch.equal(
+        job.run(make_unary_region(), X)[0], X.cos()
+    )
+    assert job.told == [True, True] and not job.backend.compiled
+
+
+def test_what_is_compiled_is_the_region_in_its_own_order(tmp_path, here):
+    fill_store(tmp_path)
+    fusioncache.warm(tmp_path)
+    assert make_region() in here.compiled
+
+
+def test_what_is_ready_is_not_compiled_again(tmp_path, here):
+    fill_store(tmp_path)
+    fusioncache.warm(tmp_path)
+    again = fusioncache.warm(tmp_path)
+    assert (again.known, again.ready, again.compiled) == (4, 2, 0) and len(here.compiled) == 2
+
+
+def test_several_versions_of_a_template_are_one(tmp_path, here):
+    fill_store(tmp_path, {"machine": "a"}, {"machine": "b"}, {"versions": "old"})
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.known, warmed.compiled, warmed.templates) == (6, 2, 2)
+
+
+def test_other_strides_are_another_template(tmp_path, here):
+    process = Process(tmp_path)
+    process.run(make_unary_region(), X)
+    Process(tmp_path).run(make_unary_region(), X.mT.contiguous().mT)
+    assert fusioncache.warm(tmp_path).compiled == 2
+
+
+def test_a_dry_run_says_what_would_be_compiled(tmp_path, here):
+    fill_store(tmp_path)
+    warmed = fusioncache.warm(tmp_path, dry_run=True, jobs=2)
+    assert (warmed.ready, warmed.compiled) == (0, 2) and not here.compiled
+    assert len(Store.open(tmp_path).entries()) == 2
+
+
+def test_progress_is_told(tmp_path, here):
+    fill_store(tmp_path)
+    told = []
+    fusioncache.warm(tmp_path, progress=lambda *counts: told.append(counts))
+    assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_the_tensors_of_one_template_are_gone_before_the_next(tmp_path, here, monkeypatch):
+    fill_store(tmp_path)
+    compile_, alive = here.compile, []
+    made: list[weakref.ref] = []
+
+    def compile(graph: Graph, args: Any) -> Any:
+        alive.append(sum(ref() is not None for ref in made))
+        made.extend(map(weakref.ref, args))
+        return compile_(graph, args)
+
+    monkeypatch.setattr(here, "compile", compile)
+    assert fusioncache.warm(tmp_path).compiled == 2
+    assert alive == [0, 0] and len(made) == 3 and not any(ref() is not None for ref in made)
+
+
+def test_what_another_version_could_not_keep_is_tried(tmp_path, here):
+    fill_store(tmp_path, refuse="no such kernel")
+    assert fusioncache.warm(tmp_path).compiled == 2
+
+
+def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here):
+    fill_store(tmp_path)
+    here.refuse = "no such kernel"
+    for _ in range(2):
+        warmed = fusioncache.warm(tmp_path)
+        assert warmed.refused == {"cannot be stored: no such kernel": 2} and not warmed.failed
+    assert len(here.compiled) == 2
+
+
+def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
+    first = Process(tmp_path, PersistentEager(refuse="busy", lasting=False))
+    first.run(make_unary_region(), X)
+    assert first.ledger.stats().unkept == {"cannot be stored: busy": 1} and not first.cache.store.entries()
+    fill_store(tmp_path)
+    here.refuse, here.lasting = "busy", False
+    assert fusioncache.warm(tmp_path).refused == {"cannot be stored: busy": 2}
+    here.refuse = None
+    assert fusioncache.warm(tmp_path).compiled == 2
+
+
+def test_what_fails_costs_only_itself(tmp_path, here, monkeypatch):
+    fill_store(tmp_path)
+    compile_ = here.compile
+    monkeypatch.setattr(
+        here, "compile", lambda graph, args: 1 / 0 if graph == make_unary_region() else compile_(graph, args)
+    )
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"failed: ZeroDivisionError": 1}, 1)
+
+
+def test_a_damaged_entry_costs_only_itself(tmp_path, here):
+    fill_store(tmp_path)
+    store = Store.open(tmp_path)
+    digest = store.entries()[0].digest
+    (part,) = [part for part in store.entry(digest, "eager").artifacts if part.name == REGION]
+    (tmp_path / "objects" / part.object[:2] / part.object).write_bytes(b"{}")
+    warmed = fusioncache.warm(store)
+    assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"damaged": 1}, 1)
+
+
+def test_a_request_that_is_not_the_entrys_own_is_refused(tmp_path, here):
+    store = Store.open(tmp_path)
+    put(store, make_unary_region("cos"), make_unary_region("sin"))
+    assert fusioncache.warm(store).refused == {"damaged": 1} and not here.compiled
+
+
+def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, here):
+    store = Store.open(tmp_path)
+    put(store, make_unary_region(device="xpu"))
+    assert store.save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
+    refused = {
+        "other device type: xpu": 1,
+        "stored without its compile request, by an older version": 1,
+    }
+    warmed = fusioncache.warm(store)
+    assert (warmed.known, warmed.refused, warmed.failed) == (2, refused, 0)
+
+
+def test_a_backend_that_is_not_here_is_named(tmp_path, monkeypatch):
+    store = Store.open(tmp_path)
+    put(store, make_unary_region())
+    assert fusioncache.warm(store).refused == {"backend eager stores nothing": 1}
+
+    def missing(name: str, **options: Any) -> None:
+        raise ValueError("no compiler")
+
+    monkeypatch.setattr(warmer, "make_backend", missing)
+    assert fusioncache.warm(store).refused == {"no backend eager here": 1}
+
+
+def test_what_the_store_does_not_take_is_not_called_compiled(tmp_path, here, monkeypatch):
+    store = Store.open(tmp_path)
+    put(store, make_unary_region())
+    monkeypatch.setattr(store, "save", lambda *args, **more: False)
+    assert fusioncache.warm(store).refused == {"not stored": 1}
+
+
+def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
+    made = []
+    environment = PersistentEager().environment()
+    process = Process(tmp_path)
+    options = {"enable": ("b", "a"), "mode": None}
+    monkeypatch.setattr(process.backend, "options", lambda: options)
+    builder = BackendExecutables(process.backend, process.cache, process.ledger).builder(environment)
+    graph = canonicalize(make_unary_region()).graph
+    builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
+    monkeypatch.setattr(
+        warmer,
+        "make_backend",
+        lambda name, **options: made.append((name, options)) or PersistentEager({"machine": "b"}),
+    )
+    assert fusioncache.warm(tmp_path).compiled == 1
+    assert made == [("eager", options)]
+
+
+def test_wrong_arguments_are_named(tmp_path):
+    with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
+        fusioncache.warm(tmp_path, jobs=0)
+    with pytest.raises(FileNotFoundError, match="there is no store in"):
+        fusioncache.warm(tmp_path / "nowhere")
+    with pytest.raises(TypeError, match="or None, got 3"):
+        fusioncache.warm(3)
+
+
+def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
+    """The number of threads, say, may change while a process runs."""
+    process = Process(tmp_path)
+    builder, canonical = process.builder(), canonicalize(make_unary_region())
+    instance = instance_of(make_unary_region(), canonical.binding)
+    for machine in ("two threads", "one", "one"):
+        process.backend.more["machine"] = machine
+        builder.build(canonical.graph, instance, PLACE, [X])
+    assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1

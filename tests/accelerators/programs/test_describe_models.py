@@ -1,0 +1,425 @@
+"""What a model and its tensors are: each thing that is part of one, changed alone, and the paths whose lines change."""
+
+import collections
+import copy
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from described import changed, described, walked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.ir.errors import Declined
+
+
+class Attention(torch.nn.Module):
+    scale = 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Linear(4, 12, bias=False)
+        self.register_buffer("mask", torch.ones(4, 4), persistent=False)
+        self.heads = 2
+        self.tables: Any = {"a": [1, 2]}
+
+    def forward(self, x):
+        return self.qkv(x)
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 4)
+        self.layers = torch.nn.ModuleList([Attention(), Attention()])
+        self.drop = torch.nn.Dropout(0.5)
+        self.head = torch.nn.Linear(4, 8, bias=False)
+        self.extra = [torch.ones(2), self.head.weight]
+
+
+def hook(*arguments):
+    return None
+
+
+def other_hook(*arguments):
+    return 1
+
+
+class Sub(torch.nn.Parameter):
+    pass
+
+
+def view_of(tensor: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(tensor.detach()[:])
+
+
+def set_class(model):
+    model.drop.__class__ = torch.nn.AlphaDropout
+
+
+def replace(name: str, value: Any):
+    def change(model):
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, value(model) if callable(value) else value)
+
+    return change
+
+
+def parameter(*shape: int, **options: Any) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(*shape, **options))
+
+
+Q = "model.layers.0.qkv"
+# What is changed, and the lines that say so.
+CHANGES = {
+    "an attribute": (replace("layers.0.heads", 4), {"model.layers.0.heads"}),
+    "the type of an attribute": (replace("layers.0.heads", 2.0), {"model.layers.0.heads"}),
+    "a new attribute": (replace("layers.1.new", None), {"model.layers.1.new"}),
+    "something in an attribute": (lambda m: m.layers[0].tables["a"].append(3), {"model.layers.0.tables"}),
+    "training": (lambda m: m.drop.eval(), {"model.drop.training"}),
+    "the rate of a dropout": (replace("drop.p", 0.25), {"model.drop.p"}),
+    "a class": (set_class, {"model.drop", "classes"}),
+    "a hook": (lambda m: m.head.register_forward_hook(hook), {"model.head._forward_hooks"}),
+    "a hook before": (lambda m: m.head.register_forward_pre_hook(hook), {"model.head._forward_pre_hooks"}),
+    "a hook for backward": (
+        lambda m: m.head.register_full_backward_hook(hook),
+        {"model.head._backward_hooks", "model.head._is_full_backward_hook"},
+    ),
+    "a hook with arguments": (
+        lambda m: m.head.register_forward_hook(hook, with_kwargs=True),
+        {"model.head._forward_hooks", "model.head._forward_hooks_with_kwargs"},
+    ),
+    "a buffer's persistence": (
+        lambda m: m.layers[0]._non_persistent_buffers_set.clear(),
+        {"model.layers.0._non_persistent_buffers_set"},
+    ),
+    "the shape of a parameter": (replace("layers.0.qkv.weight", lambda m: parameter(4, 4)), {f"{Q}.weight"}),
+    "the dtype of a parameter": (lambda m: m.layers[0].qkv.half(), {f"{Q}.weight"}),
+    "the strides of a parameter": (
+        replace("layers.0.qkv.weight", lambda m: torch.nn.Parameter(torch.ones(4, 12).t())),
+        {f"{Q}.weight"},
+    ),
+    "the offset of a parameter": (
+        replace("layers.0.qkv.weight", lambda m: torch.nn.Parameter(torch.ones(13, 4)[1:])),
+        {f"{Q}.weight"},
+    ),
+    "the device of a parameter": (lambda m: m.layers[0].qkv.to("meta"), {f"{Q}.weight"}),
+    "whether a parameter is trained": (lambda m: m.layers[0].qkv.requires_grad_(False), {f"{Q}.weight"}),
+    "the class of a parameter": (
+        replace("layers.0.qkv.weight", lambda m: Sub(torch.ones(12, 4))),
+        {f"{Q}.weight", "classes"},
+    ),
+    "no parameter": (replace("layers.0.qkv.weight", None), {f"{Q}.weight"}),
+    "a parameter more": (replace("layers.0.qkv.bias", lambda m: parameter(12)), {f"{Q}.bias"}),
+    "an attribute of a parameter": (lambda m: setattr(m.layers[0].qkv.weight, "note", 1), {f"{Q}.weight"}),
+    "a hook of a parameter": (lambda m: m.layers[0].qkv.weight.register_hook(hook), {f"{Q}.weight"}),
+    "a hook after accumulation": (
+        lambda m: m.layers[0].qkv.weight.register_post_accumulate_grad_hook(hook),
+        {f"{Q}.weight"},
+    ),
+    "a tied parameter": (replace("embed.weight", lambda m: m.head.weight), {"model.head.weight", "model.extra"}),
+    "a parameter that is a view of another": (
+        replace("layers.1.qkv.weight", lambda m: view_of(m.layers[0].qkv.weight)),
+        {"model.layers.1.qkv.weight"},
+    ),
+    "a parameter that is a buffer now": (
+        lambda m: (delattr(m.layers[0].qkv, "weight"), m.layers[0].qkv.register_buffer("weight", torch.ones(12, 4))),
+        {f"{Q}.weight"},
+    ),
+    "the shape of a buffer": (replace("layers.0.mask", lambda m: torch.ones(8, 8)), {"model.layers.0.mask"}),
+    "a buffer that is complex and conjugated": (
+        replace("layers.0.mask", lambda m: torch.ones(4, 4, dtype=torch.complex64).conj()),
+        {"model.layers.0.mask"},
+    ),
+    "a buffer with names": (
+        replace("layers.0.mask", lambda m: torch.ones(4, 4, names=("a", "b"))),
+        {"model.layers.0.mask"},
+    ),
+    "a buffer that was computed": (
+        replace("layers.0.mask", lambda m: parameter(4, 4) * 2),
+        {"model.layers.0.mask"},
+    ),
+    "a tensor in a list": (lambda m: m.extra.append(torch.ones(1)), {"model.extra"}),
+    "another tensor in a list": (lambda m: m.extra.__setitem__(1, torch.ones(8, 4)), {"model.extra"}),
+    "one module in two places": (
+        replace("layers.1.qkv", lambda m: m.layers[0].qkv),
+        {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")},
+    ),
+    "no module": (
+        replace("layers.1.qkv", None),
+        {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")},
+    ),
+    "an attribute of the class": (lambda m: setattr(type(m.layers[0]), "scale", 3.0), {"classes"}),
+    "a table that is missing": (lambda m: delattr(m.head, "_forward_hooks"), {"model.head"}),
+}
+
+
+@pytest.fixture(scope="module")
+def before():
+    return walked(Model())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_is_told_by_its_lines(name, before, monkeypatch):
+    monkeypatch.setattr(Attention, "scale", Attention.scale)
+    change, paths = CHANGES[name]
+    model = Model()
+    assert changed(before, walked(model)) == set()
+    torch.nn.Module.register_forward_hook(torch.nn.ReLU(), other_hook)  # the numbers of hooks go on
+    change(model)
+    assert changed(before, walked(model)) == paths
+
+
+def test_copies_have_the_same_lines(before):
+    assert changed(before, walked(copy.deepcopy(Model()))) == set()
+
+
+def test_numbers_are_no_part_of_a_model(before):
+    model = Model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+            parameter.grad = torch.ones_like(parameter)
+    assert changed(before, walked(model)) == set()
+
+
+def test_hooks_are_told_by_their_order_and_their_kind():
+    def hooked(*hooks, **options):
+        model = torch.nn.Linear(1, 1)
+        for one in hooks:
+            model.register_forward_hook(one, **options)
+        return described(model)
+
+    assert hooked(hook, other_hook) == hooked(hook, other_hook)
+    assert len({hooked(hook, other_hook), hooked(other_hook, hook), hooked(hook), hooked(hook, always_call=True)}) == 4
+
+
+class Early(torch.nn.Module):
+    """Has an attribute before it has what every module has."""
+
+    def __init__(self, *, is_early: bool) -> None:
+        if is_early:
+            self.size = 4
+        super().__init__()
+        self.size = 4
+        self.eps = 0.5
+
+
+def test_attributes_are_told_by_their_place_among_those_of_every_module():
+    early, usual, late = Early(is_early=True), Early(is_early=False), Early(is_early=False)
+    late.training = late.__dict__.pop("training")
+    assert list(vars(early)).index("size") < list(vars(usual)).index("size")
+    for each in (early, late):
+        assert changed(walked(usual), walked(each)) == {"model"}
+        assert described(usual) != described(each)
+        assert walked(each) == walked(copy.deepcopy(each))
+
+
+def test_a_handle_is_the_place_of_its_hook():
+    def with_handle(which):
+        model = torch.nn.Linear(1, 1)
+        model.handle = [model.register_forward_hook(hook), model.register_forward_hook(other_hook)][which]
+        return walked(model)
+
+    assert changed(with_handle(0), with_handle(0)) == set()
+    assert changed(with_handle(0), with_handle(1)) == {"model.handle"}
+
+
+def test_arguments_that_are_parts_of_the_model_say_so():
+    model = Model()
+
+    def walk(argument):
+        describer = Describer()
+        list(describer.walk("model", model))
+        return dict(describer.walk("args", (argument,)))["args"]
+
+    weight, table = model.head.weight, model.layers[0].tables
+    assert walk(weight) == "(@model.head.weight, )"
+    assert walk(table) == "(@model.layers.0.tables, )"
+    assert walk(weight.detach()).endswith("in @model.head.weight, )")
+    assert "@" not in walk(weight.detach().clone())
+
+
+def test_a_description_after_a_walk_knows_what_was_met():
+    model, describer = Model(), Describer()
+    list(describer.walk("model", model))
+    assert describer.describe([model.head.weight, model]) == "[@model.head.weight, @model, ]"
+    assert all(map(describer.holds, [model, model.layers[1].qkv, model.head.weight, model.layers[0].tables["a"]]))
+    assert not describer.holds(Model().head)
+
+
+def test_tensors_met_in_one_description_are_known_in_the_next():
+    first, second = torch.ones(2), torch.ones(2)
+
+    def texts(*values):
+        describer = Describer()
+        return [describer.describe(value) for value in values]
+
+    assert texts([first], [first]) != texts([first], [second])
+    assert texts([first], [second]) == texts([second], [first])
+    assert texts([first], [first[:1]]) != texts([first], [torch.ones(1)])
+
+
+def test_a_model_in_a_list_is_described_as_well():
+    def with_bias(bias):
+        return [torch.nn.Linear(2, 2, bias=bias), {"a": torch.nn.LSTM(2, 2)}]
+
+    assert described(with_bias(True)) == described(with_bias(True)) != described(with_bias(False))
+    hooked = with_bias(True)
+    hooked[1]["a"].register_forward_hook(hook)
+    assert described(hooked) != described(with_bias(True))
+
+
+def test_paths_say_which_attribute_it_is():
+    def model(*names):
+        made = torch.nn.Module()
+        for name in names:
+            made.__dict__[name] = 1
+        return list(Describer().walk("model", made))
+
+    names = ["a", "a b", "a.b", "a\nb", "%20%", "", "ä"]
+    lines = [model(name)[1] for name in names]
+    assert len(set(lines)) == len(names)
+    assert not any(" " in path or "\n" in path for path, _ in lines)
+
+
+class Shape(torch.nn.Module):
+    """Has more than attributes: slots, and what it has as a dict of its own."""
+
+    __slots__ = ("hidden",)
+
+
+class Table(torch.nn.Module, dict):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "change"), [(Shape, lambda m: setattr(m, "hidden", 1)), (Table, lambda m: dict.__setitem__(m, 1, 2))]
+)
+def test_what_a_module_has_besides_attributes_is_part_of_it(cls, change):
+    made = cls()
+    before = walked(made)
+    change(made)
+    assert changed(before, walked(made)) == {"model"}
+
+
+def test_two_things_under_one_path_have_two_names():
+    model = torch.nn.Linear(1, 1)
+    model.__dict__["weight"] = [1]
+
+    def name(part):
+        describer = Describer()
+        list(describer.walk("model", model))
+        return describer.describe(part)
+
+    assert name(model._parameters["weight"]) != name(model.__dict__["weight"])
+
+
+def test_no_module_differs_from_no_attribute():
+    first, second = torch.nn.Module(), torch.nn.Module()
+    first.register_module("part", None)
+    second.part = None
+    assert changed(walked(first), walked(second)) == {"model.part"}
+
+
+def test_what_has_no_value_is_told_by_its_path():
+    model = Model()
+    model.layers[1].guard = [threading.Lock()]
+    with pytest.raises(Declined, match=r"^model\.layers\.1\.guard: a _thread\.lock has no value to compare$"):
+        walked(model)
+
+
+def test_a_copy_of_a_describer_goes_on_for_itself():
+    model, first, tensor = Model(), [1], torch.ones(1)
+    describer = Describer()
+    list(describer.walk("model", model))
+    copied = describer.copy()
+    assert copied.classes == describer.classes and copied.covers(Attention.forward.__code__)
+    assert copied.describe([model.head, tensor]) == describer.copy().describe([model.head, tensor])
+    assert copied.describe(tensor) != describer.describe(tensor) == Describer().describe(tensor)
+    copied.describe(first)
+    assert copied.holds(first) and not describer.holds(first)
+
+
+leaves = st.one_of(st.booleans(), st.integers(0, 3), st.floats(0, 1), st.text("ab", max_size=2), st.none())
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab"), inner, max_size=2)
+)
+trees = st.recursive(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("eps", "size"), values)),
+    lambda inner: st.dictionaries(st.sampled_from(["norm", "attn", "mlp"]), inner, min_size=1, max_size=3),
+    max_leaves=5,
+)
+
+
+def build(tree: dict[str, Any]) -> torch.nn.Module:
+    module = torch.nn.Module()
+    module.weight = parameter(2)
+    for name, part in tree.items():
+        setattr(module, name, build(part) if name in ("norm", "attn", "mlp") else part)
+    return module
+
+
+@settings(max_examples=50)
+@given(trees, st.data())
+def test_one_change_anywhere_in_a_tree_changes_its_line(tree, data):
+    model, other = build(tree), build(copy.deepcopy(tree))
+    before = walked(model)
+    assert changed(before, walked(other)) == set()
+    path, module = data.draw(st.sampled_from(list(other.named_modules())))
+    value = data.draw(values)
+    whole = ".".join(filter(None, ("model", path, "eps")))
+    same = "eps" in module.__dict__ and repr(module.eps) == repr(value)
+    module.eps = value
+    assert changed(before, walked(other)) == (set() if same else {whole})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(2, 2).to_sparse(),
+        lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+        lambda: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
+        lambda: torch._subclasses.FakeTensorMode().from_tensor(torch.ones(2)),
+    ],
+)
+def test_tensors_that_are_more_than_strides_have_no_value(make):
+    model = torch.nn.Linear(1, 1)
+    model.table = [make()]
+    with pytest.raises(Declined):
+        walked(model)
+
+
+def test_every_module_of_torch_that_is_made_without_more_has_lines():
+    for make in (
+        lambda: torch.nn.LSTM(2, 2),
+        lambda: torch.nn.MultiheadAttention(4, 2),
+        lambda: torch.nn.TransformerEncoderLayer(4, 2),
+        lambda: torch.nn.BatchNorm2d(2),
+        lambda: torch.nn.ParameterDict({"a": torch.ones(1)}),
+        lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
+        lambda: torch.nn.LazyLinear(2),
+        lambda: torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())),
+    ):
+        assert changed(walked(make()), walked(make())) == set()
+
+
+def test_a_graph_module_is_its_code():
+    def traced(function):
+        return torch.fx.symbolic_trace(function)
+
+    assert walked(traced(lambda x: x + 1)) == walked(traced(lambda x: x + 1)) != walked(traced(lambda x: x + 2))
+    describer, module = Describer(), traced(lambda x: x + 1)
+    list(describer.walk("model", module))
+    assert describer.find_unknown(type(module), "_graph") is not None
+    assert describer.covers_global(module.forward.__func__.__globals__, "torch") is False
+
+
+def test_weak_references_and_empty_tables_are_no_obstacle():
+    model = torch.nn.Linear(1, 1)
+    model.parent = weakref.ref(model)
+    model.table = collections.OrderedDict()
+    assert dict(Describer().walk("model", model))["model.parent"] == "weak reference (@model, None, )"

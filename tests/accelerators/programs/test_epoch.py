@@ -1,0 +1,107 @@
+"""What is known of Thunder is known to all functions of a process, and each change of it is seen by each of them."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from changed_things import OF_THUNDER, Model
+from known_keys import X, few_of_thunder, with_attributes
+from program_keys import assert_same, called, changed, jit, key_of
+from thunder.core import rematerialization
+
+from fusioncache.accelerators.programs import epoch
+from fusioncache.accelerators.programs.epoch import Epoch
+from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.ir import Key
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few() -> Iterator[None]:
+    patch = few_of_thunder()
+    yield
+    patch.undo()
+
+
+@pytest.fixture(name="written")
+def _written(monkeypatch) -> list[int]:
+    """Gets an item for each function map that was written, rather than taken over."""
+    written: list[int] = []
+    own = epoch.write_thunder
+    monkeypatch.setattr(epoch, "write_thunder", lambda *given: written.append(1) or own(*given))
+    return written
+
+
+def make(known: Epoch, fn: object = None) -> tuple[Key, Key]:
+    """Returns the first key of a function that was compiled just now, and the same made without any memory."""
+    compiled = jit(fn or torch.nn.Linear(4, 3), executors=())
+    with called(compiled, X) as data:
+        key, definitions = LastKey(epoch=known).make_next(data, (X,), {})
+    known.learn_names(definitions)
+    return key, key_of(compiled, X)
+
+
+def learned() -> Epoch:
+    """Returns what is known after the keys of three functions."""
+    known = Epoch(compiled=3)
+    for _ in range(3):
+        assert_same(*make(known))
+    assert len(known.maps) == 1
+    return known
+
+
+def test_the_function_map_is_written_for_two_functions_and_serves_all_others(written):
+    known = learned()
+    assert len(written) == 2
+    for fn in (Model(), with_attributes({"mark": 1}), torch.nn.LayerNorm(4)):
+        assert_same(*make(known, fn))
+    assert len(written) == 2
+
+
+@pytest.mark.parametrize("what", OF_THUNDER)
+def test_what_changed_in_thunder_is_seen_by_a_function_that_is_new(what):
+    known = learned()
+    before, _ = make(known)
+    with OF_THUNDER[what]():
+        after, anew = make(known)
+        assert_same(after, anew)
+        assert after.texts["function map"] != before.texts["function map"]
+    assert make(known)[0] == before
+
+
+def test_a_class_of_a_user_that_thunder_holds_is_watched():
+    """What it depends on goes with the function map, which no function watches by itself then."""
+    body = type("Body", (), {"size": 1})
+    with changed(rematerialization, "another", body):
+        known = learned()
+        before, _ = make(known)
+        with changed(body, "size", 2):
+            after, anew = make(known)
+            assert_same(after, anew)
+            assert after != before
+
+
+def test_what_a_model_has_that_thunder_has_as_well_is_told_by_its_name():
+    thing = with_attributes({"mark": 1})
+    with changed(rematerialization, "another", thing):
+        known = learned()
+        model = Model()
+        model.extra = thing
+        assert_same(*make(known, model))
+        assert_same(*make(known, thing))
+
+
+def test_other_executors_have_other_modules():
+    known = learned()
+    for _ in range(3):
+        compiled = jit(torch.nn.Linear(4, 3), executors=["torchcompile"])
+        with called(compiled, X) as data:
+            key, _ = LastKey(epoch=known).make_next(data, (X,), {})
+        assert_same(key, key_of(compiled, X))
+        assert_same(*make(known))
+
+
+def test_the_names_of_thunders_functions_are_not_made_again():
+    known = learned()
+    names = known.names
+    make(known)
+    assert known.names is names is not None

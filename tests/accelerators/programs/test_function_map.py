@@ -1,0 +1,245 @@
+"""Thunder's own code in the key of a program: which of it is there, and that it is told from what takes its place."""
+
+import contextlib
+import dataclasses
+import dis
+import re
+import types
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import fake_cuda
+import optree
+import pytest
+import thunder
+import torch
+from program_keys import assert_names, assert_same, changed, jit, key_of
+from store_contents import fork, wait_for
+from thunder.core import devices, rematerialization, utils
+from thunder.core.pytree import OPTREE_NAMESPACE
+from thunder.distributed.transforms import ddp
+from thunder_code import note_functions
+from thunder_versions import IS_FIRST
+
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.function_map import write_function_map
+from fusioncache.ir.errors import Declined
+from fusioncache.ir.key_text import read_values
+
+X = torch.zeros(3, 4)
+
+
+@contextlib.contextmanager
+def given_code(function: Any, code: CodeType) -> Iterator[None]:
+    """Gives a function another code in place."""
+    before = function.__code__
+    function.__code__ = code
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def exchange(items: tuple[Any, ...], find: Callable[[Any], bool], new: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Returns the items with the first that is found exchanged for another one."""
+    index = next(index for index, each in enumerate(items) if find(each))
+    return (*items[:index], new(items[index]), *items[index + 1 :])
+
+
+def nested_code(code: CodeType) -> CodeType:
+    """The code with a constant more in a code object that is nested in it."""
+    changed = exchange(
+        code.co_consts,
+        lambda each: isinstance(each, CodeType),
+        lambda each: each.replace(co_consts=(*each.co_consts, 7)),
+    )
+    return code.replace(co_consts=changed)
+
+
+def other_steps(code: CodeType) -> CodeType:
+    """The code with one instruction that does nothing in the place of another one."""
+    place = next(each.offset for each in dis.get_instructions(code) if each.opname == "LOAD_CONST")
+    steps = bytearray(code.co_code)
+    steps[place] = dis.opmap["NOP"]
+    return code.replace(co_code=bytes(steps))
+
+
+FIND_CUT = rematerialization.find_cut.__code__
+CODES = {
+    "a constant": lambda: FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, 1)),
+    "a constant of another type": lambda: FIND_CUT.replace(
+        co_consts=exchange(FIND_CUT.co_consts, lambda each: isinstance(each, str), lambda each: (each,))
+    ),
+    "a nested constant": lambda: nested_code(FIND_CUT),
+    "a name": lambda: FIND_CUT.replace(co_names=exchange(FIND_CUT.co_names, lambda each: True, lambda each: "other")),
+    "an instruction": lambda: other_steps(FIND_CUT),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_code_that_was_changed_in_place_is_another_one(name, jitted, key):
+    """It says that it stands where it stood before."""
+    with given_code(rematerialization.find_cut, CODES[name]()):
+        other = key_of(jitted, X)
+    assert_names("Thunder's `thunder.core.rematerialization`", key, other)
+
+
+def test_the_same_code_made_anew_is_the_same(jitted, key):
+    with given_code(rematerialization.find_cut, FIND_CUT.replace(co_consts=tuple(FIND_CUT.co_consts))):
+        assert_same(key, key_of(jitted, X))
+
+
+def test_code_with_a_constant_that_has_no_value_refuses_the_program(jitted):
+    code = FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, object()))
+    with (
+        given_code(rematerialization.find_cut, code),
+        pytest.raises(Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"),
+    ):
+        key_of(jitted, X)
+
+
+def test_lambdas_of_one_line_are_told_apart():
+    names = {Definitions(Describer()).name(each) for each in (lambda: 1, lambda: 2, lambda x: x, lambda x: -x)}
+    assert len(names) == 4
+
+
+PARTS = {
+    "of which one function takes part": (ddp, "apply_bucketing_to_grad_allreduce"),
+    "for distributed models": (thunder.distributed, "skip_data_parallel_grad_sync"),
+}
+if IS_FIRST:
+    PARTS["of an executor that nobody asked for"] = (
+        thunder.executors.transformer_engine_v1ex,
+        "transformer_engine_v1_bwd_fp8_meta_sync",
+    )
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_function_of_a_module_is_in_the_key(name, jitted, key):
+    module, function = PARTS[name]
+    for value in (utils.check, lambda *args: args[0]):
+        with changed(module, function, value):
+            assert_names(f"Thunder's `{module.__name__}.{function}`", key, key_of(jitted, X))
+
+
+class Mixed(torch.nn.Module):
+    """Has a bit of everything: attention, an embedding, a buffer that is written, autocast, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(8, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        x = self.norm(self.embedding(tokens))
+        heads = x.reshape(1, 2, -1, 4)
+        x = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True).reshape(-1, 8)
+        with torch.autocast("cpu", torch.bfloat16):
+            x = torch.nn.functional.dropout(self.head(x), 0.5)
+        return torch.softmax(x.float(), -1).transpose(0, 1) + self.calls
+
+
+def find_missing(ran: set[tuple[str, str]], listed: set[str]) -> set[str]:
+    """What ran and is neither in a module that is listed nor listed itself."""
+    return {f"{module}.{name}" for module, name in ran if not {module, f"{module}.{name}"} & listed}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_all_of_thunders_code_that_runs_is_in_the_key(grad, eager_regions):
+    compiled, tokens = jit(Mixed()), torch.tensor([1, 2, 3, 5])
+    listed = set(read_values(key_of(compiled, tokens).texts["function map"]))
+    with torch.set_grad_enabled(grad), note_functions() as ran:
+        compiled(tokens)
+    assert len({module for module, _ in ran}) > 25
+    assert not find_missing(ran, listed)
+
+
+def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
+    def function(x, weight):
+        return torch_like.softmax(torch_like.silu(x @ weight), -1) + x
+
+    import thunder.torch as torch_like
+
+    executor = fake_cuda.find_nvfuser_executor()
+
+    def read() -> dict[str, object]:
+        with fake_cuda.pretend_gpu():
+            return read_values("\n".join(write_function_map(Definitions(Describer()), [executor])))
+
+    before = read()
+    with note_functions() as ran:
+        fake_cuda.make_traces(function, [(4, 4)] * 2, grad=True)
+    assert (type(executor).__module__, "nvFuserExecutor") in ran
+    assert not find_missing(ran, set(before))
+    assert read() == before
+
+
+def test_a_gpu_that_thunder_meets_first_is_no_change(jitted, key):
+    """It keeps an object for each, from when a trace asks for it."""
+    devices.Device("cuda:7")
+    try:
+        assert_same(key, key_of(jitted, X))
+    finally:
+        devices.Device._cache.pop((devices.DeviceType.CUDA, 7))
+
+
+def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted, key):
+    """For what it compiled there: Thunder's own functions, where one is inside ``torch.compile``."""
+
+    def function(x, other):
+        y = torch.sin(x)
+        torch._dynamo.graph_break()
+        return torch.cos(y), [each.check_type(x, torch.Tensor) for each in (other,)]
+
+    def work():
+        before = set(vars(utils))
+        compiled = torch.compile(types.FunctionType(function.__code__, vars(utils)), backend="eager")
+        for length in (3, 4):
+            compiled(torch.ones(length), thunder.core.baseutils)
+        added = {re.sub(r"[\d_]*$|_\d.*", "", name) for name in vars(utils).keys() - before}
+        assert {"__compiled_fn", "__resume_at", "__builtins_dict", "__import_thunder_dot_core_dot_baseutils"} <= added
+        assert_same(key, key_of(jitted, X))
+
+    # In a process of its own, as Dynamo takes the names back whenever it finalizes what it compiled.
+    assert wait_for(fork(work)) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["__resume_at_12_3", "_139841013112304_c221", "___module_math_1398_c38", "__import_math"]
+)
+def test_only_what_dynamo_adds_is_left_out(name, jitted, key):
+    with changed(utils, name, len):
+        assert_same(key, key_of(jitted, X))
+    with changed(utils, name.strip("_"), len):
+        assert_names("Thunder's `thunder.core.utils`", key, key_of(jitted, X))
+
+
+@dataclasses.dataclass
+class Pair:
+    first: object
+    second: object
+
+
+@pytest.mark.parametrize("namespace", [OPTREE_NAMESPACE, "another"])
+def test_a_class_whose_values_thunder_was_told_to_take_apart_is_in_the_key(namespace, jitted, key):
+    optree.register_pytree_node(
+        Pair, lambda pair: ((pair.first, pair.second), None), lambda _, parts: Pair(*parts), namespace=namespace
+    )
+    try:
+        other = key_of(jitted, X)
+    finally:
+        optree.unregister_pytree_node(Pair, namespace=namespace)
+    if namespace == OPTREE_NAMESPACE:
+        assert_names(f"Thunder's `pytree.{Pair.__module__}.Pair`", key, other)
+    else:
+        assert_same(key, other)
+
+
+def test_what_nobody_thought_of_in_thunders_options_is_an_option(jitted, key):
+    with changed(jitted._lc_cd, "of_another_version", 1):
+        assert_names("the option of_another_version: none, 1", key, key_of(jitted, X))

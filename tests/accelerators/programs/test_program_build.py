@@ -1,0 +1,163 @@
+"""A program that was written and is built again: nothing is interpreted, and every bit is the same."""
+
+import copy
+import dataclasses
+import inspect
+from importlib.util import MAGIC_NUMBER
+
+import pytest
+import thunder
+import torch
+from in_place_models import Counters
+from loaded_programs import build, load, no_interpretation, run, write
+from models import Blocks, Residual, are_same, compile_with
+
+import fusioncache
+import fusioncache.accelerators.programs.bytecode as compiler
+from fusioncache.accelerators.programs.bytecode import decode_code, encode_code, name_file
+
+OFFSET = torch.tensor([1.0, 2.0])
+
+
+def scale(x, factors, *, by=2.0, kind="silu"):
+    return torch.nn.functional.silu(x + OFFSET * factors[0]) * by, x.to(torch.float16), torch.rand(2)
+
+
+class Tied(torch.nn.Module):
+    """The output's weight is the input's, the norm writes into its buffers, and a buffer is replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.head = torch.nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, tokens):
+        self.calls = self.calls + 1
+        return self.head(torch.tanh(self.norm(self.embed(tokens)))), self.calls * 2
+
+
+def no_gradients(model):
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.eval()
+
+
+CASES = {
+    "training": (lambda: Blocks(2), lambda: (torch.randn(3, 16),), "eager"),
+    "recomputed": (lambda: Residual(3), lambda: (torch.randn(10, 10),), "eager"),
+    "inference": (lambda: no_gradients(Blocks(1)), lambda: (torch.randn(3, 16),), "eager"),
+    "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),), "eager"),
+    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),), "eager"),
+    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None]), "inductor"),
+}
+
+
+@pytest.fixture(scope="module")
+def written():
+    """Each model with its inputs and backend, what Thunder's own entry computes, and the program."""
+    cases = {}
+    for name, (make, make_inputs, backend) in CASES.items():
+        torch.manual_seed(0)
+        model, inputs = make(), make_inputs()
+        twin = copy.deepcopy(model)
+        compiled, transform = compile_with(model, backend, fusioncache.Cache(record=False, store=False))
+        results = [run(compiled, model, *inputs) for _ in range(2)]
+        cases[name] = twin, inputs, backend, results, write(compiled, transform)
+    return cases
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(written, name):
+    model, inputs, backend, expected, program = written[name]
+    model = copy.deepcopy(model)
+    compiled = load(model, program, backend)
+    with no_interpretation():
+        results = [run(compiled, model, *inputs) for _ in range(2)]
+    assert all(map(are_same, results, expected))
+    stats = thunder.compile_stats(compiled)
+    assert (stats.cache_hits, stats.cache_misses) == (2, 0)
+    assert stats.last_prologue_execution_stop >= stats.last_prologue_execution_start > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_template_is_referred_to_and_nothing_holds_a_path_to_run(written, name):
+    program = written[name][4]
+    assert program.templates()
+    for trace in program.traces():
+        assert "__main__" not in trace.source
+
+
+def test_a_built_prologue_checks_as_the_first_one_did(written):
+    model, inputs, backend, _, program = written["training"]
+    model = copy.deepcopy(model)
+    compiled = load(model, program, backend)
+    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
+        compiled(torch.randn(5, 16))
+    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
+        compiled(inputs[0].double())
+    model.eval()
+    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
+        compiled(*inputs)
+
+
+def test_tracebacks_show_the_lines_of_a_built_program(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    entry, _ = build(compiled, program, backend)
+    assert inspect.getsource(inspect.unwrap(entry.computation_fn)).startswith("@torch.no_grad()")
+    with pytest.raises(TypeError) as caught:
+        entry.computation_fn(*[None] * len(inspect.signature(entry.computation_fn).parameters))
+    (line,) = (str(step.statement) for step in caught.traceback if step.name == "computation")
+    assert line.strip() in program.computation.source
+
+
+def test_templates_are_called_under_the_names_in_the_text(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    entry, calls = build(compiled, program, backend)
+    functions = {call.target.function for call in calls.all()}
+    assert {entry.computation_traces[-1].python_ctx().get(name) for name in program.computation.context} & functions
+    assert len(calls.all()) == len(set(program.templates().values()))
+
+
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
+    model, inputs, backend, expected, program = written["training"]
+    content = encode_code(program)
+    assert [code.co_filename for code in decode_code(content, program)] == [
+        name_file(each) for each in program.traces()
+    ]
+    model = copy.deepcopy(model)
+    with monkeypatch.context() as nothing_is_compiled:
+        nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
+        compiled = load(model, program, backend, content)
+    with no_interpretation():
+        assert are_same(run(compiled, model, *inputs), expected[0])
+    changed = dataclasses.replace(
+        program, epilogue=dataclasses.replace(program.epilogue, source="def epilogue():\n  ...")
+    )
+    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", encode_code(changed)]
+    wrong.append(content.replace(MAGIC_NUMBER.hex().encode(), b"00000000", 1))
+    for each in wrong:
+        with pytest.raises(ValueError, match="no code of this program for this Python"):
+            decode_code(each, program)
+        build(compiled, program, backend, each)
+
+
+def test_what_is_no_python_does_not_fit(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    for body in ("  return (", "  x\x00"):
+        wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
+        with pytest.raises(ValueError, match="the text of computation is no Python"):
+            build(compiled, dataclasses.replace(program, computation=wrong), backend)
+
+
+def test_what_cannot_be_imported_does_not_fit(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    wrong = dataclasses.replace(program.epilogue, source=f"import torch.not_there\n{program.epilogue.source}")
+    with pytest.raises(ValueError, match="epilogue imports what is not there"):
+        build(compiled, dataclasses.replace(program, epilogue=wrong), backend)

@@ -1,0 +1,115 @@
+"""Reads as bytes, and what finds what they read."""
+
+import collections.abc
+import json
+import sys
+import types
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.reads import KINDS, Read, decode_reads, encode_reads, find_difference, find_text
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+READS = st.lists(st.builds(Read, st.sampled_from(KINDS), TEXTS, TEXTS), max_size=5).map(tuple)
+
+
+@given(READS)
+def test_reads_are_what_they_were_before_they_were_bytes(reads):
+    assert decode_reads(encode_reads(reads)) == reads
+
+
+@given(READS, READS)
+def test_other_reads_have_other_bytes(one, other):
+    assert (encode_reads(one) == encode_reads(other)) is (one == other)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"format": 3, "reads": []},
+        {"reads": []},
+        {"format": 2, "reads": {}},
+        {"format": 2, "reads": [], "more": 1},
+        {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
+        {"format": 2, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
+        {"format": 2, "reads": [{"kind": "global", "name": 1, "text": ""}]},
+    ],
+)
+def test_what_is_no_such_json_is_refused(body):
+    with pytest.raises(ValueError, match="reads"):
+        decode_reads(json.dumps(body).encode())
+
+
+def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():
+    read = Read("attribute", "antigravity.webbrowser", "nothing")
+    found = find_difference([read], Describer())
+    assert found is not None and (found.read, found.now) == (read, None)
+    assert "antigravity" not in sys.modules
+
+
+def test_what_raises_an_exception_is_a_difference(monkeypatch):
+    module = types.ModuleType("strange")
+    module.value = collections.abc.Sequence.__class__
+    monkeypatch.setitem(sys.modules, "strange", module)
+
+    class Raising:
+        def describe(self, value):
+            raise ValueError
+
+    assert find_text("attribute", "strange.value", Raising()) is None
+
+
+def test_a_name_that_is_missing_is_found_as_nothing():
+    assert find_text("attribute", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("global", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("function", "math:no_such_name", Describer()) is None
+
+
+def test_a_function_is_found_in_the_body_of_a_class_and_of_its_bases():
+    assert lookup.find_qualified("collections.abc", "Mapping.get") is vars(collections.abc.Mapping)["get"]
+    assert lookup.find_qualified("collections", "OrderedDict.update") is vars(collections.OrderedDict)["update"]
+    with pytest.raises(LookupError):
+        lookup.find_qualified("collections.abc", "Mapping.get.__code__")
+
+
+def test_only_listed_questions_are_asked(monkeypatch):
+    assert find_text("query", "torch.get_default_dtype()", Describer()) == "torch.float32"
+    assert find_text("query", 'torch.is_autocast_enabled("cpu")', Describer()) == "False"
+    assert find_text("query", "torch.seed()", Describer()) is None
+    assert find_text("query", "os.getpid()", Describer()) is None
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)
+    assert find_text("query", "torch.get_default_dtype()", Describer()) is None
+
+
+@pytest.mark.parametrize("args", [(), ("cpu",), (1, True), ("a'b\"",)])
+def test_a_question_is_python_that_asks_it(args):
+    name, _, rest = lookup.write_question("f", args).partition("(")
+    assert name == "f" and eval(f"({rest[:-1]},)" if args else "()") == args
+
+
+def test_a_variable_is_read_by_the_hash_of_its_value(monkeypatch):
+    monkeypatch.delenv("READ", raising=False)
+    unset = lookup.describe_variable("READ")
+    monkeypatch.setenv("READ", "")
+    empty = lookup.describe_variable("READ")
+    monkeypatch.setenv("READ", "secret")
+    assert len({unset, empty, lookup.describe_variable("READ")}) == 3
+    assert "secret" not in lookup.describe_variable("READ")
+
+
+def test_a_namespace_with_builtins_of_its_own_is_none_of_a_module(monkeypatch):
+    assert lookup.find_builtins({"__builtins__": __builtins__}) is lookup.find_builtins({})
+    with pytest.raises(LookupError):
+        lookup.find_builtins({"__builtins__": {"len": len}})
+
+
+def test_a_module_is_found_by_its_names_only_if_they_are_its_own():
+    assert lookup.find_module_name(vars(torch.nn.functional)) == "torch.nn.functional"
+    assert lookup.find_module_name(vars(collections.abc.Mapping)) is None
+    assert lookup.find_module_name({"__name__": "torch"}) is None
+    assert lookup.find_module_name(collections.abc.Mapping.get.__globals__) in ("_collections_abc", "collections.abc")

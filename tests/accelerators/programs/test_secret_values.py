@@ -1,0 +1,189 @@
+"""Values that hold secrets: other secrets have other texts, equal ones equal texts, and no text has one in it."""
+
+import enum
+import functools
+import os
+import pathlib
+import re
+import types
+import typing
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from described import Box, described, walked
+from program_keys import assert_same, jit, key_of
+
+from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.reads import Read, find_difference, find_text
+from fusioncache.process import secrets
+
+X = torch.zeros(2, 4)
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch):
+    monkeypatch.setattr(secrets, "COST", 2)
+    secrets.forget()
+
+
+class Pair(typing.NamedTuple):
+    name: str
+    secret: str
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Slots:
+    __slots__ = ("api_key",)
+
+    def __init__(self, api_key):
+        self.api_key = api_key
+
+
+def make_function(secret):
+    def inner(x, plain=1, password=secret, *, token=secret):
+        return x
+
+    return inner
+
+
+def make_closure(password):
+    return lambda x: (x, password)
+
+
+def make_class(secret, **more):
+    return dataclass(
+        type("Made", (), {"api_key": secret, "password": secret, "__annotations__": {"password": str}, **more})
+    )
+
+
+def make_listing(secret):
+    return dataclass(
+        type("Made", (), {"tokens": field(default_factory=lambda: secret), "__annotations__": {"tokens": list}})
+    )
+
+
+KINDS = {
+    "attribute": lambda secret: Box(api_key=secret),
+    "bytes": lambda secret: Box(password=secret.encode()),
+    "bytearray": lambda secret: Box(password=bytearray(secret.encode())),
+    "a class of its own": lambda secret: Box(password=Text(secret)),
+    "slot": Slots,
+    "item": lambda secret: {"auth_token": secret},
+    "items below": lambda secret: {"credentials": {"user": secret, "more": [secret, (secret, {1: secret})]}},
+    "a list": lambda secret: Box(api_keys=[secret]),
+    "a set": lambda secret: Box(api_keys={secret}),
+    "an ordered dict": lambda secret: OrderedDict(password=secret),
+    "a default dict": lambda secret: defaultdict(None, password=secret),
+    "a queue": lambda secret: Box(secrets=deque([secret])),
+    "a namespace": lambda secret: types.SimpleNamespace(password=secret),
+    "a proxy": lambda secret: types.MappingProxyType({"password": secret}),
+    "a named tuple": lambda secret: Pair("name", secret),
+    "an object below": lambda secret: Box(secret=Box(value=secret)),
+    "many": lambda secret: Box(secrets=[f"{secret}{number}" for number in range(50)]),
+    "a pattern": lambda secret: Box(secret=re.compile(secret)),
+    "a path": lambda secret: Box(secret=pathlib.PurePosixPath(secret)),
+    "a partial": lambda secret: functools.partial(len, password=secret),
+    "defaults": make_function,
+    "a closure": make_closure,
+    "a member": lambda secret: enum.Enum("Made", {"API_KEY": secret}).API_KEY,
+    "a member that is a text": lambda secret: enum.Enum("Made", {"API_KEY": secret}, type=str).API_KEY,
+    "a class": make_class,
+    "a class with a factory": make_listing,
+    "a dataclass": lambda secret: make_class(secret)(secret),
+    "code": lambda secret: eval(f"lambda x: x == {secret!r}"),
+}
+WITHOUT_A_NAME = {
+    "a list without a name": lambda secret: Box(a=[secret]),
+    "a key": lambda secret: {f"{secret}!": 1},
+    "a text made of it": lambda secret: Box(header=f"Bearer {secret}"),
+    "bytes": lambda secret: Box(a=secret.encode()),
+    "an address": lambda secret: f"https://{secret}@host",
+}
+
+
+@pytest.mark.parametrize("kinds", [KINDS, WITHOUT_A_NAME], ids=["named", "unnamed"])
+def test_secrets_are_told_apart_and_in_no_text(kinds):
+    first, other = ("zqhunter", "zqfisher") if kinds is KINDS else ("Zq-hunter 1", "Zq-fisher 1")
+    for kind, make in kinds.items():
+        texts = [
+            (described(make(secret)), str(walked(make(secret))), Definitions(Describer()).name(make(secret)))
+            for secret in (first, first, other)
+        ]
+        assert texts[0] == texts[1], kind
+        assert all(one != another for one, another in zip(texts[0][:1], texts[2][:1], strict=True)), kind
+        assert "zq" not in str(texts).lower(), kind
+
+
+def test_the_name_and_the_type_of_a_secret_are_shown():
+    assert "{'name': 'host', 'type': 'bearer', 'value': hidden " in described(
+        {"auth": {"name": "host", "type": "bearer", "value": "hunter"}}
+    )
+
+
+class Call(torch.nn.Module):
+    def forward(self, x, api_key, mode="fast", *more, token=None):
+        return x
+
+
+@pytest.fixture(scope="module")
+def calls():
+    return jit(Call())
+
+
+def test_arguments_are_secret_by_the_names_of_parameters(calls):
+    def call(secret, **kwargs):
+        return key_of(calls, X, secret, "fast", "Zq more", token=secret, **kwargs)
+
+    key = call("zqhunter")
+    assert_same(key, call("zqhunter"))
+    assert call("zqfisher") != key
+    assert "zq" not in key.text.lower()
+    texts = dict(line.split(" ", 1) for line in key.texts["arguments"].splitlines())
+    assert texts["args.2"] == "'fast'" and texts["args.1"] == texts["kwargs.token"]
+    assert texts["args.1"] == secrets.write_text("zqhunter", secrets.Kind.SECRET)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x, password: x, secrets.Kind.SECRET),
+        (lambda x, *tokens, password=None: x, secrets.Kind.VALUE),
+        (lambda x, *api_key: x, secrets.Kind.SECRET),
+        (functools.wraps(make_function)(lambda *args: args[0]), secrets.Kind.VALUE),
+        (Call().forward, secrets.Kind.SECRET),
+    ],
+)
+def test_arguments_have_the_names_of_whatever_is_called(function, kind):
+    texts = key_of(jit(function), X, "zqhunter").texts["arguments"].splitlines()
+    assert texts[2] == f"args.1 {secrets.write_text('zqhunter', kind)}"
+
+
+def test_a_global_is_secret_by_its_name(monkeypatch):
+    for name in ("ZQ_API_KEY", "ZQ_MODE"):
+        monkeypatch.setattr(lookup, name, "zqhunter", raising=False)
+    texts = [
+        find_text(kind, f"{lookup.__name__}.{name}", Describer())
+        for kind in ("global", "attribute")
+        for name in ("ZQ_API_KEY", "ZQ_MODE")
+    ]
+    assert texts == [texts[0], "'zqhunter'"] * 2 and texts[0].startswith("hidden str ")
+    read = Read("global", f"{lookup.__name__}.ZQ_API_KEY", texts[0])
+    assert find_difference([read], Describer()) is None
+    monkeypatch.setattr(lookup, "ZQ_API_KEY", "zqfisher")
+    assert find_difference([read], Describer()).read == read
+
+
+def test_variables_are_never_shown(monkeypatch):
+    for name in ("HF_TOKEN", "MODE"):
+        monkeypatch.setenv(name, "fast")
+        assert lookup.describe_variable(name).startswith("set, hidden str ")
+    assert lookup.describe_variable("HF_TOKEN") != lookup.describe_variable("MODE")
+    monkeypatch.delenv("MODE")
+    assert lookup.describe_variable("MODE") == "unset" and "MODE" not in os.environ

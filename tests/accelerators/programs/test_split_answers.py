@@ -1,0 +1,263 @@
+"""The splitter's answers: taken over only where all that an answer depends on is the same."""
+
+import operator
+import threading
+
+import pytest
+import thunder
+import thunder.torch as ltorch
+import torch
+from behind_dynamo import compile_behind_dynamo
+from thunder.common import CompileData
+from thunder.dynamo import utils
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import fusioncache
+from fusioncache.accelerators.programs import split_answers, split_memory
+from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.split_answers import (
+    describe_operation,
+    keep_answers,
+    make_answers_key,
+    read_answers,
+)
+from fusioncache.accelerators.programs.split_memory import SplitMemory, remember_answers
+from fusioncache.ir.errors import Declined
+from fusioncache.store.slots import SPLITS_SLOT
+from fusioncache.transform import dynamo_account
+
+
+def open_store(path):
+    return fusioncache.Cache(record=False, store=path).store
+
+
+def make_key():
+    definitions = Definitions(Describer())
+    return make_answers_key(definitions, CompileData(fn=lambda: None, disable_preprocessing=True))
+
+
+def make_node(*args, target=torch.add, **kwargs):
+    """Returns an operation of a graph: each tensor among its arguments is the result of another one."""
+    graph = torch.fx.Graph()
+
+    def place(value):
+        if not isinstance(value, torch.Tensor | tuple | torch.SymInt):
+            return value
+        node = graph.placeholder(f"x{len(graph.nodes)}")
+        node.meta["example_value"] = value
+        return node
+
+    return graph.call_function(target, tuple(map(place, args)), {name: place(each) for name, each in kwargs.items()})
+
+
+def describe(node, symbol=ltorch.add, **options):
+    return describe_operation(Definitions(Describer()), symbol, node, options.items())
+
+
+X = torch.ones(2, 3)
+OPERATIONS = {
+    "the operation": lambda: describe(make_node(X, 1.0)),
+    "another symbol": lambda: describe(make_node(X, 1.0), ltorch.sub),
+    "a function of Python's": lambda: describe(make_node(X, 1.0), operator.add),
+    "another shape": lambda: describe(make_node(torch.ones(3, 2), 1.0)),
+    "another dtype": lambda: describe(make_node(X.double(), 1.0)),
+    "another device": lambda: describe(make_node(torch.ones(2, 3, device="meta"), 1.0)),
+    "a tensor that requires a gradient": lambda: describe(make_node(torch.ones(2, 3, requires_grad=True), 1.0)),
+    "tensors in a tuple": lambda: describe(make_node((X,), 1.0)),
+    "two tensors in a tuple": lambda: describe(make_node((X, X), 1.0)),
+    "another number": lambda: describe(make_node(X, 2.0)),
+    "an integer": lambda: describe(make_node(X, 1)),
+    "a boolean": lambda: describe(make_node(X, True)),
+    "a text": lambda: describe(make_node(X, "1.0")),
+    "nothing": lambda: describe(make_node(X, None)),
+    "a dtype": lambda: describe(make_node(X, torch.float32)),
+    "a list": lambda: describe(make_node(X, [1.0])),
+    "a slice": lambda: describe(make_node(X, slice(None, 1))),
+    "another slice": lambda: describe(make_node(X, slice(1, None))),
+    "a keyword": lambda: describe(make_node(X, other=1.0)),
+    "another keyword": lambda: describe(make_node(X, alpha=1.0)),
+    "an option": lambda: describe(make_node(X, 1.0), disable_torch_autograd="True"),
+}
+
+
+def test_operations_that_differ_in_one_thing_are_not_the_same():
+    one, again = ({name: make() for name, make in OPERATIONS.items()} for _ in range(2))
+    assert one == again and None not in one.values()
+    assert len(set(one.values())) == len(one)
+
+
+def test_the_values_and_the_strides_of_tensors_do_not_matter():
+    with FakeTensorMode():
+        fake = torch.empty(2, 3)
+    others = [torch.zeros(2, 3), torch.ones(3, 2).t(), fake]
+    assert {describe(make_node(other, 1.0)) for other in others} == {describe(make_node(X, 1.0))}
+    parameter = torch.nn.Parameter(X)
+    assert describe(make_node(parameter, 1.0)) == OPERATIONS["a tensor that requires a gradient"]()
+
+
+def own_addition(x, y):
+    return x + y
+
+
+class OwnTensor(torch.Tensor):
+    """A class of the user's."""
+
+
+class OwnNumber(int):
+    """A class of the user's."""
+
+
+def make_without_example():
+    node = make_node(X, 1.0)
+    node.args[0].meta.clear()
+    return node
+
+
+UNDESCRIBED = {
+    "a function of the user's": lambda: describe(make_node(X, 1.0), own_addition),
+    "a tensor of the user's": lambda: describe(make_node(X.as_subclass(OwnTensor), 1.0)),
+    "a number of the user's": lambda: describe(make_node(X, OwnNumber(1))),
+    "a sparse tensor": lambda: describe(make_node(X.to_sparse(), 1.0)),
+    "an operand without an example": lambda: describe(make_without_example()),
+    "an object": lambda: describe(make_node(X, threading.Lock())),
+}
+
+
+@pytest.mark.parametrize("what", UNDESCRIBED)
+def test_what_is_not_known_to_be_the_same_is_asked_for(what):
+    assert UNDESCRIBED[what]() is None
+
+
+def test_a_symbol_of_others_is_asked_for_each_time():
+    from thunder.core.symbol import Symbol
+
+    definitions = Definitions(Describer())
+    symbol = Symbol("own", own_addition)
+    found = [describe_operation(definitions, symbol, make_node(X, 1.0), ()) for _ in range(2)]
+    assert found == [None, None]
+
+
+def test_symbolic_sizes_are_asked_for():
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    sizes = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    symbolic = mode.from_tensor(torch.ones(5, 3), symbolic_context=sizes, source=ConstantSource("x"))
+    assert type(symbolic.shape[0]) is torch.SymInt
+    assert describe(make_node(symbolic, 1.0)) is None
+    assert describe(make_node(X, symbolic.shape[0])) is None
+
+
+def replace_in_thunder(patch):
+    patch.setattr(thunder.clang, "maybe_convert_to_dtype", lambda a, dtype, **options: a)
+
+
+CHANGES = {
+    "gradients": lambda patch: patch.setattr(torch, "is_grad_enabled", lambda: False),
+    "the default dtype": lambda patch: patch.setattr(torch, "get_default_dtype", lambda: torch.float64),
+    "autocast": lambda patch: patch.setattr(torch, "is_autocast_enabled", lambda device: True),
+    "a variable": lambda patch: patch.setenv("THUNDER_ANNOTATE_TRACES", "1"),
+    "the sources": lambda patch: patch.setattr(split_answers, "read_versions", lambda: [("thunder.sources", "other")]),
+    "the format": lambda patch: patch.setattr(split_answers, "FORMAT", 2),
+    "a flag of Thunder's": lambda patch: patch.setattr(thunder.core.prims, "NEW_FLAG", True, raising=False),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_answers_depend_on_is_in_their_key(what, monkeypatch):
+    key = make_key()
+    with monkeypatch.context() as patch:
+        CHANGES[what](patch)
+        assert make_key() != key
+    assert make_key() == key
+
+
+FUNCTIONS = ltorch._torch_to_thunder_function_map
+FOREIGN = {
+    "a function of Thunder's": lambda patch: patch.setattr(thunder.clang, "maybe_convert_to_dtype", own_addition),
+    "a function of the splitter's": lambda patch: patch.setattr(utils, "get_proxy_inputs_from_node", own_addition),
+    "a function for an operation": lambda patch: patch.setitem(
+        ltorch._torch_to_thunder_function_map, X.sinc, own_addition
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_where_others_take_part_nothing_is_taken_over(what, monkeypatch):
+    FOREIGN[what](monkeypatch)
+    with pytest.raises(Declined, match="Thunder runs functions that are not its own"):
+        make_key()
+
+
+def test_under_a_mode_nothing_is_taken_over():
+    with FakeTensorMode(), pytest.raises(Declined, match="a torch mode is active"):
+        make_key()
+
+
+def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
+    store, key = open_store(tmp_path), make_key()
+    assert read_answers(store, key) == frozenset()
+    keep_answers(store, key, {"a"})
+    keep_answers(store, key, {"b"})
+    assert read_answers(open_store(tmp_path), key) == {"a", "b"}
+    store.remove(key, SPLITS_SLOT)
+    store.save(key, SPLITS_SLOT, {"answers": b"{}"})
+    with pytest.warns(RuntimeWarning, match="answers that do not decode"):
+        assert read_answers(store, key) == frozenset()
+    assert store.entries() == ()
+
+
+def test_answers_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(split_answers, "MOST_ANSWERS", 2)
+    store, key = open_store(tmp_path), make_key()
+    keep_answers(store, key, {"a", "b"})
+    keep_answers(store, key, {"c"})
+    assert read_answers(store, key) == {"a", "b"}
+
+
+def test_supported_is_remembered_and_not_supported_is_asked_again(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(symbol, node, options):
+        asked.append(node.args[1])
+        return (True, None) if node.args[1] == 1.0 else (False, "a reason")
+
+    ask_once = remember_answers(ask)
+    for expected in ([1.0, 2.0], [2.0]):
+        memory = SplitMemory()  # as in another process
+        monkeypatch.setattr(split_memory, "split_memory_of_process", lambda memory=memory: memory)
+        asked.clear()
+        with memory.answering(open_store(tmp_path)):
+            answers = [ask_once(ltorch.add, make_node(X, number), {}) for number in (1.0, 2.0)]
+        assert answers == [(True, None), (False, "a reason")] and asked == expected
+        assert memory.current is None
+    asked.clear()
+    ask_once(ltorch.add, make_node(X, 1.0), {})
+    with memory.answering(None):
+        ask_once(ltorch.add, make_node(X, 1.0), {})
+    assert asked == [1.0, 1.0]
+
+
+class Net(torch.nn.Module):
+    """Thunder lacks ``sinc``."""
+
+    def forward(self, x):
+        return torch.sinc(torch.tanh(x) * 2.0).sum()
+
+
+def test_a_graph_is_split_alike_with_the_answers_of_an_earlier_process(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(split_memory, "keep_answers", lambda *given: (kept.append(len(given[2])), keep_answers(*given)))
+    results = []
+    for _ in range(2):
+        memory = SplitMemory()
+        monkeypatch.setattr(split_memory, "split_memory_of_process", lambda memory=memory: memory)
+        monkeypatch.setattr(dynamo_account, "split_memory_of_process", lambda memory=memory: memory)
+        compiled, _ = compile_behind_dynamo(Net(), tmp_path)
+        x = torch.ones(3, requires_grad=True)
+        compiled(x).backward()
+        (info,) = compiled._backend.subgraph_infos
+        results.append((len(info.thunder_compiled_fns), len(info.split_reasons), x.grad.tolist()))
+    assert results[0] == results[1] and len(kept) == 1 and kept[0] > 0

@@ -1,0 +1,293 @@
+"""Residual streams as descriptions, and the events and costs of their plans. No Thunder, no torch."""
+
+from dataclasses import replace
+from math import isqrt
+
+import pytest
+
+from fusioncache.accelerators.residual.costs import costs_of
+from fusioncache.accelerators.residual.events import Change, Step, events_of
+from fusioncache.accelerators.residual.plans import ResidualPlan, choose
+from fusioncache.accelerators.residual.streams import FEWEST_SUMS, Around, Stream, Want, streams_of
+from fusioncache.accelerators.residual.sums import Call, Sum
+from fusioncache.ir import Const, Op, Ref, Region, TensorType
+
+CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
+FLOAT = TensorType("float32", (2, 3), "cpu")
+HALF = replace(FLOAT, dtype="bfloat16")
+
+
+class Written:
+    """A region, written by the names of its values."""
+
+    def __init__(self, **inputs: TensorType):
+        self.names = list(inputs)
+        self.types = list(inputs.values())
+        self.inputs = len(inputs)
+        self.ops: list[Op] = []
+
+    def op(self, name: str, result: str, *args: str, type_: TensorType = FLOAT, extra: tuple = ()):
+        refs = tuple(Ref(self.names.index(arg)) for arg in args)
+        self.ops.append(Op(f"prims.{name}", refs + extra, (type_,)))
+        self.names.append(result)
+        return self
+
+    def converted(self, result: str, arg: str, type_: TensorType = FLOAT):
+        return self.op("convert_element_type", result, arg, type_=type_, extra=(Const("dtype", type_.dtype),))
+
+    def call(self, position: int, *outputs: str) -> Call:
+        region = Region(tuple(self.types), tuple(self.ops), tuple(map(self.names.index, outputs)))
+        return Call(position, region, tuple(self.names))
+
+
+def recomputed(depth: int, position: int, *, start: int = 0, give: bool = False) -> Call:
+    """``tanh(x{depth})``, where ``x{i} = x{i - 1} + a{i}``."""
+    region = Written(**{f"x{start}": FLOAT}, **{f"a{i}": FLOAT for i in range(start + 1, depth + 1)})
+    for i in range(start + 1, depth + 1):
+        region.op("add", f"x{i}", f"x{i - 1}", f"a{i}")
+    region.op("tanh", f"y{position}", f"x{depth}")
+    return region.call(position, f"y{position}", *[f"x{depth}"] * give)
+
+
+def line(order, size: int = 4) -> Stream:
+    """A stream without branches whose sums are wanted in this order."""
+    order = list(order)
+    sums = [Sum("x1", None, ("x0", "a1"), "float32", size, 2 * size)]
+    sums += [Sum(f"x{i}", f"x{i - 1}", (f"a{i}",), "float32", size, size) for i in range(2, max(order) + 1)]
+    return Stream("x0", tuple(sums), tuple(Want(position, f"x{i}") for position, i in enumerate(order)))
+
+
+def test_a_stream_says_what_is_added_and_where_it_is_wanted():
+    (stream,) = streams_of([recomputed(depth, position) for position, depth in enumerate((1, 2, 3, 4, 3))])
+    assert str(stream) == (
+        "stream from x0: 4 sums, wanted 5 times\n"
+        "  x1: float32 = x0 + a1, 24 B, wanted at 0\n"
+        "  x2: float32 = x1 + a2, 24 B, wanted at 1\n"
+        "  x3: float32 = x2 + a3, 24 B, wanted at 2, 4\n"
+        "  x4: float32 = x3 + a4, 24 B, wanted at 3"
+    )
+
+
+def test_terms_may_be_converted_and_sums_are_kept_as_they_are_computed():
+    calls = []
+    for position in range(4):
+        region = Written(**{f"a{i}": HALF for i in range(6)}).converted("x0", "a0")
+        for i in range(1, 6):
+            region.converted(f"c{i}", f"a{i}").op("add", f"x{i}", f"x{i - 1}", f"c{i}")
+        calls.append(region.op("tanh", f"y{position}", "x5").call(position, f"y{position}"))
+    (stream,) = streams_of(calls)
+    assert [(sum_.name, sum_.terms, sum_.size, sum_.term_size) for sum_ in stream.sums[:2]] == [
+        ("x1", ("a0", "a1"), 24, 24),
+        ("x2", ("a2",), 24, 12),
+    ]
+    assert ResidualPlan.FOLD in costs_of(stream)
+
+
+def test_sums_that_are_rounded_between_the_adds_are_kept_rounded():
+    calls = []
+    for position in range(4):
+        region = Written(**{f"a{i}": HALF for i in range(5)}).converted("u0", "a0")
+        for i in range(1, 5):
+            region.converted(f"c{i}", f"a{i}").op("add", f"s{i}", f"u{i - 1}", f"c{i}")
+            region.converted(f"r{i}", f"s{i}", HALF).converted(f"u{i}", f"r{i}")
+        calls.append(region.op("tanh", f"y{position}", "u4").call(position, f"y{position}"))
+    (stream,) = streams_of(calls)
+    assert [(sum_.name, sum_.parent, sum_.dtype, sum_.size) for sum_ in stream.sums] == [
+        (f"r{i}", f"r{i - 1}" if i > 1 else None, "bfloat16", 12) for i in range(1, 5)
+    ]
+    assert ResidualPlan.FOLD not in costs_of(stream)
+
+
+def test_a_stream_may_branch():
+    calls = [recomputed(3, 0), recomputed(4, 1)]
+    region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT, b=FLOAT)
+    for i in range(1, 4):
+        region.op("add", f"x{i}", f"x{i - 1}", f"a{i}")
+    region.op("add", "z", "b", "x3").op("tanh", "y2", "z")
+    (stream,) = streams_of([*calls, region.call(2, "y2")])
+    assert {sum_.name: sum_.parent for sum_ in stream.sums} == {
+        "x1": None, "x2": "x1", "x3": "x2", "x4": "x3", "z": "x3",
+    }  # fmt: skip
+    for plan in events_of(stream):
+        check(stream, plan)
+
+
+def test_a_sum_that_a_call_already_gives_goes_on_by_name():
+    (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
+    assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
+    assert [(want.position, want.sum) for want in stream.wants] == [(0, "x3"), (1, "x4"), (2, "x6")]
+    events = events_of(stream)[CARRY].events
+    assert [event.takes for event in events] == [(), ("x3",), ("x4",)]
+
+
+def test_what_is_computed_once_is_no_stream():
+    assert streams_of([recomputed(5, 0)]) == ()
+    assert streams_of([recomputed(FEWEST_SUMS - 1, 0), recomputed(FEWEST_SUMS - 1, 1)]) == ()
+    assert len(streams_of([recomputed(FEWEST_SUMS, 0), recomputed(FEWEST_SUMS, 1)])) == 1
+
+
+def with_third(op: str, *args: str, **inputs: TensorType) -> Call:
+    """A region in which x3 is the result of another op than in ``recomputed``."""
+    region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT, **inputs)
+    region.op("mul", "p", "a3", "a3").op("add", "x1", "x0", "a1").op("add", "x2", "x1", "a2")
+    return region.op(op, "x3", *args).op("tanh", "y", "x3").call(9, "y")
+
+
+@pytest.mark.parametrize(
+    "odd", [with_third("sub", "x2", "a3"), with_third("add", "a3", "x2"), with_third("add", "x2", "p")]
+)
+def test_a_value_that_a_region_computes_in_another_way_is_left_alone(odd):
+    assert len(streams_of([recomputed(5, 0), recomputed(5, 1)])[0].sums) == 5
+    assert streams_of([recomputed(5, 0), recomputed(5, 1), odd]) == ()
+
+
+@pytest.mark.parametrize("names", [{"defined": {"x3"}}, {"written": {"a3"}}, {"written": {"x0"}}])
+def test_values_that_others_define_or_write_are_left_alone(names):
+    assert streams_of([recomputed(5, 0), recomputed(5, 1)], Around(**names)) == ()
+
+
+def test_symbolic_sizes_are_left_alone():
+    symbolic = TensorType("float32", (2, Ref(0)), "cpu")
+    call = recomputed(5, 0)
+    region = replace(call.region, inputs=(symbolic,) * len(call.region.inputs))
+    assert streams_of([replace(call, region=region), replace(call, region=region, position=1)]) == ()
+
+
+def value_of(stream: Stream) -> dict[str, tuple[str, ...]]:
+    """What each sum is: all that was added, in order."""
+    values: dict[str, tuple[str, ...]] = {}
+    for sum_ in stream.sums:
+        values[sum_.name] = (values[sum_.parent] if sum_.parent else ()) + sum_.terms
+    return values
+
+
+def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
+    """Does what a plan says; returns how many terms and sums were read, and how many sums were alive at most."""
+    sums, values = {sum_.name: sum_ for sum_ in stream.sums}, value_of(stream)
+    events = events_of(stream)[plan].events
+    last = {name: number for number, event in enumerate(events) for name in event.takes}
+    alive: dict[str, tuple[str, ...]] = {}
+    given: set[str] = set()
+    reads = most = 0
+    for number, event in enumerate(events):
+        local = {name: alive[name] for name in event.takes}
+        for name in event.sums:
+            sum_ = sums[name]
+            local[name] = (local[sum_.parent] if sum_.parent else ()) + sum_.terms
+            reads += len(sum_.terms)
+        reads += len(event.takes)
+        assert given.isdisjoint(event.gives), "a sum is given once"
+        given.update(event.gives)
+        alive.update({name: local[name] for name in event.gives})
+        most = max(most, len(alive))
+        assert all(local[name] == values[name] for name in local)
+        if isinstance(event, Change):
+            wanted = [want.sum for want in stream.wants if want.position == event.position]
+            assert set(wanted) <= set(local)
+        alive = {name: value for name, value in alive.items() if last.get(name, -1) > number}
+    assert not alive
+    positions = [event.position for event in events]
+    assert positions == sorted(positions)
+    return reads, most
+
+
+@pytest.mark.parametrize("depth", [4, 16, 100, 400])
+def test_carrying_forward_reads_each_term_once_and_keeps_one_sum(depth):
+    reads, alive = check(line(range(1, depth + 1)), CARRY)
+    assert reads == 2 * depth
+    assert alive == 2  # the one that is taken and the one that is given
+    assert set(events_of(line(range(1, depth + 1)))) == {CARRY}
+
+
+@pytest.mark.parametrize("depth", [4, 16, 100, 399, 400])
+def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
+    reads, alive = check(line(range(depth, 0, -1)), SEGMENTED)
+    assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
+    assert alive <= 2 * isqrt(depth) + 2
+    terms = sum(len(event.sums) for event in events_of(line(range(depth, 0, -1)))[SEGMENTED].events)
+    assert terms <= 2 * depth
+
+
+def test_carrying_backward_keeps_all_sums():
+    assert check(line(range(50, 0, -1)), CARRY) == (150, 50)
+
+
+@pytest.mark.parametrize("order", [[3, 1, 5, 2, 5, 4], [5, 5, 5, 1], [9, 4, 9, 2, 7, 7, 1], [2, 40, 39, 2, 38, 41, 37]])
+@pytest.mark.parametrize("plan", [CARRY, SEGMENTED])
+def test_any_order_is_served(order, plan):
+    check(line(order), plan)
+
+
+def test_regions_that_want_several_sums_of_a_stream():
+    wants = (Want(0, "x2"), Want(0, "x5"), Want(1, "x3"), Want(1, "x1"), Want(2, "x6"), Want(2, "x5"))
+    for plan in (CARRY, SEGMENTED):
+        check(replace(line([6]), wants=wants), plan)
+
+
+def test_the_middle_regions_are_all_alike_when_a_stream_is_carried():
+    events = events_of(line(range(1, 41)))[CARRY].events
+    assert {(len(event.takes), len(event.sums), len(event.gives)) for event in events[1:-1]} == {(1, 1, 1)}
+    assert not any(isinstance(event, Step) for event in events)
+
+
+def test_segments_are_made_by_few_different_calls():
+    def kinds(depth):
+        return costs_of(line(range(depth, 0, -1)))[SEGMENTED].kernels
+
+    assert kinds(16) == kinds(100) == kinds(400) <= 5
+
+
+def test_costs_count_bytes():
+    costs = costs_of(line(range(1, 101), size=10))
+    assert costs[ResidualPlan.INLINE].moved == 10 * sum(i + 1 for i in range(1, 101))
+    assert costs[CARRY].moved == 10 * (101 + 2 * 99)
+    assert [costs[plan].alive for plan in costs] == [0, 10, 20]
+    assert costs[ResidualPlan.INLINE].kernels == 100
+    assert costs[CARRY].kernels == 3
+
+
+def late(depth: int) -> Stream:
+    """A stream that is wanted once, at the end, whose terms come about one after the other."""
+    stream = line([depth])
+    sums = tuple(replace(sum_, since=10 * place) for place, sum_ in enumerate(stream.sums, 1))
+    return replace(stream, sums=sums, wants=(Want(10 * depth + 1, f"x{depth}"),))
+
+
+def test_terms_that_wait_are_added_eight_at_a_time():
+    stream = late(30)
+    check(stream, CARRY)
+    *steps, last = events_of(stream)[CARRY].events
+    assert [(event.position, len(event.sums)) for event in steps] == [(80, 8), (160, 8), (240, 8)]
+    assert last == Change(301, ("x24",), tuple(f"x{i}" for i in range(25, 31)), ())
+    costs = costs_of(stream)
+    assert costs[CARRY].alive < 11 * 4 < 30 * 4 < costs[ResidualPlan.INLINE].alive
+    assert choose(costs) is CARRY
+    assert events_of(late(8))[CARRY].early == 0
+    assert events_of(line([30]))[CARRY].early == 0
+
+
+def test_early_steps_do_not_run_ahead_of_what_they_start_from():
+    stream = late(30)
+    for wants in ([Want(205, "x3")], [Want(205, "x3"), Want(206, "x20")], [Want(30, "x3"), Want(205, "x12")]):
+        again = replace(stream, wants=(*wants, *stream.wants))
+        for plan in events_of(again):
+            check(again, plan)
+
+
+def test_what_is_chosen_follows_from_the_costs():
+    forward, backward = costs_of(line(range(1, 101))), costs_of(line(range(100, 0, -1)))
+    assert choose(forward) is CARRY
+    assert choose(backward) is SEGMENTED
+    assert choose(backward, budget=400) is CARRY
+    assert choose(backward, budget=200) is SEGMENTED
+    assert choose(backward, budget=10) is ResidualPlan.INLINE
+    assert choose(costs_of(line(range(1, 5)))) is ResidualPlan.INLINE
+
+
+def test_a_description_grows_with_the_number_of_sums_only():
+    def size(depth):
+        calls = [recomputed(i, i) for i in range(1, depth + 1)]
+        (stream,) = streams_of(calls)
+        return sum(len(sum_.terms) + 1 for sum_ in stream.sums) + len(stream.wants)
+
+    assert size(40) - size(20) == size(60) - size(40)

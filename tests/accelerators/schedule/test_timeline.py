@@ -1,0 +1,69 @@
+"""Schedules as timelines, and what their bounds cost."""
+
+import sys
+
+from written_calls import read_calls
+
+from fusioncache.accelerators.schedule.alive import measure_peaks
+from fusioncache.accelerators.schedule.bound_costs import measure_bounds
+from fusioncache.accelerators.schedule.order import Bounds, Schedule, schedule_calls
+from fusioncache.accelerators.schedule.timeline import make_timeline
+
+GRAPH = read_calls(
+    """
+    gather  f1:64 = all_gather(w1:32)
+    gather  f2:64 = all_gather(w2:32)
+    gather  f3:64 = all_gather(w3:32)
+    wait    p1:64 = wait(f1)
+    wait    p2:64 = wait(f2)
+    wait    p3:64 = wait(f3)
+    compute x1:16 = embed(tokens, p1)
+    compute x2:16 = linear(x1, p2)
+    compute y:16 = linear(x2, p3)
+    compute return(y)
+    """
+)
+FREE = Bounds(sys.maxsize, sys.maxsize)
+
+
+def test_each_collective_lasts_from_its_start_to_its_wait():
+    timeline = make_timeline(GRAPH, schedule_calls(GRAPH, FREE))
+    assert timeline.calls == (
+        *("all_gather", "wait", "all_gather", "all_gather", "embed", "wait", "linear", "wait", "linear", "return"),
+    )
+    ways = [(flight.name, flight.start, flight.end, flight.beside) for flight in timeline.flights]
+    assert ways == [("all_gather", 0, 1, 0), ("all_gather", 2, 5, 1), ("all_gather", 3, 7, 2)]
+    assert max(timeline.alive) == measure_peaks(GRAPH, schedule_calls(GRAPH, FREE).order).alive == 192
+    assert timeline.alive[-1] == 0
+
+
+def test_an_order_that_stayed_has_a_timeline_as_well():
+    as_given = Schedule(tuple((index,) for index in range(len(GRAPH.calls))), "the order given keeps fewer bytes alive")
+    timeline = make_timeline(GRAPH, as_given)
+    assert [(flight.start, flight.end, flight.beside) for flight in timeline.flights] == [
+        (0, 3, 0),
+        (1, 4, 0),
+        (2, 5, 0),
+    ]
+    (cost,) = measure_bounds(GRAPH, as_given, Bounds(1, 1))
+    assert cost.delayed == 0
+
+
+def test_a_bound_costs_what_starts_later_for_it():
+    bounds = Bounds(64, 64)
+    (cost,) = measure_bounds(GRAPH, schedule_calls(GRAPH, bounds), bounds)
+    assert (cost.name, cost.bound, cost.most, cost.without, cost.delayed) == ("gathers in flight", 64, 64, 128, 1)
+
+
+def test_a_bound_that_holds_nothing_back_costs_nothing():
+    for bounds in (Bounds(128, 128), Bounds(1024, 1024), FREE):
+        (cost,) = measure_bounds(GRAPH, schedule_calls(GRAPH, bounds), bounds)
+        assert (cost.most, cost.without, cost.delayed) == (128, 128, 0)
+
+
+def test_collectives_that_travel_together_start_in_one_step():
+    bounds = Bounds(1024, 1024, 128)
+    schedule = schedule_calls(GRAPH, bounds)
+    timeline = make_timeline(GRAPH, schedule)
+    starts = [flight.start for flight in timeline.flights]
+    assert len(set(starts)) < len(starts) and len(timeline.calls) == len(schedule.steps) == len(timeline.alive)

@@ -1,0 +1,276 @@
+"""Whatever changed between two steps is noticed as Thunder notices it, or not noticed as it does not."""
+
+import linecache
+import re
+
+import pytest
+import thunder
+import torch
+from models import compile_with
+from stored_programs import compile_anew
+from thunder.core.compile_data import compile_data_and_stats
+
+from fusioncache.accelerators.steps.prologue import quickening
+
+SCALE = 2.0
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Part(torch.nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, 4)
+        self.dropout = torch.nn.Dropout(0.0)
+        self.whole, self.real, self.truth, self.text, self.nothing = 3, 0.5, True, "relu", None
+        self.missing = float("nan")
+        self.listed, self.named, self.kind = [1, 2.0], {"a": 1, "b": 2}, torch.float32
+        self.register_buffer("shift", torch.ones(4))
+
+    @property
+    def computed(self):
+        return self.whole + 1
+
+    def forward(self, x):
+        x = self.dropout(self.linear(x) + self.shift) * self.whole * self.computed
+        x = torch.relu(x) if self.text == "relu" else torch.tanh(x)
+        x = x * self.real if self.truth else x
+        x = x if self.nothing is None else x + self.nothing
+        x = x + 1 if self.missing != self.missing else x
+        for number in self.listed:
+            x = x * number
+        for name in self.named:
+            x = x + self.named[name]
+        return x.to(self.kind)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList([Part(), Part()])
+        self.depth = 2
+
+    def forward(self, x, factor=2.0, others=(), options=None):
+        for part in self.parts[: self.depth]:
+            x = part(x) * SCALE
+        for other in others:
+            x = x + other
+        return x * factor if self.training else x - factor
+
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def freeze(model, _):
+    return model.parts[0].linear.weight.requires_grad_(False).requires_grad_
+
+
+def part(name, value):
+    return lambda model, patch: patch.setattr(model.parts[1], name, value)
+
+
+def override(name, value):
+    """Replaces what Thunder's module has of the model."""
+    return lambda model, patch: patch.setitem(model.compiled._overrides_parameters, name, value)
+
+
+def weight(*shape, **options):
+    return torch.nn.Parameter(torch.ones(*shape, **options))
+
+
+CHANGES = {
+    "nothing": lambda model, patch: None,
+    "a whole number": part("whole", 4),
+    "the type of a whole number": part("whole", 3.0),
+    "a number that is a truth value": part("truth", 1),
+    "a truth value": part("truth", False),
+    "a real number": part("real", 0.25),
+    "no number any more": part("missing", 1.0),
+    "another number that is none": part("missing", -float("nan")),
+    "a text": part("text", "tanh"),
+    "None": part("nothing", 1.0),
+    "a list's length": part("listed", [1, 2.0, 3]),
+    "an item of a list": part("listed", [7, 2.0]),
+    "a key of a dict": part("named", {"a": 1, "c": 2}),
+    "an item of a dict": lambda model, patch: patch.setitem(model.parts[0].named, "a", 5),
+    "a dtype": part("kind", torch.float64),
+    "what a property computes": lambda model, patch: patch.setattr(Part, "computed", property(lambda self: 9)),
+    "an attribute that becomes a property": lambda model, patch: patch.setattr(
+        Part, "real", property(lambda self: 8.0), raising=False
+    ),
+    "an attribute that is gone": lambda model, patch: patch.delattr(model.parts[1], "whole"),
+    "a submodule": lambda model, patch: patch.setitem(model.parts._modules, "1", Part()),
+    "a submodule that Thunder's module has": lambda model, patch: patch.setitem(
+        model.compiled._module_cache, "parts.1", model.parts[0]
+    ),
+    "the number of submodules": lambda model, patch: patch.setattr(model, "depth", 1),
+    "training": lambda model, _: model.eval().train,
+    "training of a part": lambda model, _: model.parts[1].dropout.eval().train,
+    "what needs gradients": freeze,
+    "a parameter": lambda model, patch: patch.setitem(model.parts[0].linear._parameters, "bias", weight(4)),
+    "a parameter that Thunder's module has": override("parts.0.linear.bias", weight(4)),
+    "its shape": override("parts.0.linear.weight", weight(4, 1)),
+    "its dtype": override("parts.0.linear.weight", weight(4, 4, dtype=torch.float64)),
+    "its device": override("parts.0.linear.weight", weight(4, 4, device="meta")),
+    "its type": override("parts.0.linear.weight", torch.ones(4, 4).requires_grad_()),
+    "its class": override("parts.0.linear.weight", torch.ones(4, 4).as_subclass(Own).requires_grad_()),
+    "no tensor": override("parts.0.linear.weight", 3.0),
+    "a parameter that is gone": lambda model, patch: patch.delitem(
+        model.compiled._overrides_parameters, "parts.0.linear.weight"
+    ),
+    "how a parameter is found": lambda model, patch: patch.setattr(
+        model.compiled, "get_parameter", lambda name: weight(4, 3)
+    ),
+    "how all are found": lambda model, patch: patch.setattr(
+        thunder.ThunderModule, "get_buffer", lambda self, name: torch.ones(4, dtype=torch.float16)
+    ),
+    "a buffer": lambda model, patch: patch.setitem(
+        model.compiled._overrides_buffers, "parts.0.shift", torch.ones(4, dtype=torch.float64)
+    ),
+    "a global": lambda model, patch: patch.setitem(globals(), "SCALE", 3.0),
+    "where new tensors are": lambda model, patch: (
+        torch.set_default_device("meta") or (lambda: torch.set_default_device(None))
+    ),
+    "the dtype of new tensors": lambda model, patch: (
+        torch.set_default_dtype(torch.float64) or (lambda: torch.set_default_dtype(torch.float32))
+    ),
+}
+"""Each with a function that changes it, and returns what undoes that, if ``patch`` does not."""
+
+ARGUMENTS = {
+    "rows": (X[:1],),
+    "columns": (X[:, :3],),
+    "dtype": (X.double(),),
+    "device": (X.to("meta"),),
+    "gradients": (X.clone().requires_grad_(),),
+    "layout": (X.t().contiguous().t(),),
+    "class": (X.as_subclass(Own),),
+    "parameter": (torch.nn.Parameter(X, requires_grad=False),),
+    "number": (X, 3.0),
+    "a whole number": (X, 2),
+    "text": (X, "a"),
+    "list": (X, 2.0, [X]),
+    "one more": (X, 2.0, (), None),
+    "no tensor": (3.0,),
+    "too many": (X, 2.0, (), None, 1),
+}
+
+UNNOTICED = {
+    *("nothing", "another number that is none", "None", "a list's length", "a dtype", "a submodule", "a parameter"),
+    *("a submodule that Thunder's module has", "a parameter that Thunder's module has", "a parameter that is gone"),
+    *("its type", "its class", "layout", "class", "parameter"),
+}
+"""What Thunder does not check: what may be so, and Thunder's own gaps, which stay."""
+
+
+def call(compiled, prologue, args):
+    """What a prologue returns or raises as Thunder calls it: the same objects, or an error of the same text."""
+    data, stats = thunder.compile_data(compiled), thunder.compile_stats(compiled)
+    with compile_data_and_stats(data, stats):
+        token = thunder._cache_info_ctx.set({})
+        try:
+            data.populate_cache_info(thunder._get_cache_info(), *args)
+            inputs, others = prologue(*args)
+            return [*map(id, inputs), others]
+        except Exception as error:
+            return [type(error), _ADDRESS.sub("", str(error))]
+        finally:
+            thunder._cache_info_ctx.reset(token)
+
+
+@pytest.fixture(scope="module", params=["derived", "filled in"])
+def model(request, tmp_path_factory):
+    """A compiled model, whose prologue is there as Thunder made it, or would have, and rewritten."""
+    torch.manual_seed(0)
+    model = Model()
+    if request.param == "derived":
+        compiled, _ = compile_with(model, programs=False, sizes="static")
+        compiled(X)
+    else:
+        compiled, transform = compile_anew(model, tmp_path_factory.mktemp("filled"))
+        for rows in (7, 8, 9):
+            for _ in range(quickening.CALLS):
+                compiled(torch.randn(rows, 4))
+        compiled(X)
+        assert transform.stats().programs_filled == 2
+    found = find_quickened(thunder.compile_stats(compiled).interpreter_cache[-1])
+    own = found["prologue"]
+    object.__setattr__(model, "compiled", compiled)
+    object.__setattr__(model, "prologues", (own, found["rewrite"](own)))
+    return model
+
+
+def find_quickened(entry):
+    """The variables of what stands in the place of Thunder's prologue."""
+    (run,) = (
+        cell.cell_contents for cell in entry.prologue_fn.__closure__ if hasattr(cell.cell_contents, "__wrapped__")
+    )
+    cells = dict(zip(run.__code__.co_freevars, run.__closure__, strict=True))
+    return {name: cell.cell_contents for name, cell in cells.items()}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_is_noticed_as_thunder_notices_it(model, what):
+    with pytest.MonkeyPatch.context() as patch:
+        undo = CHANGES[what](model, patch)
+        try:
+            own, rewritten = (call(model.compiled, prologue, (X,)) for prologue in model.prologues)
+        finally:
+            if undo is not None:
+                undo()
+    assert rewritten == own
+    assert isinstance(own[0], type) is (what not in UNNOTICED)
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_other_arguments_are_noticed_as_thunder_notices_them(model, what):
+    own, rewritten = (call(model.compiled, prologue, ARGUMENTS[what]) for prologue in model.prologues)
+    assert rewritten == own
+    assert isinstance(own[0], type) is (what not in UNNOTICED)
+
+
+@pytest.mark.parametrize("how", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_the_state_of_torch_is_noticed_as_thunder_notices_it(model, how):
+    with how():
+        own, rewritten = (call(model.compiled, prologue, (X,)) for prologue in model.prologues)
+    assert rewritten == own and isinstance(own[0], type)
+
+
+def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
+    for loaded in (False, True):
+        torch.manual_seed(0)
+        model = Model()
+        compiled, transform = compile_anew(model, tmp_path)
+        for _ in range(quickening.CALLS):
+            compiled(X)
+        assert transform.stats().programs_loaded == loaded
+        (entry,) = thunder.compile_stats(compiled).interpreter_cache
+        found = find_quickened(entry)
+        assert found["current"] is not found["prologue"]
+        text = "".join(linecache.getlines(found["current"].__code__.co_filename))
+        assert text.count("\n  if not (") == text.count("\n    check_") > 20
+        assert str(thunder.last_prologue_traces(compiled)[-1]).count("check_number_type_and_value(") > 8
+        model.parts[0].whole = 5
+        assert torch.equal(compiled(X), model(X))
+        assert (thunder.cache_misses(compiled), transform.stats().programs_loaded) == ((0, 2) if loaded else (2, 0))
+
+
+def test_steps_after_changes_compute_what_they_should():
+    """The faster prologue takes its place by itself, and what it refuses is traced anew."""
+    model = Model()
+    compiled, _ = compile_with(model, programs=False, sizes="static")
+    for _ in range(quickening.CALLS):
+        compiled(X)
+    (entry,) = thunder.compile_stats(compiled).interpreter_cache
+    assert find_quickened(entry)["current"] is not find_quickened(entry)["prologue"]
+    for change, traced in (("a real number", 2), ("a whole number", 3), ("training of a part", 4), ("nothing", 4)):
+        with pytest.MonkeyPatch.context() as patch:
+            undo = CHANGES[change](model, patch)
+            assert torch.equal(compiled(X), model(X))
+            if undo is not None:
+                undo()
+        assert torch.equal(compiled(X), model(X))
+        assert thunder.cache_misses(compiled) == traced

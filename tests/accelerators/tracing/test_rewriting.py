@@ -1,0 +1,649 @@
+"""A prologue that is rewritten returns and raises what it did, and calls what it called where that can be seen."""
+
+import collections
+import enum
+import itertools
+import linecache
+import math
+import sys
+
+import pytest
+import thunder
+import torch
+from models import Blocks, compile_with
+from thunder.core.compile_data import compile_data_and_stats
+from thunder.executors import pythonex
+
+from fusioncache.accelerators.steps.prologue import known_tensors
+from fusioncache.accelerators.steps.prologue.known_tensors import KnownTensors
+from fusioncache.accelerators.steps.prologue.rewriting import rewrite, write
+from fusioncache.ir.errors import Declined
+
+NUMBERS = itertools.count()
+
+
+def make(*lines, **known):
+    """Compiles a prologue of these lines as Thunder does."""
+    source = "\n  ".join(["def prologue(*args, **kwargs):", *lines]) + "\n"
+    name = f"thunder.prologue_of_a_test_{next(NUMBERS)}"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    checks = {name[1:-5]: check for name, check in vars(pythonex).items() if name.startswith("_check_")}
+    checks["check_tensor_metadata"] = pythonex._check_tensor_shape_and_metadata_impl
+    names = {**checks, "torch": torch, "thunder": thunder, "collections": collections, **known}
+    exec(compile(source, name, "exec"), names)
+    return names.pop("prologue")
+
+
+def text_of(function):
+    return "".join(linecache.getlines(function.__code__.co_filename))
+
+
+def test_a_small_prologue():
+    function = make(
+        "# args: 'Any'",
+        "check_len(args, 1)",
+        "  # prims.check_len(args, 1)",
+        'x: "cpu f32[2, 3]" = args[0]',
+        "module: 'Any' = x.owner",
+        "t_w: 'cpu f32[3]' = module.get_parameter('a.w')",
+        "t_b: 'cpu f32[3]' = module.get_buffer('a.b')",
+        "check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)",
+        "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
+        "f0: 'float 2.0' = module.scale",
+        "m1: 'Any' = module.get_submodule('a')",
+        "i0: 'bool True' = m1.training",
+        "check_number_type_and_value(i0, True)",
+        "f1: 'float 0.5' = m1.rate",
+        "check_number_type_and_value(f1, 0.5)",
+        "check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)",
+        "check_slice_value(f1, slice(1))",
+        "return ((x, t_w), ())",
+    )
+    rewritten = rewrite(function)
+    assert (
+        text_of(rewritten)
+        == """\
+def make({names}):
+ def prologue(*args, **kwargs):
+  if not ((known_0(args) is known_1 or known_0(args) is known_2 or known_0(args) is known_3) and known_4(args) == 1):
+    check_len(args, 1)
+  x: "cpu f32[2, 3]" = args[0]
+  module: 'Any' = x.owner
+  known_module_get_parameter, known_module_get_buffer, known_module_get_submodule, known_module_none, \
+known_module_model, known_module_names = known_6(module, known_5)
+  t_w = known_module_get_parameter('a.w', known_module_none)
+  if t_w is known_module_none:
+    t_w: 'cpu f32[3]' = module.get_parameter('a.w')
+  t_b = known_module_get_buffer('a.b', known_module_none)
+  if t_b is known_module_none:
+    t_b: 'cpu f32[3]' = module.get_buffer('a.b')
+  if not ((known_0(x) is known_7 or known_0(x) is known_8) and x.shape == (2, 3) and x.dtype is known_9 and \
+x.device == known_10 and x.requires_grad is False):
+    check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)
+  f0 = known_module_none if 'scale' in known_module_names else known_module_model.scale
+  if f0 is known_module_none:
+    f0: 'float 2.0' = module.scale
+  m1 = known_module_get_submodule('a', known_module_none)
+  if m1 is known_module_none:
+    m1: 'Any' = module.get_submodule('a')
+  i0: 'bool True' = m1.training
+  if not (i0 is True):
+    check_number_type_and_value(i0, True)
+  f1: 'float 0.5' = m1.rate
+  if not (known_0(f1) is known_11 and f1 == 0.5):
+    check_number_type_and_value(f1, 0.5)
+  if not known_12.check(t_b, t_w):
+    known_expected = known_12.expect(t_b, t_w)
+    if not ((known_0(t_b) is known_7 or known_0(t_b) is known_8) and t_b.shape == (3,) and t_b.dtype is known_9 and \
+t_b.device == known_10 and t_b.requires_grad is False):
+      check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)
+    if not ((known_0(t_w) is known_8 or known_0(t_w) is known_7) and t_w.shape == (3,) and t_w.dtype is known_9 and \
+t_w.device == known_10 and t_w.requires_grad is True):
+      check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
+    known_12.learn(known_expected, t_b, t_w)
+  check_slice_value(f1, slice(1))
+  return ((x, t_w), ())
+ return prologue
+""".format(names=", ".join(f"known_{number}" for number in range(13)))
+    )
+    cells = dict(zip(rewritten.__code__.co_freevars, rewritten.__closure__, strict=True))
+    numbers = [number for number in range(13) if number not in (6, 12)]
+    assert [cells[f"known_{number}"].cell_contents for number in numbers] == [
+        *(type, tuple, list, dict, len, frozenset({"scale"}), torch.Tensor, torch.nn.Parameter),
+        *(torch.float32, torch.device("cpu"), float),
+    ]
+    assert rewritten.__globals__ is function.__globals__
+
+
+class Agreeing:
+    """Is equal to everything, and as long as one likes."""
+
+    def __eq__(self, other):
+        return True
+
+    def __len__(self):
+        return 1
+
+    __hash__ = None
+
+
+class Whole(int):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Listed(list):
+    def __len__(self):
+        return 1
+
+
+class Own(torch.Tensor):
+    pass
+
+
+Color = enum.IntEnum("Color", {"RED": 1})
+T = torch.ones(2, 3)
+TENSORS = [
+    *(T, T[None], T[:1], torch.ones(3, 2).t(), T.double(), T.to("meta"), T.clone().requires_grad_(), torch.ones(())),
+    *(torch.nn.Parameter(T), torch.nn.Parameter(T, requires_grad=False), T.as_subclass(Own), T.to_sparse(), T * 2),
+]
+VALUES = [
+    *(0, 1, -1, 256, 257, 2**70, True, False, 0.0, -0.0, 1.0, 0.5, math.nan, math.inf, 1j, None, "", "a", "1", b"a"),
+    *((), (1,), [], [1], {}, {1: 1}, {1}, range(1), collections.OrderedDict(a=1), slice(1), int, bool, type(None)),
+    *(
+        Agreeing(),
+        Whole(1),
+        Whole(7),
+        Text("a"),
+        Text(""),
+        Listed(),
+        Color.RED,
+        torch.float32,
+        torch.float64,
+        "float32",
+    ),
+    *(torch.device("cpu"), torch.Size([1]), *TENSORS),
+]
+CHECKS = [
+    *(
+        f"check_number_type_and_value(x, {value})"
+        for value in ("1", "-1", "256", "True", "False", "0.0", "1.0", "-0.5")
+    ),
+    *(
+        f"check_number_type_and_value(x, {value})"
+        for value in ("float('nan')", "float('inf')", "1e999", str(2**70), "1j")
+    ),
+    *(f"check_string_value(x, {value!r})" for value in ("a", "", "1")),
+    "check_none(x)",
+    *(f"check_type(x, {value})" for value in ("int", "bool", "torch.Tensor", "collections.OrderedDict", "str")),
+    *(f"check_len(x, {length})" for length in (0, 1)),
+    "check_empty(x)",
+    *(f"check_literal_like(x, {value})" for value in ("torch.float32", "torch.device('cpu')", "1", "'a'")),
+    "check_instance(x, (int, str))",
+    *(f"check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, {wants})" for wants in (True, False)),
+    "check_tensor_metadata(x, (), 'cpu', torch.float32, False)",
+    "check_tensor_metadata(x, (2, 3), 'meta', torch.float32, False)",
+    "check_tensor_metadata(x, (1, 2, 3), 'cpu', torch.float32, False)",
+    "check_tensor_metadata(x, (2, 3), 'cpu', torch.float64, False)",
+    "check_tensor_metadata(x, (2, 3), 'cpu:0', torch.float32, False)",
+]
+
+
+def outcome(function, *args):
+    try:
+        return [*map(id, function(*args))]
+    except Exception as error:
+        return [type(error), str(error)]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_value_passes_or_fails_as_before(check):
+    function = make("x = args[0]", check, "return x, ()", int=int, bool=bool, str=str)
+    rewritten = rewrite(function)
+    assert (text_of(rewritten).count("if not") == 1) is (
+        not any(part in check for part in ("float(", "1e999", "1j", "device(", "instance", "like(x, 1", "like(x, 'a"))
+    )
+    outcomes = []
+    for value in VALUES:
+        own = outcome(function, value)
+        assert outcome(rewritten, value) == own
+        outcomes.append(isinstance(own[0], type))
+    assert any(outcomes)
+
+
+def test_a_check_of_somebody_elses_is_called():
+    called = []
+    function = make("x = args[0]", "check_none(x)", "check_len(x)", "return x, ()", check_none=called.append)
+    assert outcome(rewrite(function), None) == outcome(function, None)
+    assert called == [None, None]
+
+
+def test_attributes_are_read_as_often_and_in_the_same_order():
+    read = []
+
+    class Watching:
+        def __getattr__(self, name):
+            read.append(name)
+            return len(read)
+
+    lines = ["x = args[0]", "a = x.one", "check_number_type_and_value(a, 1)", "b = x.two", "c = x.one"]
+    function = make(*lines, "check_number_type_and_value(b, 2)", "check_none(c)", "return x, ()")
+    for each in (function, rewrite(function)):
+        read.clear()
+        with pytest.raises(RuntimeError, match="Expected 3 to be None"):
+            each(Watching())
+        assert read == ["one", "two", "one"]
+
+
+PAIR = [
+    "module = args[0]",
+    "x = module.get_buffer('x')",
+    "y = module.get_parameter('y')",
+    "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
+    "check_tensor_metadata(y, (2, 3), 'cpu', torch.float32, True)",
+    "return x, y",
+]
+
+
+class Held:
+    """What has two tensors."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def get_buffer(self, name):
+        return getattr(self, name)
+
+    get_parameter = get_buffer
+
+
+def make_pair():
+    return torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(2, 3))
+
+
+def count_shapes(function, *args):
+    """How often the function reads a shape: checks that are made one by one do."""
+    found = []
+
+    class Reading(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Reading():
+        function(Held(*args[:2]), *args[2:])
+    return found.count(torch.Tensor.shape.__get__)
+
+
+def settle(function, args):
+    """Calls it until it knows the tensors."""
+    for _ in range(3):
+        function(Held(*args))
+
+
+def test_tensors_that_passed_are_not_looked_at_again():
+    rewritten, args = rewrite(make(*PAIR)), make_pair()
+    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2, 2, 0, 0]
+    assert count_shapes(rewritten, *make_pair()) == 0  # they need not be the same
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("other", [*TENSORS, None, 2, "a"], ids=lambda each: f"{type(each).__name__}")
+def test_another_tensor_in_the_place_of_one_that_passed(place, other):
+    function = make(*PAIR)
+    rewritten, args = rewrite(function), [*make_pair()]
+    settle(rewritten, args)
+    args[place] = other
+    assert outcome(rewritten, Held(*args)) == outcome(function, Held(*args))
+    assert outcome(rewritten, Held(*make_pair()))[0] is not AssertionError
+
+
+CHANGES = {
+    "shape": lambda x, y: setattr(y, "data", torch.zeros(3, 2)),
+    "number of dimensions": lambda x, y: setattr(x, "data", torch.zeros(2, 3, 1)),
+    "dtype": lambda x, y: setattr(x, "data", torch.zeros(2, 3, dtype=torch.float64)),
+    "wants a gradient": lambda x, y: x.requires_grad_(),
+    "wants none": lambda x, y: y.requires_grad_(False),
+    "in place": lambda x, y: x.unsqueeze_(0),
+    "class": lambda x, y: setattr(x, "__class__", Own),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_tensor_that_passed_and_was_changed(name, grad):
+    function = make(*PAIR)
+    rewritten, args = rewrite(function), make_pair()
+    settle(rewritten, args)
+    CHANGES[name](*args)
+    with torch.set_grad_enabled(grad):
+        found = outcome(rewritten, Held(*args))
+        assert found == outcome(function, Held(*args))
+    assert (found[0] is AssertionError) is (name != "class"), found
+
+
+class Changing:
+    """Reads of it change something."""
+
+    def __init__(self, change):
+        self.change, self.read = change, 0
+
+    @property
+    def value(self):
+        self.read += 1
+        self.change()
+        return 1
+
+
+def test_a_tensor_that_an_attribute_changes_before_its_check():
+    """What is written anew looks at tensors where the last of them was looked at."""
+    lines = [*PAIR[:-2], "i0 = args[1].value", "check_number_type_and_value(i0, 1)", *PAIR[-2:]]
+    function = make(*lines)
+    rewritten, args = rewrite(function), make_pair()
+    for _ in range(3):
+        rewritten(Held(*args), Changing(lambda: None))
+    for each in (rewritten, function):
+        x, y = make_pair()
+        changing = Changing(lambda y=y: y.requires_grad_(False))
+        assert outcome(each, Held(x, y), changing)[0] is AssertionError and changing.read == 1
+
+
+def test_an_input_is_checked_before_attributes_are_read():
+    lines = ["z = args[1]", "check_tensor_metadata(z, (1,), 'cpu', torch.float32, False)"]
+    rewritten = rewrite(make(*PAIR[:3], *lines, "i0 = args[2].value", *PAIR[3:]))
+    changing = Changing(lambda: None)
+    with pytest.raises(AssertionError):
+        rewritten(Held(*make_pair()), torch.zeros(2), changing)
+    assert not changing.read
+
+
+def test_what_another_thread_changes_is_not_learned():
+    known, (x, y) = KnownTensors(), make_pair()
+
+    def pass_once(before=lambda: None, behind=lambda: None):
+        """A call that passes, with what another thread does before and behind its checks."""
+        if known.check(x, y):
+            return True
+        expected = known.expect(x, y)
+        before()
+        assert x.shape == (2, 3)
+        behind()
+        known.learn(expected, x, y)
+        return False
+
+    def turn():
+        x.data = x.data.t() if x.shape == (2, 3) else torch.zeros(2, 3)
+
+    assert not pass_once(behind=turn)  # a guard is made of what did not pass
+    assert not known.check(x, y)
+    expected = known.expect(x, y)  # it would hold now, before checks that fail
+    assert expected is not None
+    turn()
+    known.learn(expected, x, y)
+    assert not known.check(x, y)
+    assert not pass_once(behind=turn)
+    assert not known.check(x, y)
+    turn()
+    assert [pass_once() for _ in range(4)] == [False, False, True, True]
+    turn()
+    assert not known.check(x, y)
+
+
+def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
+    """They say of themselves what they like, and otherwise each time."""
+    told = []
+
+    class Telling(torch.Tensor):
+        @property
+        def shape(self):
+            return told.pop()
+
+    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
+    x = x.as_subclass(Telling)
+    for _ in range(4):
+        told[:] = [torch.Size((2, 3))] * 9
+        rewritten(Held(x, y))
+    told[:] = [torch.Size((3, 3))] * 9
+    with pytest.raises(AssertionError):
+        rewritten(Held(x, y))
+
+
+def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
+    made = []
+    own = known_tensors.guard_tensors
+    monkeypatch.setattr(known_tensors, "guard_tensors", lambda tensors: made.append(1) or own(tensors))
+    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
+    for _ in range(20):
+        for each in (x, torch.zeros(3, 2).t()):
+            rewritten(Held(each, y))
+    assert len(made) == known_tensors.MOST_GUARDS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        PAIR[:4] + PAIR[5:],
+        [*PAIR[:3], "x = args[1]", *PAIR[3:]],
+        [*PAIR[:3], "y = args[1]", *PAIR[3:]],
+        ["x = args[0]", "y = args[1]", *PAIR[3:]],
+    ],
+    ids=["one tensor", "one of two that is bound twice", "another that is", "inputs"],
+)
+def test_prologues_that_know_no_tensors(lines):
+    assert "expect" not in text_of(rewrite(make(*lines)))
+
+
+def test_without_guards_all_is_checked(monkeypatch):
+    monkeypatch.setattr(known_tensors, "guard_tensors", lambda tensors: None)
+    rewritten, args = rewrite(make(*PAIR)), make_pair()
+    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2] * 4
+
+
+def test_prologues_that_were_written_at_once_know_tensors_of_their_own():
+    function, args = make(*PAIR), make_pair()
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    written = write(source, function.__code__, function.__globals__)
+    one, two = written.bind(function), written.bind(function)
+    settle(one, args)
+    assert [count_shapes(each, *args) for each in (one, two)] == [0, 2]
+
+
+class Scaled(torch.nn.Module):
+    """A model with attributes of each kind."""
+
+    rows = 3
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.read = 2.0, []
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    @property
+    def width(self):
+        self.read.append("width")
+        return 5
+
+    def __getattr__(self, name):
+        if name == "made_up":
+            self.read.append(name)
+            return 7
+        return super().__getattr__(name)
+
+
+ATTRIBUTES = [
+    "module = args[0]",
+    "w = module.get_parameter('weight')",
+    "a = module.scale",
+    "b = module.width",
+    "c = module.training",
+    "d = module.made_up",
+    "e = module.rows",
+    "return (w, a, b, c, d, e), ()",
+]
+
+
+def change_thunders_module(compiled, monkeypatch):
+    compiled.__dict__["scale"] = 3.0
+
+
+def change_thunders_class(compiled, monkeypatch):
+    monkeypatch.setattr(type(compiled), "width", 6, raising=False)
+
+
+def change_torchs_class(compiled, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "rows", 4, raising=False)
+
+
+def change_getattr(compiled, monkeypatch):
+    monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name)
+
+
+def change_model(compiled, monkeypatch):
+    compiled._modules["_model"] = other = Scaled()
+    other.scale = 9.0
+
+
+def change_mode(compiled, monkeypatch):
+    compiled.eval()
+    assert compiled._model.training is False
+
+
+def change_class_of_model(compiled, monkeypatch):
+    monkeypatch.setattr(Scaled, "rows", 8)
+
+
+def change_class(compiled, monkeypatch):
+    compiled.__class__ = type("Mine", (type(compiled),), {"scale": 11})
+
+
+def delete(compiled, monkeypatch):
+    del compiled._model.scale
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        *(change_thunders_module, change_thunders_class, change_torchs_class, change_getattr, change_model),
+        *(change_mode, change_class_of_model, change_class, delete),
+    ],
+)
+def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change, monkeypatch):
+    function = make(*ATTRIBUTES)
+    rewritten = rewrite(function)
+    assert text_of(rewritten).count("known_module_model.") == 5
+    compiled = thunder.jit(Scaled())
+    before = read_all(function, compiled)
+    assert read_all(rewritten, compiled) == before and before[1] == ["width", "made_up"]
+    if change is not None:
+        change(compiled, monkeypatch)
+        after = read_all(function, compiled)
+        assert after != before
+        assert read_all(rewritten, compiled) == after
+    monkeypatch.undo()
+
+
+def read_all(function, compiled):
+    """What it returns or raises, and what the model was asked for."""
+    read = compiled.__dict__.get("_modules", {})["_model"].read
+    read.clear()
+    try:
+        results = function(compiled)[0][1:]
+    except Exception as error:
+        results = type(error), str(error)
+    return results, [*read]
+
+
+def test_what_is_not_all_known_stays_as_it_is():
+    function = make("x = args[0]", "return x, ()")
+    linecache.cache[function.__code__.co_filename] = (
+        0,
+        None,
+        ["def prologue(*args, **kwargs):\n", "  return args\n"],
+        "",
+    )
+    with pytest.raises(Declined, match="another function"):
+        rewrite(function)
+    linecache.cache[function.__code__.co_filename] = (0, None, ["def prologue("], "")
+    with pytest.raises(Declined, match="its source is none"):
+        rewrite(function)
+    apart = make("x = args[0]", "check_string_value(x, 'a\x0cb')", "return x, ()")
+    for other in (len, lambda: read, make("x = args[0]; y = x", "return x, ()"), apart):
+        with pytest.raises(Declined):
+            rewrite(other)
+
+
+read = None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["module = args[0]", "module = args[0]", "w = module.get_parameter('w')", "return w, ()"],
+        ["module = args[0]", "w = module.get_parameter(name='w')", "return w, ()"],
+        ["module = args[0]", "w, = module.get_parameter('w')", "return w, ()"],
+        ["module = args[0]", "w = module.get_parameter('w', 1)", "return w, ()"],
+    ],
+)
+def test_lookups_that_thunder_does_not_write_are_left(lines):
+    assert "known_" not in text_of(rewrite(make(*lines)))
+
+
+def test_names_of_ours_are_nobody_elses():
+    function = make(
+        "known_0 = args[0]", "check_none(known_0)", "known_1 = 3", "check_len(args, 1)", "return known_1, ()"
+    )
+    assert rewrite(function)(None) == (3, ())
+
+
+def test_a_name_that_is_assigned_is_not_the_global_one():
+    function = make("x = args[0]", "kind = args[1]", "check_type(x, kind)", "return x, ()", kind=int)
+    rewritten = rewrite(function)
+    for args in ((1, int), (1, str), ("a", str)):
+        assert outcome(rewritten, *args) == outcome(function, *args)
+
+
+def test_its_text_goes_with_it():
+    rewritten = rewrite(make("x = args[0]", "return x, ()"))
+    name = rewritten.__code__.co_filename
+    assert name in linecache.cache
+    del rewritten
+    assert name not in linecache.cache
+
+
+def count_calls(function, *args):
+    """How many calls of Python functions, and of others, a call makes."""
+    found = collections.Counter()
+    sys.setprofile(lambda frame, event, _: found.update([event]))
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return found["call"] - 1
+
+
+def test_a_step_makes_few_calls_for_its_prologue():
+    found = {}
+    for layers in (1, 5):
+        compiled, _ = compile_with(Blocks(layers), programs=False, sizes="static")
+        x = torch.randn(3, 16)
+        compiled(x)
+        (entry,) = thunder.compile_stats(compiled).interpreter_cache
+        (run,) = [each for cell in entry.prologue_fn.__closure__ if hasattr(each := cell.cell_contents, "__wrapped__")]
+        data, stats = thunder.compile_data(compiled), thunder.compile_stats(compiled)
+        with compile_data_and_stats(data, stats):
+            token = thunder._cache_info_ctx.set({})
+            data.populate_cache_info(thunder._get_cache_info(), x)
+            own = run.__wrapped__
+            rewritten = rewrite(own)
+            rewritten(x)  # what is known of Thunder's methods is found out once
+            found[layers] = [count_calls(each, x) for each in (own, rewritten)]
+            thunder._cache_info_ctx.reset(token)
+    assert found[5][0] - found[1][0] > 4 * 30
+    assert found[5][1] == found[1][1] < 30

@@ -1,0 +1,347 @@
+"""Symbols for sizes, and what Thunder's passes look at."""
+
+import copy
+import gc
+import math
+import operator
+
+import pytest
+import thunder
+import torch
+from stored_programs import compile_anew
+from thunder.core import devices, dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.extend import OperatorExecutor
+
+from fusioncache.accelerators.sizes import passes, program_families, stand_ins
+from fusioncache.accelerators.sizes.decisions import Decision, describe_asked
+from fusioncache.accelerators.sizes.expressions import Number, evaluate, gives_float
+from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.accelerators.sizes.sizes import Size, SymbolicSize, to_float
+from fusioncache.ir.errors import Declined
+
+LENGTH = Number(1, "length")
+
+
+class Witness:
+    def __init__(self):
+        self.seen = []
+
+    def see_value(self, size, reason):
+        self.seen.append((evaluate(size.expression, {1: 96}), reason))
+
+    def see_comparison(self, symbol, left, right, outcome):
+        self.seen.append((symbol, outcome))
+
+    def refuse(self, reason):
+        raise AssertionError(reason)
+
+
+@pytest.fixture(name="size")
+def _size():
+    return SymbolicSize(96, LENGTH, Witness())
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda size: size * 4 - 2 * size + size // 5 + 7 % size + size % 7,
+        lambda size: 500 // size - -size + +size,
+        lambda size: divmod(size, 7)[0] * divmod(size, 7)[1],
+        lambda size: math.prod((2, size, size)) + sum([size, 1]),
+        lambda size: math.ceil(size / 16) * 16 + math.floor(size / 7),
+        lambda size: size() + 1,
+    ],
+)
+def test_arithmetic_is_no_look(size, compute):
+    found = compute(size)
+    values = {number: evaluate(found.expression, {1: number}) for number in (96, 64, 8, 257)}
+    assert found.value == values[96]
+    expected = {number: compute(SymbolicSize(number, LENGTH, Witness())).value for number in values}
+    assert values == expected
+    assert {kind for kind, _ in size.witness.seen} <= {"==", "<", "!="}  # of what is divided by
+
+
+@pytest.mark.parametrize("kind", [Size, SymbolicSize])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda size: 1 / size,
+        lambda size: (size - 2) / 7 + size / 3 - 2 / size,
+        lambda size: -(1 / size) * 0.1 + size * (1 / 3),
+        lambda size: (size / 7 // 0.25 + size / 7 % 0.3) / (size + 1),
+        lambda size: 5 - 3 * (size / 7) * (size / 3),
+    ],
+)
+def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
+    witness = Witness()
+    found = compute(kind(96, LENGTH, witness))
+    assert isinstance(found, float)
+    assert not witness.seen
+    for number in (96, 3, 64, 257, 10**9 + 7):
+        assert evaluate(found.expression, {1: number}).hex() == compute(number).hex()
+        assert gives_float(found.expression)
+
+
+@pytest.mark.parametrize("number", [1, 96, 2**53 + 1, 3**40])
+def test_a_size_as_a_number_with_a_point(number):
+    found = to_float(SymbolicSize(number, LENGTH, Witness()))
+    assert evaluate(found.expression, {1: number}).hex() == float(number).hex()
+    assert to_float(found) is found
+
+
+@pytest.mark.parametrize("number", [96, 64, 200])
+def test_zero_with_a_sign_is_no_number_of_any_length(size, number):
+    """0.0 and -0.0 are equal to each other, and what is made of them is not."""
+    found = (size - number) * 0.5
+    if number == 96:
+        assert size.witness.seen and type(found) is float
+        return
+    assert not size.witness.seen
+    with pytest.raises(ArithmeticError, match=r"is 0\.0"):
+        evaluate(found.expression, {1: number})
+    assert (size - 96 == 0) and (size / 7) * 1e400 == math.inf
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "{}".format, str, repr, int, float, round, math.sqrt, math.isfinite, math.trunc, "%f".__mod__, copy.copy,
+        lambda part: part**2, lambda part: 2.0**part, lambda part: part.hex(), lambda part: part.is_integer(),
+        lambda part: part == 96 / 7, lambda part: part < 13.8, lambda part: part * 1j, lambda part: part.real,
+        lambda part: math.floor(part * 1.0), lambda part: divmod(part, 0.5)[0] > 1,
+        lambda part: part != math.inf,
+    ],
+)  # fmt: skip
+def test_whatever_needs_the_value_of_one_with_a_point_is_a_look(size, look):
+    expected, found = look(96 / 7), look(size / 7)
+    assert repr(found) == repr(expected)
+    assert size.witness.seen
+
+
+def test_one_with_a_point_is_no_key(size):
+    for keep in (hash, {}.get, {0.5}.__contains__):
+        with pytest.raises(TypeError, match="hashed"):
+            keep(size / 7)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        range, list(range(200)).__getitem__, "{}".format, str, repr, int, float, math.sqrt, math.isfinite, hex,
+        operator.index, "%d".__mod__, lambda size: [0] * size, lambda size: torch.empty(2, size), lambda size: size**2,
+        lambda size: size**0.5, lambda size: 0.5**size,
+        lambda size: size == 96.0, lambda size: size < 96.5, lambda size: size << 1, lambda size: size | 1,
+        lambda size: size.bit_length(), lambda size: size.real, lambda size: round(size), copy.deepcopy, copy.copy,
+        lambda size: torch.zeros(200)[:size], lambda size: bytes(size), lambda size: torch.zeros(3).reshape(size // 32),
+    ],
+)  # fmt: skip
+def test_whatever_needs_the_value_is_a_look_also_in_c(size, look):
+    expected, found = look(96), look(size)
+    assert repr(found) == repr(expected) or torch.is_tensor(found)
+    assert size.witness.seen
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize("other", [64, 96, 200])
+def test_a_comparison_is_noted(size, compare, other):
+    assert compare(size, other) is compare(96, other)
+    assert compare(other, size) is compare(other, 96)
+    assert ((2, size) == (2, other)) is (other == 96)
+    assert len(size.witness.seen) == 3
+
+
+def test_it_is_an_integer_for_who_asks(size):
+    assert isinstance(size, int)
+    assert not size.witness.seen
+
+
+def test_nobody_keeps_one_by_its_hash(size):
+    for keep in (hash, {}.get, {96}.__contains__, lambda each: {each: 1}):
+        with pytest.raises(TypeError, match="hashed"):
+            keep(size)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        y = torch.tanh(x @ self.weight)
+        return (y.reshape(-1, 16) * 2.0).view(x.shape) + x.sum(1, keepdim=True)
+
+
+def go_through(model, directory, shape, monkeypatch):
+    """Returns what passes look at in a model's program, which is derived at two sizes."""
+    found = []
+
+    def note(*args):
+        found.append(passes.go_through_passes(*args))
+        return found[-1]
+
+    monkeypatch.setattr(program_families, "go_through_passes", note)
+    compiled, transform = compile_anew(model, directory)
+    for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
+        compiled(torch.randn(size)).sum().backward()
+    stats = transform.stats()
+    assert found, (stats.passes_repeated, stats.programs_interpreted, stats.programs_refused)
+    assert not stats.passes_repeated
+    return found[0]
+
+
+@pytest.fixture(name="journal")
+def _journal(tmp_path, monkeypatch):
+    return go_through(Model(), tmp_path, (2, 64, 16), monkeypatch)
+
+
+def test_passes_look_at_what_decides(journal):
+    assert set(journal.read({0: (5, 200, 16)}).values()) == {5, 200, 16}
+    assert journal.check({0: (5, 200, 16)})
+    for shape, reason in (((1, 200, 16), "a size is 1"), ((5, 200, 32), "may do something else: .*16")):
+        with pytest.raises(Declined, match=reason):
+            journal.check({0: shape})
+    with pytest.raises(Declined, match="other arguments"):
+        journal.check({0: (5, 200, 16), 1: (2,)})
+
+
+def test_a_decision_is_asked_for_again(monkeypatch):
+    """Such as which kernel there is for a product at these sizes."""
+    from thunder.core import devices, dtypes
+    from thunder.core.proxies import TensorProxy
+    from thunder.core.trace import TraceCtx, tracectx
+    from thunder.executors import utils
+
+    asked = []
+
+    def _fused_sdp_choice(tensor, mask, is_causal):
+        asked.append(tuple(map(operator.index, tensor.shape)))
+        return sum(tensor.shape) > 300
+
+    witness = passes.PassWitness()
+    decide = stand_ins.note_decision(_fused_sdp_choice)
+    monkeypatch.setattr(utils, "_fused_sdp_choice", _fused_sdp_choice)
+    with tracectx(TraceCtx()):
+        shape = witness.make_symbols((2, LENGTH), (2, 96))
+        tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
+    token = stand_ins.LISTENER.set(witness)
+    try:
+        assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
+    finally:
+        stand_ins.LISTENER.reset(token)
+    assert asked == [(2, 96)]  # of two tensors that are alike once
+    assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
+    journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions), frozenset())
+    assert journal.check({0: (2, 200)}) == {1: 200}
+    with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
+        journal.check({0: (2, 400)})
+    assert asked[1:] == [(2, 200), (2, 400)]
+    assert decide(tensors[0], None, True) is False  # where nobody listens
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch):
+    from thunder.core.proxies import TensorProxy, tensorproxy
+    from thunder.core.trace import TraceCtx, tracectx
+    from thunder.executors import utils
+
+    asked = []
+    own = utils._fused_sdp_choice
+    monkeypatch.setattr(utils, "_fused_sdp_choice", lambda *args: asked.append(args) or own(*args))
+    with tracectx(TraceCtx()):
+        like = torch.empty(2, 4, 96, 16, dtype=getattr(torch, dtype), requires_grad=True)
+        tensor = tensorproxy(like, name="x", history=None)
+    args = tensor, tensor, tensor, None, 0.0, True, None
+    decision = Decision("_fused_sdp_choice", tuple(map(describe_asked, args)), "")
+    assert decision.ask({}) == str(own(*args))
+    ((found, *_, number, flag, nothing),) = asked
+    assert isinstance(found, TensorProxy)
+    for name in ("shape", "device", "dtype", "requires_grad"):
+        assert getattr(found, name) == getattr(tensor, name)
+    assert (number, flag, nothing) == (0.0, True, None)
+    assert flag is True
+    with pytest.raises(ValueError, match="print decides nothing"):
+        Decision("print", (), "").ask({})
+    with pytest.raises(TypeError, match="decided about a str"):
+        describe_asked("a text")
+
+
+def broadcasts_twice(x, length):
+    return x * torch.ones(length, 16) * torch.ones(100, 16).sum()
+
+
+def scales_twice(x, length):
+    return x * float(length) + x * 100.0
+
+
+@pytest.mark.parametrize("compute", [broadcasts_twice, scales_twice])
+def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, compute):
+    """What is done with the length and with 100 is one operation where the length is 100."""
+
+    class Twice(Model):
+        def forward(self, x):
+            return compute(super().forward(x), x.shape[1])
+
+    journal = go_through(Twice(), tmp_path, (2, 64, 16), monkeypatch)
+    assert journal.check({0: (5, 200, 16)})
+    with pytest.raises(Declined, match="the same at these sizes"):
+        journal.check({0: (5, 100, 16)})
+
+
+def test_thunder_is_left_as_it_was(tmp_path, monkeypatch):
+    from thunder import clang
+    from thunder.core import dtypes, proxies, pytree
+    from thunder.executors import utils
+
+    def look():
+        return (
+            clang.math, dtypes._numberclass_to_numbertype, proxies.TensorProxy.__init__, pytree.tree_map,
+            utils._fused_sdp_choice, thunder.core.transforms.tree_map, pytree.tree_flatten,
+            clang.maybe_convert_to_dtype,
+        )  # fmt: skip
+
+    compile_anew(Model(), tmp_path)  # shortcuts are in place from here on
+    before = look()
+    go_through(Model(), tmp_path / "one", (2, 64, 16), monkeypatch)
+    assert all(map(operator.is_, look(), before))
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_seen):
+    """As attention rounds the length up for what it saves, and its backward alone reads."""
+    executor = OperatorExecutor("own")
+
+    def round_up(a):
+        return TensorProxy(like=a), TensorProxy(like=a, shape=(math.ceil(a.shape[0] / 32) * 32,))
+
+    forward = executor.register_operator("forward", meta=round_up, fn=None)
+    backward = executor.register_operator("backward", meta=lambda a, b: TensorProxy(like=a), fn=None)
+    trace = TraceCtx()
+    with tracectx(trace):
+        shape = passes.PassWitness().make_symbols((LENGTH,), (96,))
+        x = TensorProxy(shape=shape, device=devices.cpu, dtype=dtypes.float32)
+        y, statistics = forward(x)
+        backward(y, statistics)
+        if is_seen:
+            thunder.torch.neg(statistics)
+        thunder.core.prims.python_return((y, statistics))
+    found = passes.Findings(iter(trace.bound_symbols))
+    rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
+    assert (rounded is None) == is_seen
+    if not is_seen:
+        assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
+        assert not found.expressions & {*rounded}
+
+
+def test_who_stands_in_for_a_function_leaves_it_as_it_is():
+    """It refers to the same, and has no dictionary that it had not."""
+
+    def decide(size: int) -> int:
+        return size
+
+    assert decide.__dict__ == {}  # which is made when it is asked for
+    before = gc.get_referents(decide)
+    assert stand_ins.note_decision(decide).__wrapped__ is decide
+    assert all(one is other for one, other in zip(before, gc.get_referents(decide), strict=True))

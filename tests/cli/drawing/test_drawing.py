@@ -1,0 +1,115 @@
+"""Pictures of graphs: what is drawn, where it goes, and that every text is escaped."""
+
+import random
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import pytest
+from commands import CHAIN
+
+from fusioncache.cli.drawing.dot import dot_text
+from fusioncache.cli.drawing.layers import GAP, lay_out
+from fusioncache.cli.drawing.nodes import picture_of
+from fusioncache.cli.drawing.svg import svg_text
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+
+_VECTOR = TensorType("float32", (4,), "cpu")
+_DOT = r"""digraph "chain" {
+  node [fontname="monospace", fontsize=10];
+  v0 [shape=ellipse, label="input %0\nbfloat16[10, 10]", tooltip="input %0: bfloat16[10, 10] cuda"];
+  v1 [shape=box, label="residual bfloat16\nfloat32[10, 10]", tooltip="%1: float32[10, 10] cuda = residual(%0, dtype:bfloat16)"];
+  v2 [shape=box, label="tanh\nfloat32[10, 10]", tooltip="%2: float32[10, 10] cuda = prims.tanh(%1)"];
+  v3 [shape=box, label="mul 0.5\nfloat32[10, 10]", tooltip="%3: float32[10, 10] cuda = prims.mul(%2, 0.5)"];
+  out0 [shape=ellipse, label="output 0", tooltip="output %3"];
+  v0 -> v1;
+  v1 -> v2;
+  v2 -> v3;
+  v3 -> out0;
+}
+"""  # noqa: E501
+
+
+def _random_graph(seed: int, ops: int = 40) -> Graph:
+    """Each op takes two values, most of them recent ones."""
+    chance, made, inputs = random.Random(seed), [], 3
+    for number in range(inputs, inputs + ops):
+        operands = tuple(Ref(chance.randrange(max(0, number - chance.choice((3, 20))), number)) for _ in range(2))
+        made.append(Op("prims.add", operands, (_VECTOR,)))
+    return Graph((_VECTOR,) * inputs, tuple(made), (inputs + ops - 1, inputs))
+
+
+def test_dot_to_the_letter():
+    assert dot_text(picture_of(CHAIN.graph), "chain") == _DOT
+
+
+def test_sizes_tuples_and_dropped_results_are_drawn():
+    vector = TensorType("float32", (Ref(1),), "cpu")
+    dims = (Const("int", "0"),)
+    op = Op("prims.var_mean", (Ref(0), dims), (None, vector), (("correction", Const("int", "1")),))
+    picture = picture_of(Graph((vector,), (op,), (3,), 1))
+    nodes = dict(picture.nodes(data="node"))
+    kinds = {"v0": "input", "v1": "size", "v2": "op", "out0": "output"}
+    assert {name: node.kind for name, node in nodes.items()} == kinds
+    assert (nodes["v2"].label, nodes["v2"].detail) == ("var_mean (0) correction=1", "float32[%1]")
+    assert set(picture.edges) == {("v0", "v2"), ("v1", "v2"), ("v2", "out0")}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_layout_keeps_boxes_apart_and_edges_downwards(seed):
+    picture = picture_of(_random_graph(seed))
+    width = lambda name: 40.0 + 3 * len(name)  # noqa: E731
+    positions = lay_out(picture, width)
+    number = {spot: at for at, layer in enumerate(positions.layers) for spot in layer}
+    assert {spot for spot in number if isinstance(spot, str)} == set(picture)
+    for layer in positions.layers:
+        for left, right in pairwise(layer):
+            half = sum(width(spot) / 2 for spot in (left, right) if isinstance(spot, str))
+            assert positions.x[right] - positions.x[left] >= half + GAP - 1e-6
+    assert set(positions.edges) == set(picture.edges)
+    for (start, end), spots in positions.edges.items():
+        assert (spots[0], spots[-1]) == (start, end)
+        assert [number[spot] for spot in spots] == list(range(number[start], number[end] + 1))
+    assert min(positions.x[spot] - width(spot) / 2 for spot in picture) >= -1e-6
+
+
+def test_a_chain_is_straight():
+    positions = lay_out(picture_of(CHAIN.graph), lambda name: 10.0 * len(name))
+    assert len({round(x, 6) for x in positions.x.values()}) == 1
+
+
+def test_fewer_edges_cross_than_in_the_order_of_the_ops():
+    """Two chains whose ops alternate: side by side none of their edges crosses."""
+    ops = tuple(Op("prims.tanh", (Ref(value),), (_VECTOR,)) for value in (1, 0, 3, 2, 4, 5))
+    positions = lay_out(picture_of(Graph((_VECTOR, _VECTOR), ops, (6, 7))), lambda name: 10.0)
+    paths = [("v0", "v3", "v4", "v6", "out0"), ("v1", "v2", "v5", "v7", "out1")]
+    sides = {positions.x[a] < positions.x[b] for a, b in zip(*paths, strict=True)}
+    assert len(sides) == 1
+
+
+def test_an_empty_graph():
+    assert lay_out(picture_of(Graph((), (), ())), lambda name: 1.0).width == 0
+    ElementTree.fromstring(svg_text(picture_of(Graph((), (), ())), "nothing"))
+
+
+def test_svg_has_a_box_for_each_node_and_a_curve_for_each_edge():
+    picture = picture_of(_random_graph(0))
+    text = svg_text(picture, "a <b> & 'c'")
+    assert text == svg_text(picture_of(_random_graph(0)), "a <b> & 'c'")
+    root = ElementTree.fromstring(text)
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{space}g")) == len(picture)
+    assert len(root.findall(f"{space}path")) == len(picture.edges)
+    assert root.find(f"{space}title").text == root.get("aria-label") == "a <b> & 'c'"
+    boxes = [box for group in root.findall(f"{space}g") for box in group.findall(f"{space}rect")]
+    assert all(float(box.get("x")) >= 0 for box in boxes)
+    assert all(float(box.get("x")) + float(box.get("width")) <= float(root.get("width")) + 1 for box in boxes)
+
+
+def test_every_text_is_escaped():
+    op = Op("prims.<script>", (Ref(0), Const("str", 'a"\\b\n</text>')), (_VECTOR,))
+    picture = picture_of(Graph((_VECTOR,), (op,), (1,)))
+    ElementTree.fromstring(svg_text(picture, "x"))
+    assert "<script>" not in svg_text(picture, "x")
+    labels = [line for line in dot_text(picture, 'x"').splitlines() if "script" in line]
+    assert len(labels) == 1
+    assert 'digraph "x\\""' in dot_text(picture, 'x"')

@@ -1,0 +1,230 @@
+"""The report in a real browser: opened, clicked through, and moved through by keyboard."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from changed_layer import save_changed_llama
+from long_names import record_long_runs
+from report_records import read_newest, save_hostile_run
+
+from fusioncache.cli.report.page import render_report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
+_CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium on the PATH")
+
+_ARGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+_ARGS += "--disable-component-update --disable-sync"
+_ODD = "#c10"
+"""The first norm of the layer that was changed."""
+_NARROW = 360
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=_ARGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("record")))
+        save_changed_llama()
+        path = tmp_path_factory.mktemp("report") / "report.html"
+        path.write_text(render_report(read_newest()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def visit(browser) -> Iterator:
+    """Opens a file. When the test ends, nothing may have gone wrong in it and nothing been asked of any network."""
+    wrong: list[str] = []
+    contexts = []
+
+    def visit(path: Path, width: int = 1280, **options):
+        contexts.append(
+            browser.new_context(viewport={"width": width, "height": 800}, reduced_motion="reduce", **options)
+        )
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+_OVER_THE_BUTTON = """() => {
+  const button = document.getElementById("theme").getBoundingClientRect(), found = [];
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (words.nextNode()) {
+    if (words.currentNode.parentElement.closest("#theme, .skip")) continue;
+    range.selectNodeContents(words.currentNode);
+    for (const box of range.getClientRects()) {
+      const apart = box.right <= button.left || box.left >= button.right;
+      if (!apart && box.bottom > button.top && box.top < button.bottom) found.push(words.currentNode.textContent);
+    }
+  }
+  return found;
+}"""
+"""The texts that lie over the theme button, or below it."""
+
+
+def focused(page) -> str:
+    return page.evaluate("document.activeElement.id || document.activeElement.parentElement.id")
+
+
+def test_from_the_map_to_a_template_to_its_region_and_back(visit, file):
+    page = visit(file)
+    odd = page.locator(_ODD)
+    assert "once" in odd.get_attribute("class") and odd.get_attribute("aria-label").startswith(
+        "layer 2, norm_1, forward"
+    )
+    others = [page.locator(f"#c{number}").inner_text() for number in (5, 15)]  # the same norm of layers 1 and 3
+    assert others[0] == others[1] != odd.inner_text()
+    odd.click()
+    template = page.locator(":target")
+    assert template.get_attribute("open") is not None and template.locator("svg.fc-graph").is_visible()
+    assert "add 0.0003" in template.locator("svg.fc-graph").text_content()
+    template.get_by_role("link", name="Fusion10").click()
+    assert (page.url.rpartition("#")[2], focused(page)) == ("c10", "c10")
+    page.go_back()
+    assert page.locator(":target").get_attribute("id") == template.get_attribute("id")
+
+
+def test_the_panel_tells_what_a_cell_is_and_why_it_is_new(visit, file):
+    page = visit(file)
+    page.hover(_ODD)
+    text = " ".join(page.locator("#panel").inner_text().split())
+    assert text.startswith("layer 2, norm_1, forward template")
+    assert "module transformer.h.2.norm_1" in text and "outcome miss" in text
+    assert re.search(r"source litgpt/model.py:\d+", text)
+    assert "They differ in a constant" in text and "0.0003 here, 1e-05 there" in text
+    page.hover("#c5")
+    assert page.locator(".map .same").count() == 7
+
+
+def test_the_keyboard_moves_in_the_map(visit, file):
+    page = visit(file)
+    page.focus("#c0")
+    for key, cell in (
+        *(("ArrowRight", "c1"), ("ArrowDown", "c6"), ("ArrowDown", "c11"), ("ArrowLeft", "c10"), ("ArrowLeft", "c10")),
+        *(("End", "c31"), ("Home", "c10"), ("ArrowUp", "c5"), ("ArrowUp", "c0"), ("ArrowUp", "c0")),
+        ("ArrowDown", "c5"),
+    ):
+        page.keyboard.press(key)
+        assert focused(page) == cell, key
+    assert page.evaluate("[...document.querySelectorAll('.map .cell')].filter(cell => cell.tabIndex === 0).length") == 1
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator(".template:target > summary")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert page.locator(":target").get_attribute("open") is None
+
+
+def test_focus_can_be_seen_and_the_map_can_be_skipped_to(visit, file):
+    page = visit(file)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#map")
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(visit, file):
+    page = visit(file, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: auto").click()
+    light = page.evaluate(ground)
+    assert light != dark
+    page.get_by_role("button", name="Theme: light").click()
+    assert page.evaluate(ground) == dark
+    page.reload()
+    page.get_by_role("button", name="Theme: dark").click()
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("width", [_NARROW, 700, 1280])
+def test_the_theme_button_overlaps_nothing(visit, file, width):
+    assert visit(file, width).evaluate(_OVER_THE_BUTTON) == []
+
+
+@pytest.mark.parametrize("width", [_NARROW, 1280])
+def test_nothing_reaches_over_the_side(visit, file, width):
+    page = visit(file, width)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.hover(_ODD)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.querySelector('.map').scrollWidth > 100")
+
+
+@pytest.mark.parametrize("width", [_NARROW, 1280])
+def test_long_names_and_a_long_account_fit(visit, tmp_path, monkeypatch, width):
+    record_long_runs(monkeypatch)
+    path = tmp_path / "long.html"
+    path.write_text(render_report(read_newest()), encoding="utf-8")
+    page = visit(path, width)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    assert page.evaluate(_OVER_THE_BUTTON) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("h1").inner_text().count("Multimodal") == 1 and page.locator("#not-given").is_visible()
+
+
+_FAINTEST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255);
+    const [r, g, b] = parts.map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (colour !== "rgba(0, 0, 0, 0)") return colour;
+    }
+  };
+  const contrast = (element) => {
+    const pair = [luminance(getComputedStyle(element).color), luminance(ground(element))].sort((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  };
+  const written = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return Math.min(...[...document.querySelectorAll("main *, header *, nav *")].filter(written).map(contrast));
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_text_stands_out_from_what_is_behind_it(visit, file, theme):
+    assert visit(file, color_scheme=theme).evaluate(_FAINTEST) >= 4.5
+
+
+def test_it_can_be_read_without_its_script(visit, file):
+    page = visit(file, java_script_enabled=False)
+    assert not page.locator("#theme").is_visible() and not page.locator("#panel").is_visible()
+    assert page.locator(".map .cell").count() == 42
+
+
+def test_a_text_that_is_out_to_do_harm_does_none(visit, tmp_path, monkeypatch):
+    path = tmp_path / "hostile.html"
+    path.write_text(render_report(save_hostile_run(monkeypatch)), encoding="utf-8")
+    page = visit(path, _NARROW)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    for cell in page.locator(".map .cell").all():
+        cell.focus()
+    assert "<script>alert(1)</script>" in page.locator("#panel").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") == _NARROW

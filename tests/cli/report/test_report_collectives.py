@@ -1,0 +1,81 @@
+"""The report's section on collectives: a timeline for each trace, bytes in flight and alive, and costs of bounds."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from recorded_templates import make_cast_template, make_ledger, save_ledger
+from report_records import Page, make_placement, make_run, read_newest
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import fusioncache
+from fusioncache.cli.report.collectives import MOST_ROWS
+from fusioncache.cli.report.contents import Contents
+from fusioncache.observe.record.placements import FlightRecord
+
+
+def make_page(*placements) -> Page:
+    return Page(Contents(make_run(), (), (), (), placements))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<h3>Model, forward</h3>",
+        "2 collectives in 2 calls</span> <span>1 beside something that is computed",
+        '<svg class="timeline" role="img" aria-label="2 collectives of the forward trace along 6 calls"',
+        "<title>all_gather float32 (8,): 4.1 kB, steps 0 to 2, 1 call beside it</title>",
+        '<th scope="row">gathers in flight</th><td class="n">8.2 kB</td><td class="n">4.1 kB</td>',
+        '<th scope="row">alive of what travels</th><td class="n">9.2 kB</td><td class="n">6.1 kB</td>',
+        '<td class="n">4.1 kB</td><td class="n">4.1 kB</td><td class="n">8.2 kB</td><td class="n">3</td>',
+        "<td>all_reduce</td>",  # the first one is waited for before it
+        "<td>the end</td>",
+    ],
+)
+def test_what_it_says(text):
+    assert text in make_page(make_placement()).section("collectives")
+
+
+def test_an_order_that_stayed_says_why():
+    page = make_page(make_placement(reason="a trace with collectives writes in place", bounds=()))
+    assert "in the order that Thunder made: a trace with collectives writes" in page.section("collectives")
+
+
+def test_a_run_without_collectives_says_so(monkeypatch):
+    save_ledger(monkeypatch, make_ledger(make_cast_template()))
+    page = Page(read_newest())
+    assert "No trace of this run had collectives" in page.section("collectives")
+    assert '<a href="#collectives">Collectives <span>0</span></a>' in page.html
+
+
+def test_of_many_collectives_the_first_are_listed():
+    flights = tuple(FlightRecord("gather", "all_gather", 8, 0, 1, 0) for _ in range(MOST_ROWS + 7))
+    section = make_page(make_placement(flights=flights)).section("collectives")
+    assert "And 7 more." in section and section.count('<th scope="row">all_gather</th>') == MOST_ROWS
+
+
+@pytest.fixture
+def job() -> Iterator[None]:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_run_leaves_behind_what_its_transform_says(job):
+    """One of a pretended job, whose collectives do nothing."""
+    cache = fusioncache.Cache(store=False)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    jitted = fusioncache.distributed.tensor_parallel(
+        model, column=["0"], row=["2"], cache=cache, backend="eager", jobs=0, programs=False
+    )
+    jitted(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    cache.save()
+    found = read_newest().placements
+    assert [placement.trace for placement in found] == ["forward", "backward"]
+    for recorded, placement in zip(found, transform.placements(), strict=True):
+        assert len(recorded.flights) == placement.collectives == 1
+        assert recorded.after.alive == placement.after().alive == max(recorded.alive)
+        assert len(recorded.calls) == len(placement.schedule.steps)
+        assert [flight.name for flight in recorded.flights] == ["all_reduce SUM float32 (4, 8)"]
+        assert recorded.bounds[0].bound == placement.bounds.reducing and recorded.model == "Sequential"

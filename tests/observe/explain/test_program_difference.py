@@ -1,0 +1,202 @@
+"""Why a program was traced again: the sentence for each kind of difference, what comes first, and the nearest key."""
+
+import pytest
+
+from fusioncache.observe.explain.program_difference import (
+    ProgramDifference,
+    compare_program_keys,
+    compare_read,
+    compare_reads,
+    find_nearest_program,
+    find_source_line,
+    write_program_miss,
+)
+
+SILU = "torch.nn.functional.silu"
+ONE, OTHER = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
+HIDDEN, OTHER_HIDDEN = (f"hidden str {letter * 32}" for letter in "ab")
+TRACE = """
+  # /home/me/model.py:31: \t        return F.silu(x) * self.scale
+  t281 = torch.nn.functional.linear(t113, t_layers_0_a_weight, None)  # t281: "cpu f32[4, 32]"
+    # /home/me/model.py:40: \t        return unsilu(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "sentence"),
+    [
+        (
+            ("attribute", SILU, f"<function {SILU} {ONE} defaults (False, )>", f"<function mine.silu {OTHER}>"),
+            f"`{SILU}` is another function (mine.silu, and not {SILU}) than when this program was made",
+        ),
+        (
+            ("attribute", SILU, f"<function {SILU} {ONE}>", "<builtin torch._C._nn.silu>"),
+            f"`{SILU}` is another function (torch._C._nn.silu, and not {SILU}) than when this program was made",
+        ),
+        (
+            (
+                "global",
+                "mine.f",
+                f"<function f.<locals>.<lambda> {ONE}>",
+                f"<function f.<locals>.<lambda> {OTHER}>",
+            ),
+            "`mine.f` is another function than when this program was made",
+        ),
+        (
+            ("global", "mine.f", f"<function f.<locals>.<lambda> {ONE}>", f"<function g {OTHER} defaults (1, )>"),
+            "`mine.f` is another function (g, and not f.<locals>.<lambda>) than when this program was made",
+        ),
+        (
+            ("a line", "layers.1.act", "@model.layers.0.act", "<builtin torch.relu>"),
+            "`layers.1.act` is <builtin torch.relu>, and was the very `model.layers.0.act` when this program was made",
+        ),
+        (
+            ("function", "mine:A.f", f"<function mine.A.f {ONE}>", f"<function mine.A.f {OTHER}>"),
+            "the function `mine.A.f` is not what it was when this program was made",
+        ),
+        (
+            ("global", "mine.A", f"class mine.A#{ONE}", f"class mine.A#{OTHER}"),
+            "`mine.A` is another class than when this program was made",
+        ),
+        (("global", "mine.A", f"class mine.A#{ONE}", f"<function mine.A {OTHER}>"), "`mine.A` is not what it was when"),
+        (
+            ("global", "mine.EPS", "1e-05", "1e-06"),
+            "`mine.EPS` is 1e-06, and was 1e-05 when this program was made",
+        ),
+        (
+            ("global", "mine.f", f"<function mine.f {ONE}>", "3"),
+            "`mine.f` is 3, and was <function mine.f 01234567> when this program was made",
+        ),
+        (("attribute", "mine.g", "3", None), "`mine.g` is not there or has no value, and was 3 when this"),
+        (
+            ("variable", "SCALE", f"hash {ONE}", f"hash {OTHER}"),
+            "the variable `SCALE` of the environment is not what it was when this program was made",
+        ),
+        (
+            ("variable", "SCALE", "unset", f"hash {OTHER}"),
+            "the variable `SCALE` of the environment is hash fedcba98, and was unset when this program was made",
+        ),
+        (("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN), "`mine.API_KEY` differs (values hidden)"),
+        (
+            ("global", "mine.A", f"{{'key': {HIDDEN}, }}", f"{{'key': {OTHER_HIDDEN}, }}"),
+            "`mine.A` differs (values hidden)",
+        ),
+        (
+            ("global", "mine.MODE", "'fast'", OTHER_HIDDEN),
+            "`mine.MODE` is (hidden), and was 'fast' when this program was made",
+        ),
+        (("builtin", "len", "", "<function mine.len>"), "the builtin `len` is <function mine.len>, and was empty when"),
+        (("a later kind", "x", "1", "2"), "`x` is 2, and was 1 when this program was made"),
+    ],
+)
+def test_a_read_that_differs(read, sentence):
+    assert compare_read(*read).sentence.startswith(sentence)
+
+
+def test_hidden_values_are_in_nothing_that_is_printed():
+    difference = compare_read("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN)
+    assert difference.compare("A", "B") == "They differ in `mine.API_KEY`: values hidden."
+    assert difference.values == ("(hidden)", "(hidden)")
+    assert difference.data()["before"] == difference.data()["after"] == "(hidden)"
+    assert not compare_read("global", "mine.A", None, HIDDEN).is_hidden
+
+
+def test_the_sentence_of_a_program_that_was_derived_again():
+    difference = compare_read("global", SILU, f"<function {SILU} {ONE}>", f"<function {SILU} {OTHER}>")
+    again = f"the program of Llama was traced again: `{SILU}` is another function than when this program was made"
+    assert write_program_miss("Llama", difference) == again
+    assert write_program_miss("Llama", difference, 1) == f"{again} (1 more thing differs)"
+    assert write_program_miss("Llama", difference, 7) == f"{again} (7 more things differ)"
+
+
+def test_long_values_are_shown_from_where_they_differ():
+    difference = compare_read("global", "mine.TABLE", "z" * 500 + "1", "z" * 500 + "2")
+    assert max(map(len, difference.values)) < 110 and difference.values[0].endswith("z1")
+    assert difference.compare("A", "B") == f"They differ in `mine.TABLE`: ...{'z' * 20}1 in A, ...{'z' * 20}2 in B."
+
+
+def test_a_line_of_a_key_that_differs():
+    one = {"settings": "width 8\ndepth 4", "backend": "x"}
+    (difference,) = compare_program_keys(one, {"settings": "width 8\ndepth 5", "backend": "x"})
+    assert difference == ProgramDifference("settings", "depth", "the setting depth", "4", "5")
+    assert difference.data() == {
+        **{"where": "settings", "name": "depth", "what": "the setting depth"},
+        **{"before": "4", "after": "5"},
+    }
+    (gone,) = compare_program_keys(one, {"settings": "width 8", "backend": "x"})
+    assert gone.sentence == "the setting depth is not there or has no value, and was 4 when this program was made"
+    (new,) = compare_program_keys({**one, "settings": "width 8"}, one)
+    assert new.sentence == "the setting depth is 4, and was not there when this program was made"
+    assert compare_program_keys(one, dict(reversed(one.items()))) == ()
+
+
+def test_an_ingredient_that_is_no_list_or_that_only_one_has():
+    changed = compare_program_keys({"backend": "a"}, {"backend": "b", "recipe": "1"})
+    assert [(one.what, one.before, one.after) for one in changed] == [
+        ("the backend", "a", "b"),
+        ("the recipe", None, "1"),
+    ]
+
+
+def test_what_explains_most_comes_first():
+    names = ("classes", "settings", "model", "arguments", "program versions", "state")
+    found = compare_program_keys(dict.fromkeys(names, "a 1"), dict.fromkeys(names, "a 2"))
+    order = ["program versions", "state", "arguments", "model", "classes", "settings"]
+    assert [difference.where for difference in found] == order
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 4", ["`m.A.x` is 4, and was 3 when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was 1 when this program was made"]),
+        ("m.A 1", "m.A 2\nm.A:x 3", ["`m.A.x` is 3, and was not there when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2", ["`m.A.x` is not there or has no value, and was 3 when this program was made"]),
+        ("", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was not there when this program was made"]),
+        (
+            f"m.A 1\nm.A:f <function m.A.f {ONE}>\nm.B 1",
+            f"m.A 2\nm.A:f <function m.A.f {OTHER}>\nm.B 2",
+            [
+                "`m.A.f` is another function than when this program was made",
+                "the class `m.B` is 2, and was 1 when this program was made",
+            ],
+        ),
+    ],
+)
+def test_of_a_class_the_attribute_is_named(before, after, said):
+    assert [each.sentence for each in compare_program_keys({"classes": before}, {"classes": after})] == said
+
+
+def test_reads_of_two_stored_programs():
+    one = {("global", "mine.A"): "1", ("global", "mine.B"): "2", ("variable", "C"): "3"}
+    other = {("global", "mine.A"): "1", ("global", "mine.B"): "4", ("builtin", "len"): "5"}
+    assert [(found.what, found.before, found.after) for found in compare_reads(one, other)] == [
+        ("`mine.B`", "2", "4"),
+        ("the variable `C` of the environment", "3", None),
+        ("the builtin `len`", None, "5"),
+    ]
+    assert compare_reads(one, one) == ()
+
+
+def test_the_nearest_key_differs_in_the_fewest_lines():
+    key = {"model": "a 1\nb 2\nc 3", "state": "d 4"}
+    far = {"model": "a 9\nb 9\nc 9", "state": "d 4"}
+    near = {"model": "a 1\nb 2\nc 9", "state": "d 4"}
+    assert find_nearest_program(key, [far, near]) == find_nearest_program(key, [far, near, near]) == 1
+    assert find_nearest_program(key, [far, near, {"model": "x", "state": "y"}, key]) == 3
+    assert find_nearest_program(key, []) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (SILU, "/home/me/model.py:31: return F.silu(x) * self.scale"),
+        ("layers.0.scale", "/home/me/model.py:31: return F.silu(x) * self.scale"),
+        ("mine:unsilu", "/home/me/model.py:40: return unsilu(x)"),
+        ("t281", None),
+        ("lu", None),
+        ("", None),
+    ],
+)
+def test_the_line_of_source_that_says_a_name(name, line):
+    assert find_source_line(TRACE, name) == line

@@ -1,0 +1,300 @@
+"""What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
+
+import io
+import json
+import logging
+import multiprocessing
+import os
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from models import Blocks, compile_with, step
+from recorded_templates import make_cast_template, make_chain_template, make_full_ledger
+
+import fusioncache
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record import ledger as ledger_module
+from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.stats import Stats
+from fusioncache.process.settings import LOG
+from fusioncache.store import default_path
+from fusioncache.template.key import make_key
+from fusioncache.transform import transform as transform_module
+
+CHAIN = make_chain_template()
+CAST = make_cast_template()
+EAGER = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}))
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(LOG.name, str(tmp_path / "events.jsonl"))
+    return tmp_path / "events.jsonl"
+
+
+def events(file: Path) -> list[Event]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line.pop("schema") for line in lines} <= {SCHEMA}
+    return [Event(**line) for line in lines]
+
+
+def check(told: list[Event], stats: Stats) -> None:
+    """There is an event for each thing that was counted, and none besides."""
+    counts = Counter(event.what for event in told)
+    untouched = sum(event.what == "bypass" and event.template is None for event in told)
+    assert counts["hit"] + counts["miss"] + untouched == stats.regions
+    assert len({event.digest for event in told if event.what in ("hit", "miss")}) == stats.templates
+    made = (stats.hits, stats.misses, stats.compiles, stats.loads)
+    assert tuple(counts[what] for what in ("hit", "miss", "compile", "load")) == made
+    refused = ("program refused", stats.programs_refused)
+    for what, reasons in (("bypass", stats.bypasses), ("unkept", stats.unkept), refused):
+        assert Counter(event.reason for event in told if event.what == what) == reasons
+    assert (counts["program loaded"], counts["program made"]) == (stats.programs_loaded, stats.programs_made)
+    for what, seconds in (("compile", stats.compile_seconds), ("load", stats.load_seconds)):
+        assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
+
+
+def test_a_models_events_are_what_was_counted(file, monkeypatch):
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Declined("a lonely operation", Scope.REGION)
+        return region_of(fusion)
+
+    region_of = transform_module.region_of
+    monkeypatch.setattr(transform_module, "region_of", odd)
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
+    cache, model = fusioncache.Cache(record=False), Blocks(3)
+    step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
+    stats = cache.stats()
+    assert stats.hits and stats.compiles and stats.bypasses["a lonely operation"]
+    check(events(file), stats)
+
+
+def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
+    monkeypatch.setattr(
+        ledger_module, "EventPublisher", lambda: EventPublisher(EventFile(file))
+    )  # of every ledger that was given none
+    parent = Ledger()
+    child = Ledger(parent)
+    for ledger in (child, Ledger(child)):
+        ledger.count_region(CHAIN, (1,), hit=False)
+        ledger.count_compile(CHAIN, 0.5)
+        ledger.count_load(CHAIN, 0.25)
+        ledger.count_unkept("a number among its inputs")
+        ledger.count_bypass("unknown op")
+        ledger.count_bypass("compile failed: ValueError", CHAIN)
+        ledger.count_program_loaded("GPT", 0.5, 8.0)
+        ledger.count_program_made("GPT")
+        ledger.count_program_refused("a lock has no value to compare")
+    told = events(file)
+    assert len(told) == 18
+    check(told, parent.stats())
+
+
+def test_each_field(file):
+    ledger = Ledger(events=EventPublisher(EventFile(file)))
+    before = time.time()
+    ledger.count_region(CHAIN, (3,), hit=True)
+    ledger.count_region(EAGER, (), hit=False)
+    ledger.count_compile(EAGER, 0.125)
+    ledger.count_load(EAGER, 0.25)
+    ledger.count_bypass("unknown op")
+    ledger.count_bypass("compile failed: ValueError", CHAIN)
+    ledger.count_unkept("a number among its inputs")
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made(None)
+    ledger.count_program_refused("a lock has no value to compare")
+    told = events(file)
+    assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
+    chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
+    fields = [list(asdict(event).values())[2:] for event in told]
+    assert fields == [
+        ["hit", *chain, [3], None, None, None, None],
+        ["miss", *cast, [], None, None, "eager", None],
+        ["compile", *cast, None, None, 0.125, "eager", None],
+        ["load", *cast, None, None, 0.25, "eager", None],
+        ["bypass", None, None, None, "unknown op", None, None, None],
+        ["bypass", *chain, None, "compile failed: ValueError", None, None, None],
+        ["unkept", None, None, None, "a number among its inputs", None, None, None],
+        ["program loaded", None, None, None, None, 0.5, None, "GPT"],
+        ["program made", None, None, None, None, None, None, None],
+        ["program refused", None, None, None, "a lock has no value to compare", None, None, None],
+    ]
+
+
+@pytest.mark.parametrize(("level", "hits"), [(logging.DEBUG, 3), (logging.INFO, 0)])
+def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
+    caplog.set_level(level, logger="fusioncache.events")
+    stats = make_full_ledger().stats()
+    assert sum(record.levelno == logging.DEBUG for record in caplog.records) == hits
+    assert all(record.levelno == (logging.DEBUG if record.what == "hit" else logging.INFO) for record in caplog.records)
+    fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds", "backend")
+    told = [Event(**{name: getattr(record, name) for name in fields}) for record in caplog.records]
+    assert [record.getMessage() for record in caplog.records] == [str(event) for event in told]
+    if hits:
+        check(told, stats)
+
+
+def test_what_is_said_to_people():
+    chain = (CHAIN.name, CHAIN.key.digest)
+    assert str(Event(0.0, 1, "hit", *chain, (3, 12))) == f"hit {CHAIN.name} (arities 3 / 12)"
+    assert str(Event(0.0, 1, "miss", *chain, ())) == f"miss {CHAIN.name}"
+    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 0.062 s"
+    assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
+    assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
+    assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 0.500 s"
+
+
+def test_where_nobody_listens_nothing_is_made(monkeypatch):
+    monkeypatch.setattr("fusioncache.observe.record.events.Event", None)
+    assert make_full_ledger().stats().hits == 3
+    with pytest.raises(TypeError):
+        EventPublisher(EventFile(Path("x"))).publish("hit", CHAIN)
+
+
+def _work(number: int) -> None:
+    told = EventPublisher(open_log())
+    for _ in range(500):
+        told.publish("bypass", reason=f"{number}" * 300)
+
+
+def test_processes_share_a_file(file):
+    file.write_text('{"schema": 1, "time": 0.0, "pid": 0, "what": "unkept"}\n')
+    workers = [multiprocessing.get_context("fork").Process(target=_work, args=(number,)) for number in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    told = events(file)
+    pids = {number: worker.pid for number, worker in enumerate(workers, 1)}
+    assert told[0].what == "unkept"  # what was there stays
+    assert Counter((event.pid, event.reason) for event in told[1:]) == {
+        (pid, f"{number}" * 300): 500 for number, pid in pids.items()
+    }
+
+
+def test_a_log_that_is_moved_away_starts_anew(file):
+    told = EventPublisher(open_log())
+    told.publish("unkept", reason="one")
+    file.rename(file.with_suffix(".old"))
+    told.publish("unkept", reason="two")
+    assert [event.reason for event in events(file)] == ["two"]
+
+
+@pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
+def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
+    monkeypatch.setenv(LOG.name, str(tmp_path / place))
+    ledger = fusioncache.Cache(record=False).ledger
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG.name} to a file"):
+        ledger.count_region(CHAIN, (1,), hit=False)
+    (tmp_path / "missing").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ledger.count_region(CHAIN, (1,), hit=True)
+    assert ledger.stats().regions == 2
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_a_full_disk_costs_one_warning():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    told = EventPublisher(EventFile(Path("/dev/full")))
+    with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
+        told.publish("unkept", reason="one")
+        told.publish("unkept", reason="two")
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(("value", "meant"), [("0", "./0"), ("1", "stderr, or ./1"), ("-", "stderr or stdout")])
+def test_a_value_that_is_no_file_is_refused(monkeypatch, value, meant):
+    monkeypatch.setenv(LOG.name, value)
+    with pytest.raises(ValueError) as raised:
+        fusioncache.Cache()
+    assert str(raised.value) == f"{LOG.name} must be stderr, stdout or a file, got {value!r}: say {meant}"
+
+
+@pytest.mark.parametrize("variable", [LOG.name, "FUSIONCACHE_DIR"])
+def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, "~/here")
+    monkeypatch.chdir(tmp_path)
+    EventPublisher(open_log()).publish("unkept", reason="one")
+    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
+    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
+    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == LOG.name else [])
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
+    monkeypatch.setenv(LOG.name, stream)
+    ledger = fusioncache.Cache(record=False).ledger
+    for hit in (False, True, True):
+        ledger.count_region(EAGER, (), hit=hit)
+    ledger.count_compile(EAGER, 1.25)
+    ledger.count_load(CAST, 0.003)
+    for _ in range(3):
+        ledger.count_bypass("unknown op")
+        ledger.count_bypass("compile failed: ValueError", EAGER)
+        ledger.count_unkept("cannot be stored: a number among its inputs")
+    ledger.count_compile(EAGER, 1.25)
+    told = capsys.readouterr()
+    assert (told.out if stream == "stderr" else told.err) == ""
+    assert getattr(told, stream[3:]).splitlines() == [
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+        f"fusioncache: loaded {CAST.name} in 3 ms",
+        "fusioncache: a region is left as Thunder made it: unknown op",
+        f"fusioncache: a region runs without {CAST.name}: compile failed: ValueError",
+        "fusioncache: not stored for later processes: a number among its inputs",
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+    ]
+
+
+def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
+    monkeypatch.setenv(LOG.name, "stderr")
+    ledger = fusioncache.Cache(record=False).ledger
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made(None)
+    for _ in range(2):
+        ledger.count_program_refused("a lock has no value\x1b")
+    assert capsys.readouterr().err.splitlines() == [
+        "fusioncache: loaded the program of GPT in 500 ms",
+        "fusioncache: traced and stored a program of a model",
+        "fusioncache: a program is not stored or not used: a lock has no value\\x1b",
+    ]
+
+
+def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
+    describe = "fusioncache [rank 3]: not stored for later processes: two\\nlines\\x1b[31m\n"
+    assert capsys.readouterr().err == describe
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
+    caplog.set_level(logging.INFO, "fusioncache.events")
+    gone = stream and io.StringIO()
+    if gone:
+        gone.close()
+    monkeypatch.setattr("sys.stderr", gone)
+    EventPublisher(EventStream("stderr")).publish("unkept", reason="one")
+    assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
+
+
+def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(LOG.name, "events.jsonl")
+    told = EventPublisher(open_log())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    told.publish("unkept", reason="one")
+    assert len(events(tmp_path / "events.jsonl")) == 1
+    monkeypatch.setenv(LOG.name, "")
+    assert open_log() is None

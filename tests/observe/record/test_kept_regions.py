@@ -1,0 +1,116 @@
+"""Regions beside a program: what comes back is what a run had, and anything else is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
+from fusioncache.observe.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+LINES = st.lists(st.builds(Line, TEXTS, st.integers(0, 10**6), st.booleans()), max_size=3).map(tuple)
+REGIONS = st.builds(
+    RegionRecord,
+    model=st.just("GPT"),
+    trace=st.sampled_from(["forward", "backward"]),
+    trace_number=st.just(7),
+    position=st.integers(0, 10**6),
+    name=TEXTS,
+    digest=st.none() | TEXTS,
+    outcome=st.sampled_from(["hit", "miss", "bypass"]),
+    reason=st.none() | TEXTS,
+    arities=st.lists(st.integers(0, 99), max_size=2).map(tuple),
+    plan=st.none() | TEXTS,
+    source=st.builds(Source, st.none() | TEXTS, st.none() | st.integers(0, 99), LINES),
+    ops=st.integers(0, 99),
+    inputs=st.integers(0, 99),
+    outputs=st.integers(0, 99),
+)
+COSTS = st.builds(PlanCost, TEXTS, *[st.integers(0, 10**12)] * 3)
+CHOICES = st.builds(
+    ChoiceRecord,
+    model=st.just("GPT"),
+    trace=st.sampled_from(["forward", "backward"]),
+    trace_number=st.just(7),
+    stream=TEXTS,
+    sums=st.integers(0, 99),
+    plan=TEXTS,
+    costs=st.lists(COSTS, max_size=3).map(tuple),
+)
+BYTES = st.integers(0, 2**63 - 1)
+PEAKS = st.builds(PeakRecord, BYTES, BYTES, BYTES)
+FLIGHTS = st.builds(
+    FlightRecord, st.sampled_from(["gather", "reduce"]), TEXTS, BYTES, st.integers(0, 1), st.integers(2, 3), BYTES
+)
+PLACEMENTS = st.builds(
+    PlacementRecord,
+    model=st.just("GPT"),
+    trace=st.sampled_from(["forward", "backward"]),
+    trace_number=st.just(7),
+    reason=TEXTS,
+    calls=st.tuples(TEXTS, TEXTS, TEXTS, TEXTS),
+    alive=st.tuples(BYTES, BYTES, BYTES, BYTES),
+    flights=st.lists(FLIGHTS, max_size=2).map(tuple),
+    before=PEAKS,
+    after=PEAKS,
+    bounds=st.lists(st.builds(BoundRecord, TEXTS, BYTES, BYTES, BYTES, BYTES), max_size=2).map(tuple),
+)
+ONE = RegionRecord(
+    "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
+)
+STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
+
+
+@given(st.lists(REGIONS, max_size=5), st.lists(CHOICES, max_size=3), st.lists(PLACEMENTS, max_size=2))
+def test_what_comes_back_is_what_was_there(regions, choices, placements):
+    content = encode_regions(regions, choices, placements)
+    kept = decode_regions(content, "GPT", 7)
+    assert (kept.regions, kept.choices) == (tuple(regions), tuple(choices))
+    assert kept.placements == tuple(placements)
+    assert encode_regions(kept.regions, kept.choices, kept.placements) == content
+
+
+def test_model_and_number_are_those_of_the_run_that_loads():
+    kept = decode_regions(encode_regions([ONE], [STREAM]), "Llama", 0)
+    assert kept.regions == (replace(ONE, model="Llama", trace_number=0),)
+    assert kept.choices == (replace(STREAM, model="Llama", trace_number=0),)
+
+
+def test_equal_lines_are_there_once():
+    content = json.loads(encode_regions([ONE, replace(ONE, position=9)], []))
+    assert content["lines"] == [[["m.py", 3, False]]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("trace", "sideways"), ("outcome", "loaded"), ("source", 1), ("source", -1), ("position", -1), ("ops", "4")),
+        *(("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("layer", "1"), ("module", 1)),
+        *(("digest", 2), ("name", None), ("name", "\ud800"), ("reason", []), ("trace", []), ("more", 1)),
+        *(("streams", each) for each in ([], ["sideways", "t", 1, "fold", []], ["forward", "t", -1, "fold", []])),
+        *(("streams", ["forward", "t", 1, "fold", each]) for each in ([[]], [["fold", 1, 2]], [["fold", 1, 2, "3"]])),
+    ],
+)
+def test_anything_else_is_refused(field, value):
+    content = json.loads(encode_regions([ONE], []))
+    content[field] = [value]
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize("field", ["trace", "name", "layer", "arities"])
+def test_fields_of_other_lengths_are_refused(field):
+    content = json.loads(encode_regions([ONE, ONE], []))
+    del content[field][0]
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1, "lines": [], "regions": []}', b"\xff"])
+def test_another_format_is_refused(content):
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(content, "GPT", 7)

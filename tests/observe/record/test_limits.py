@@ -1,0 +1,256 @@
+"""The record has a size and an age that it keeps to, and a further length of a model adds little to it."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import torch
+from commands import call, get_output
+from models import compile_with
+from recorded_templates import STARTED, begin_run, make_cast_template, make_ledger, make_scaled_template, save_ledger
+from report_records import make_region_record, make_wide_ledger
+from repository import HELPERS, import_path
+
+from fusioncache.observe.record import limits
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, Source
+from fusioncache.observe.record.outlines import CutRegions, CutText, fill_regions, fill_text
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import RecordError, record_path
+
+DAY = 86400.0
+
+
+def read_ids():
+    return [run.id for run in RecordReader().runs()]
+
+
+def count(table):
+    with closing(sqlite3.connect(record_path())) as database:
+        return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+def test_the_oldest_runs_go_where_the_file_would_be_too_large(monkeypatch):
+    sizes = []
+    for number in range(6):
+        save_ledger(monkeypatch, make_wide_ledger(60, f"m{number}"), run=str(number), started=STARTED + number)
+        sizes.append(record_path().stat().st_size)
+    monkeypatch.setattr(limits, "MAX_BYTES", sizes[3])
+    save_ledger(monkeypatch, make_wide_ledger(60, "last"), run="last", started=STARTED + 10)
+    assert read_ids()[0] == "last" and 1 < len(read_ids()) < 5
+    assert record_path().stat().st_size <= sizes[3]
+    assert RecordReader().lifetime().runs == 7
+    assert count("templates") == 60 * len(read_ids())
+
+
+def test_runs_that_nobody_saved_for_long_go(monkeypatch):
+    for run, age in (("old", 91), ("aging", 60), ("new", 0)):
+        save_ledger(monkeypatch, make_ledger(make_cast_template(run, run)), run=run, started=STARTED - age * DAY)
+    assert read_ids() == ["new", "aging"]
+    assert (count("templates"), RecordReader().lifetime().runs) == (2, 3)
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="much later", started=STARTED + 1000 * DAY)
+    assert read_ids() == ["much later"]
+
+
+def test_the_run_that_is_written_stays_whatever_the_clock_says(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    for run, started in (("future", STARTED + DAY), ("now", STARTED)):
+        save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
+    assert read_ids() == ["now"]
+
+
+def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeypatch):
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED - 1)
+    monkeypatch.setattr(limits, "MAX_BYTES", 1)
+    ledger = make_wide_ledger(3)
+    writer = begin_run(ledger)
+    (run,) = RecordReader().runs()
+    assert (run.unrecorded, run.stats) == (3 + 3 + 3, ledger.stats())  # templates, regions, compiles
+    assert RecordReader().templates(run.id) == RecordReader().regions(run.id) == ()
+    assert "not listed  9 regions, streams, templates and executables" in get_output("stats")
+    # With more room it goes on.
+    monkeypatch.setattr(limits, "MAX_BYTES", 1 << 20)
+    more = make_cast_template("more", "more")
+    ledger.count_region(more, (), hit=False)
+    writer.save()
+    assert [template.name for template in RecordReader().templates(run.id)] == ["more"]
+    # What is there is counted on where there is none.
+    monkeypatch.setattr(limits, "MAX_BYTES", 1)
+    ledger.count_region(more, (), hit=True)
+    writer.save()
+    (template,) = RecordReader().templates(run.id)
+    (run,) = RecordReader().runs()
+    assert (template.regions, run.unrecorded, run.stats) == (2, 9, ledger.stats())
+
+
+def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "MAX_BYTES", 1)
+        save_ledger(monkeypatch, make_wide_ledger(2), run="c" * 32, started=STARTED - 1)
+        assert read_ids() == ["c" * 32]
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
+    result = call("diff", "cc", "bb")
+    assert result.exit_code == 0
+    assert "Of the old run the record lacks 6 regions, streams, templates and executables" in result.stderr
+    assert "Of the new run" not in result.stderr
+
+
+def test_the_file_shrinks_when_runs_go(monkeypatch):
+    save_ledger(monkeypatch, make_wide_ledger(200), run="large", started=STARTED)
+    large = record_path().stat().st_size
+    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="small", started=STARTED + 1)
+    with closing(sqlite3.connect(record_path())) as database:
+        assert database.execute("PRAGMA freelist_count").fetchone()[0] == 0
+    assert record_path().stat().st_size < large
+
+
+def test_a_further_length_adds_its_templates_numbers_and_nothing_else(monkeypatch):
+    """Text and regions are there once for all lengths."""
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)))
+    compiled, transform = compile_with(model)
+    tables = ("outlines", "traces", "templates", "uses", "compiles", "choices", "placements")
+    counted = []
+    for length in range(2, 22):
+        compiled(torch.randn(length, 8)).sum().backward()
+        transform.cache.save()
+        if length in (11, 21):
+            counted.append({table: count(table) for table in tables})
+    assert transform.stats().programs_filled == 18
+    grown = {table: counted[1][table] - counted[0][table] for table in tables}
+    templates = grown.pop("templates")
+    assert grown == {"outlines": 0, "traces": 10, "uses": templates, "compiles": 0, "choices": 0, "placements": 0}
+    with closing(sqlite3.connect(record_path())) as database:
+        assert database.execute("SELECT max(length(numbers)) FROM templates WHERE id > 10").fetchone()[0] < 200
+    (run,) = RecordReader().runs()
+    regions = RecordReader().regions(run.id)
+    by_trace = [[region for region in regions if region.trace_number == number] for number in range(20)]
+    assert [len(trace) for trace in by_trace] == [len(by_trace[0])] * 20
+    assert len(regions) == run.stats.regions
+    # As each length was counted.
+    assert {region.digest for region in regions} == {each.digest for each in transform.cache.templates()}
+    found = RecordReader().add_ingredients(RecordReader().templates(run.id))
+    assert {each.digest: each for each in found} == {each.digest: each for each in transform.cache.templates()}
+    assert regions == tuple(transform.cache.ledger.history.read().regions.values())
+
+
+def test_a_text_is_what_was_cut_whatever_numbers_it_has():
+    chance = random.Random(0)
+    for _ in range(300):
+        shape = [chance.choice(["ab", "é", '"', "-", ".", "0x", "#", " "]) for _ in range(chance.randint(0, 12))]
+
+        def make(shape=shape):
+            return "".join(part + str(chance.choice([0, 7, 42, 10**20, "007"])) for part in shape) + "end"
+
+        texts = [make() for _ in range(4)]
+        cuts = [CutText.cut(text) for text in texts]
+        assert len({cut.shape for cut in cuts}) == 1
+        outline = cuts[0].pack()
+        assert [fill_text(outline, cut.list_numbers(outline)) for cut in cuts] == texts
+
+
+def test_texts_that_differ_in_more_than_numbers_have_other_shapes():
+    texts = ["a1b", "a1c", "a1b2", "a#b", "a-1b", "a1.0b", "a1b#"]
+    assert len({CutText.cut(text).shape for text in texts}) == len(texts)
+
+
+def test_regions_are_what_was_cut_whatever_templates_they_have():
+    chance = random.Random(0)
+    for _ in range(100):
+        made = []
+        for number in range(chance.randint(1, 9)):
+            digest = chance.choice([None, "a" * 64, "b" * 64, "c" * 64])
+            name = chance.choice(["h.0", "caf\u00e9", "", None])
+            lines = tuple(
+                Line(f"/m{chance.randint(0, 2)}.py", chance.randint(1, 9)) for _ in range(chance.randint(0, 3))
+            )
+            region = make_region_record(number, digest=digest, trace=chance.choice(["forward", "backward"]))
+            made.append(replace(region, source=Source(name, chance.choice([None, 3]), lines), trace_number=5))
+        cut = CutRegions.cut(made)
+        assert fill_regions(cut.content, cut.templates, "Model", 5) == tuple(made)
+        # Another length has other templates, and the same outline.
+        longer = [replace(region, digest=region.digest and region.digest[::-1] + "0") for region in made]
+        assert (CutRegions.cut(longer).shape, CutRegions.cut(longer).content) == (cut.shape, cut.content)
+
+
+def test_a_name_that_is_no_text_does_not_cost_the_record():
+    ledger = make_ledger(make_cast_template())
+    ledger.history.begin_trace("Model")
+    region = make_region_record(0, digest=make_cast_template().key.digest)
+    odd = os.fsdecode(b"/caf\xe9/model.py")
+    ledger.history.add_regions([replace(region, source=Source("h", None, (Line(odd, 3),)))])
+    begin_run(ledger)
+    (run,) = RecordReader().runs()
+    (found,) = RecordReader().regions(run.id)
+    assert found.source.lines == (Line("/caf\\udce9/model.py", 3),)
+
+
+@pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])
+def test_a_damaged_outline_is_an_error_and_not_a_crash(monkeypatch, content):
+    save_ledger(monkeypatch, make_wide_ledger(2))
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute(f"UPDATE outlines SET content = {content}")
+    templates = RecordReader().templates("a" * 32)
+    for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().add_ingredients(templates)):
+        with pytest.raises(RecordError, match="cannot be read"):
+            read()
+
+
+@pytest.mark.parametrize("numbers", ["[1, 2]", '{"7": 1}', "1", "no JSON"])
+def test_damaged_numbers_are_an_error_and_not_a_crash(monkeypatch, numbers):
+    save_ledger(monkeypatch, make_wide_ledger(2))
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("UPDATE templates SET numbers = ?", (numbers,))
+    with pytest.raises(RecordError, match="cannot be read"):
+        RecordReader().add_ingredients(RecordReader().templates("a" * 32))
+
+
+_WRITE = """
+import sys
+from fusioncache.observe.record import limits
+from fusioncache.observe.record.writer import RecordWriter
+from report_records import make_wide_ledger
+limits.MAX_BYTES = 300_000
+print("ready", flush=True)
+input()
+for number in range(1000):
+    RecordWriter(make_wide_ledger(20, f"{sys.argv[1]} {number}")).save()
+    if number == 3:
+        print("some", flush=True)
+    if number == 8 and sys.argv[1] != "killed":
+        break
+"""
+
+
+def test_processes_that_write_at_once_and_one_that_is_killed_keep_to_it():
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-W", "ignore", "-c", _WRITE]
+    processes = [subprocess.Popen([*command, name], env=environment, **pipes) for name in ("one", "other", "killed")]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert processes[2].stdout.readline() == "some\n"
+    processes[2].send_signal(signal.SIGKILL)
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, -signal.SIGKILL], errors
+    runs = RecordReader().runs()
+    assert runs and record_path().stat().st_size <= 300_000 + 100_000  # what the newest adds is its own
+    newest = max(runs, key=lambda run: run.updated)
+    assert len(RecordReader().templates(newest.id)) == 20
+    assert RecordReader().lifetime().runs >= 2 * 9 + 4
+    save_after = Ledger()
+    save_after.count_region(make_scaled_template(2), (), hit=False)
+    begin_run(save_after)
+    assert len(RecordReader().runs()) >= 1

@@ -1,0 +1,207 @@
+"""What a run leaves on disk: that it is what was counted, where it is, and how a template in it is found."""
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+
+from recorded_templates import (
+    STARTED,
+    begin_run,
+    make_cast_template,
+    make_chain_template,
+    make_full_ledger,
+    make_ledger,
+    save_ledger,
+)
+
+from fusioncache.observe.record import limits
+from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.process.settings import DIRECTORY
+
+
+def test_a_run_is_read_as_it_was_counted(monkeypatch):
+    ledger = make_full_ledger()
+    save_ledger(monkeypatch, ledger)
+    (run,) = RecordReader().runs()
+    assert (run.id, run.started, run.pid, run.command) == ("a" * 32, STARTED, 4321, "train.py --depth")
+    assert run.stats == ledger.stats()
+    assert run.stats.bypasses == {"unknown op": 2, "compile failed: ValueError": 1}
+
+
+def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkeypatch):
+    ledger = make_full_ledger()
+    save_ledger(monkeypatch, ledger)
+    cast, chain = ledger.templates()
+    record = RecordReader()
+    assert record.add_ingredients(record.templates("a" * 32)) == (chain, cast)
+
+
+def test_templates_that_were_forgotten_meanwhile_have_no_ingredients(monkeypatch):
+    save_ledger(monkeypatch, make_full_ledger())
+    record = RecordReader()
+    chain, cast = record.templates("a" * 32)
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("DELETE FROM templates WHERE digest = ?", (chain.digest,))
+    assert [template.digest for template in record.add_ingredients((chain, cast))] == [cast.digest]
+
+
+def test_templates_are_those_of_the_run_asked_for(monkeypatch):
+    save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a")
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b")
+    assert [template.digest for template in RecordReader().templates("a")] == [make_chain_template().key.digest]
+    assert RecordReader().templates("c") == ()
+
+
+def test_saving_again_brings_the_run_up_to_date():
+    ledger = make_ledger(make_chain_template())
+    recorder_ = begin_run(ledger)
+    ledger.count_region(make_chain_template(), (5,), hit=True)
+    ledger.count_region(make_cast_template(), (), hit=False)
+    recorder_.save()
+    (run,) = RecordReader().runs()
+    assert run.stats == ledger.stats()
+    assert {template.digest for template in RecordReader().templates(run.id)} == {t.digest for t in ledger.templates()}
+
+
+def test_counts_of_programs_come_back_and_go_to_the_parent():
+    parent = Ledger()
+    ledger = Ledger(parent)
+    ledger.add_program_seconds("key", 0.25)
+    ledger.add_program_seconds("key", 0.25)
+    ledger.add_program_seconds("record", 1.0)
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made("GPT")
+    assert [ledger.count_program_refused("a lock") for _ in range(2)] == [True, False]
+    stats = ledger.stats()
+    assert stats == parent.stats()
+    assert (stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)) == (1, 1, {"a lock": 2})
+    assert (dict(stats.program_seconds), stats.loaded_program_seconds) == ({"key": 0.5, "record": 1.0}, 8.0)
+    RecordWriter(ledger).save()
+    (run,) = RecordReader().runs()
+    assert (run.stats, run.models) == (stats, ("GPT",))
+    assert (run.phases.loading_programs, run.phases.keeping_programs) == (0.5, 1.0)
+
+
+def test_nothing_is_written_when_nothing_was_counted():
+    RecordWriter(Ledger()).save()
+    assert not record_path().exists()
+
+
+def test_nothing_is_written_when_nothing_changed():
+    recorder_ = begin_run(make_ledger(make_chain_template()))
+    record_path().unlink()
+    recorder_.save()
+    assert not record_path().exists()
+
+
+def test_runs_are_listed_newest_first(monkeypatch):
+    for run, started in (("b", 20.0), ("c", 30.0), ("a", 10.0)):
+        save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
+    assert [run.id for run in RecordReader().runs()] == ["c", "b", "a"]
+
+
+def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_RUNS", 2)
+    save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a", started=10.0)
+    for run, started in (("b", 20.0), ("c", 30.0)):
+        save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
+    assert [run.id for run in RecordReader().runs()] == ["c", "b"]
+    assert RecordReader().find(make_chain_template().key.digest) == ()
+    with closing(sqlite3.connect(record_path())) as database:
+        assert database.execute("SELECT count(*) FROM templates").fetchone() == (1,)
+        users = "SELECT id FROM runs WHERE number IN (SELECT run FROM uses) ORDER BY id"
+        assert database.execute(users).fetchall() == [("b",), ("c",)]
+
+
+def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    monkeypatch.setattr(recorder.time, "time", lambda: 10.0)
+    long_run = RecordWriter(make_ledger(make_chain_template()))
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b", started=10.5)
+    monkeypatch.setattr(recorder.time, "time", lambda: 11.0)
+    long_run.save()
+    assert [run.pid for run in RecordReader().runs()] == [os.getpid()]
+
+
+def test_a_script_whose_name_is_no_text_does_no_harm(monkeypatch):
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), argv=[os.fsdecode(b"two caf\xe9.py"), "--depth=4"])
+    assert RecordReader().runs()[0].command == "'two caf\\udce9.py' --depth"
+
+
+def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
+    directory = tmp_path / "not" / "yet"
+    monkeypatch.setenv(DIRECTORY.name, str(directory))
+    RecordWriter(make_ledger(make_chain_template())).save()
+    assert (directory / "record-15.sqlite").exists()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
+    monkeypatch.delenv(DIRECTORY.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tmp_path in record_path().parents
+    assert "fusioncache" in str(record_path().relative_to(tmp_path))
+
+
+def test_a_directory_with_odd_characters_can_be_read(monkeypatch, tmp_path):
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "50% #1? &mode=x"))
+    RecordWriter(make_ledger(make_chain_template())).save()
+    assert len(RecordReader().runs()) == 1
+
+
+def _save_named(monkeypatch, *names: str) -> None:
+    templates = (make_cast_template(name, options=str(number)) for number, name in enumerate(names))
+    save_ledger(monkeypatch, make_ledger(*templates))
+
+
+def _names(prefix: str) -> set[str]:
+    return {template.name for template in RecordReader().find(prefix)}
+
+
+def test_find_by_the_start_of_a_name(monkeypatch):
+    _save_named(monkeypatch, "sum_one", "sum_two", "tanh")
+    assert _names("sum") == {"sum_one", "sum_two"}
+    assert _names("sum_t") == {"sum_two"}
+    assert _names("um") == set()
+
+
+def test_find_by_the_start_of_a_digest(monkeypatch):
+    save_ledger(monkeypatch, make_full_ledger())
+    chain, cast = make_chain_template(), make_cast_template()
+    for template in (chain, cast):
+        for length in (12, 64):
+            assert _names(template.key.digest[:length]) == {template.name}
+        assert _names(template.key.digest[1:]) == set()
+
+
+def test_find_takes_the_whole_name_before_its_longer_siblings(monkeypatch):
+    _save_named(monkeypatch, "sum", "sum_two")
+    assert _names("sum") == {"sum"}
+
+
+def test_find_takes_the_whole_digest_before_names(monkeypatch):
+    digest = make_chain_template().key.digest
+    save_ledger(monkeypatch, make_ledger(make_chain_template(), make_cast_template(name=f"{digest}_two")))
+    assert _names(digest) == {make_chain_template().name}
+
+
+def test_find_knows_no_wildcards_and_no_other_case(monkeypatch):
+    _save_named(monkeypatch, "sum_one", "sumXtwo")
+    assert _names("%") == _names("s%") == _names("SUM") == set()
+    assert _names("sum_") == {"sum_one"}
+
+
+def test_find_gives_the_counts_of_the_newest_run_that_had_the_template(monkeypatch):
+    chain, cast = make_chain_template(), make_cast_template()
+    save_ledger(monkeypatch, make_ledger(chain, seconds=2.0), run="m", started=20.0)
+    save_ledger(monkeypatch, make_ledger(chain, seconds=1.0), run="a", started=10.0)
+    save_ledger(monkeypatch, make_ledger(chain, seconds=3.0), run="z", started=15.0)
+    save_ledger(monkeypatch, make_ledger(cast), run="n", started=30.0)
+    (found,) = RecordReader().find(chain.key.digest)
+    assert found.compile_seconds == 2.0

@@ -1,0 +1,198 @@
+"""Records that cannot be read, and files that must not be written: no file and no model is ever harmed."""
+
+import os
+import shutil
+import sqlite3
+import sys
+import warnings
+from contextlib import closing
+
+import pytest
+from recorded_templates import begin_run, make_chain_template, make_full_ledger, make_ledger, save_ledger
+
+from fusioncache.observe.record import reader as record
+from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import SCHEMA, RecordError, record_path
+from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.process.settings import DIRECTORY
+
+
+def _warnings_of(action) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    assert all(warning.category is RuntimeWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def _database() -> sqlite3.Connection:
+    return sqlite3.connect(record_path())
+
+
+def test_no_record():
+    with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY.name}"):
+        RecordReader()
+
+
+def test_an_empty_file_is_no_record_yet_and_becomes_one():
+    record_path().touch()
+    with pytest.raises(RecordError, match="no record"):
+        RecordReader()
+    RecordWriter(make_ledger(make_chain_template())).save()
+    assert len(RecordReader().runs()) == 1
+
+
+def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
+    with pytest.raises(RecordError, match="no record"):
+        RecordReader()
+
+
+def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
+    save_ledger(monkeypatch, make_full_ledger())
+    with closing(_database()) as database, database:
+        database.execute("UPDATE templates SET numbers = '[1, 2]'")
+    reader = RecordReader()
+    (found,) = reader.find("residual")
+    with closing(_database()) as database, database:
+        database.execute("UPDATE uses SET arities = '[1, 2]'")
+        database.execute("UPDATE runs SET bypasses = 'nonsense'")
+    reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find("residual"))
+    for read in (*reads, lambda: reader.add_ingredients((found,))):
+        with pytest.raises(RecordError, match="cannot be read"):
+            read()
+
+
+def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
+    save_ledger(monkeypatch, make_full_ledger())
+    monkeypatch.setattr(record, "LOCK_SECONDS", 0.01)
+    with closing(_database()) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RecordError, match="another process: try again"):
+            RecordReader()
+
+
+def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
+    save_ledger(monkeypatch, make_full_ledger())
+    with closing(_database()) as database:
+        # So small a cache that pages reach the file before the transaction ends, as in a big one.
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("UPDATE runs SET command = 'half'")
+        for number in range(500):
+            database.execute("INSERT INTO outlines (shape, content) VALUES (?, ?)", (f"{number}", b"x" * 1000))
+        shutil.copytree(record_path().parent, tmp_path / "killed")
+        database.rollback()
+    assert (tmp_path / "killed" / "record-15.sqlite-journal").exists()
+    (run,) = RecordReader(tmp_path / "killed" / "record-15.sqlite").runs()
+    assert run.command == "train.py --depth"
+
+
+def _foreign_database() -> None:
+    with closing(_database()) as database, database:
+        database.execute("CREATE TABLE precious (thing)")
+
+
+def _later_format() -> None:
+    RecordWriter(make_ledger(make_chain_template())).save()
+    with closing(_database()) as database:
+        database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
+
+
+def _cut_off() -> None:
+    RecordWriter(make_ledger(make_chain_template())).save()
+    content = record_path().read_bytes()
+    record_path().write_bytes(content[: len(content) // 3])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: record_path().write_bytes(b"short"),
+        lambda: record_path().write_bytes(b"This is no database. " * 1000),
+        _cut_off,
+        _foreign_database,
+        _later_format,
+    ],
+    ids=["short", "long", "cut off", "foreign", "later format"],
+)
+def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(spoil):
+    spoil()
+    before = record_path().read_bytes()
+    ledger = make_ledger(make_chain_template())
+    recorder_ = RecordWriter(ledger)
+    (message,) = _warnings_of(recorder_.save)
+    assert str(record_path()) in message
+    assert DIRECTORY.name in message
+    ledger.count_region(make_chain_template(), (5,), hit=True)
+    assert _warnings_of(recorder_.save) == []
+    assert record_path().read_bytes() == before
+    assert os.listdir(record_path().parent) == ["record-15.sqlite"]
+    with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
+        RecordReader().runs()
+
+
+def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
+    (message,) = _warnings_of(recorder_.save)
+    assert f"{tmp_path / 'file' / 'record-15.sqlite'} cannot be written" in message
+    assert f"set {DIRECTORY.name}" in message
+    assert _warnings_of(recorder_.save) == []
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_path):
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path))
+    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
+
+
+def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
+    assert len(_warnings_of(recorder_.save)) == 1
+    (tmp_path / "file").unlink()
+    recorder_.save()
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
+    monkeypatch.delattr(sys, "argv")
+    (message,) = _warnings_of(RecordWriter(make_ledger(make_chain_template())).save)
+    assert "argv" in message
+
+
+def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
+    ledger = make_full_ledger()
+    save_ledger(monkeypatch, ledger)
+    before = RecordReader().runs()
+    monkeypatch.setattr(recorder, "make_room", lambda *_: 1 / 0)
+    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
+    assert RecordReader().runs() == before
+
+
+def test_the_record_of_an_older_version_stays_beside_the_new_one():
+    older = record_path().with_name("record-3.sqlite")
+    with closing(sqlite3.connect(older)) as database, database:
+        database.execute("CREATE TABLE runs (id TEXT PRIMARY KEY)")
+        database.execute("PRAGMA user_version = 3")
+    before = older.read_bytes()
+    with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
+        RecordReader()
+    assert _warnings_of(RecordWriter(make_ledger(make_chain_template())).save) == []
+    assert len(RecordReader().runs()) == 1 and older.read_bytes() == before
+
+
+def test_a_record_that_is_gone_at_the_end_is_not_made_again():
+    recorder_ = begin_run(make_ledger(make_chain_template()))
+    record_path().write_text("somebody else's")
+    assert _warnings_of(recorder_.end) == []
+    record_path().unlink()
+    assert _warnings_of(recorder_.end) == []
+    assert not record_path().exists()

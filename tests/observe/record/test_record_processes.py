@@ -1,0 +1,98 @@
+"""The record and the life of processes: several that write at once, forks, exits, caches that are gone."""
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+
+from recorded_templates import make_chain_template
+from repository import HELPERS, ROOT, import_path
+
+from fusioncache.cache.cache import Cache
+from fusioncache.observe.record.reader import RecordReader
+
+
+def _start(script: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes)
+
+
+def _python(script: str) -> None:
+    process = _start(script)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_counts_after_the_last_save_are_written_at_exit_even_if_the_cache_is_gone(tmp_path):
+    script = """
+import gc
+from fusioncache.cache.cache import Cache
+from recorded_templates import make_chain_template
+def main():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (3,), hit=False)
+    cache.save()
+    cache.ledger.count_compile(make_chain_template(), 2.5)
+main()
+gc.collect()
+"""
+    _python(script)
+    (run,) = RecordReader().runs()
+    assert (run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 2.5, True)
+
+
+def test_a_forked_child_leaves_its_parents_run_alone():
+    script = """
+import os
+from fusioncache.observe.record.writer import RecordWriter
+from recorded_templates import make_chain_template, make_ledger
+ledger = make_ledger(make_chain_template())
+recorder = RecordWriter(ledger)
+recorder.save()
+child = os.fork()
+if child == 0:
+    ledger.count_region(make_chain_template(), (5,), hit=True)
+    recorder.save()
+else:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    _python(script)
+    (run,) = RecordReader().runs()
+    assert run.stats.regions == 1
+
+
+def test_processes_that_write_at_the_same_time_all_succeed():
+    script = """
+from fusioncache.observe.record.writer import RecordWriter
+from recorded_templates import make_cast_template, make_chain_template, make_ledger
+recorders = [RecordWriter(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
+print("ready", flush=True)
+input()
+for recorder in recorders:
+    recorder.save()
+"""
+    processes = [_start(script) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 4
+    runs = RecordReader().runs()
+    assert sorted(run.pid for run in runs) == sorted([process.pid for process in processes] * 8)
+    assert all(len(RecordReader().templates(run.id)) == 2 for run in runs)
+
+
+def test_a_cache_in_use_is_not_kept_alive_by_its_record():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (), hit=False)
+    cache.save()
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None

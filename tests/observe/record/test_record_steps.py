@@ -1,0 +1,185 @@
+"""The record of a job that runs or was killed: what a first step did is there at once; later steps leave it alone."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+import thunder
+import torch
+from commands import call, get_output
+from crew_processes import wait_until
+from models import train_residual
+from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
+from repository import HELPERS, import_path
+
+import fusioncache
+from fusioncache.observe.record import tables
+from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.schema import record_path
+
+_JOB = """
+from models import train_residual
+stats = train_residual().stats()
+print(stats.compiles, flush=True)
+input()
+"""
+
+
+def test_a_job_that_goes_on_and_one_that_was_killed():
+    before = train_residual().stats()
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
+        assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
+        said = []
+
+        def is_written():
+            """What follows shortly on a template is written beside the steps."""
+            said.append(get_output("stats", "-v"))
+            return ["compiles", str(before.compiles)] in [line.split() for line in said[-1].splitlines()]
+
+        wait_until(is_written)
+        while_it_runs = said[-1]
+        job.send_signal(signal.SIGKILL)
+    assert job.returncode == -signal.SIGKILL
+    assert get_output("stats", "-v") == while_it_runs
+    assert ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]
+    assert "\nIt is still running, or was killed after " in get_output("stats")
+    run, first = RecordReader().runs()
+    assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
+    assert len(RecordReader().compiles(run.id)) == before.compiles
+    # Neither has a store, so each compiles what the other does, whichever comes first.
+    for runs in ((first.id, run.id), (run.id, first.id)):
+        data = json.loads(get_output("diff", *runs, "--json"))
+        assert len(data["compiled_again"]) == before.templates and not data["new_templates"]
+        assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
+
+
+class ToldTimer(threading.Timer):
+    """Goes off when it is told to."""
+
+    def run(self):
+        self.finished.wait()
+        self.function()
+
+
+def test_what_many_templates_do_is_written_together(monkeypatch):
+    opened, timers = [], []
+    real = recorder.open_for_writing
+
+    def note(path, lock_seconds):
+        opened.append(threading.current_thread())
+        return real(path, lock_seconds)
+
+    def make_timer(*args):
+        timers.append(ToldTimer(*args))
+        return timers[-1]
+
+    monkeypatch.setattr(recorder, "open_for_writing", note)
+    monkeypatch.setattr(recorder, "APPEND_SECONDS", 3600.0)
+    monkeypatch.setattr(threading, "Timer", make_timer)
+    writer = recorder.RecordWriter(ledger := Ledger())
+    for number in range(5):
+        ledger.history.begin_trace()
+        ledger.count_program_made(f"model {number}")
+        writer.append()
+    assert len(opened) == 1
+    (timer,) = timers
+    timer.cancel()  # which is how this one is told
+    timer.join()
+    assert opened == [threading.current_thread(), timer]
+    writer.end()
+    (run,) = RecordReader().runs()
+    assert run.stats.programs_made == 5
+
+
+def test_later_steps_do_not_touch_the_record(monkeypatch):
+    opened = []
+    monkeypatch.setattr(recorder, "APPEND_SECONDS", 0.0)
+    real = recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
+    stats = train_residual(1).stats()
+    after_one = len(opened)
+    # Two traces, and at most once for each first call of a template.
+    assert 2 < after_one <= 2 + stats.templates
+    (run,) = RecordReader().runs()
+    assert run.stats == stats and len(RecordReader().compiles(run.id)) == stats.compiles
+    train_residual(4)
+    assert len(opened) == 2 * after_one
+
+
+def test_an_append_writes_only_what_is_new(monkeypatch):
+    ledger = Ledger()
+    for number in range(50):
+        ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
+    recorder_ = begin_run(ledger)
+    rows = []
+    real = tables.put_row
+    for module in (recorder, tables):
+        monkeypatch.setattr(
+            module, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
+        )
+    ledger.count_compile(make_cast_template("cast_7", "7"), 1.0)
+    recorder_.append()
+    assert sorted(rows) == ["compiles", "runs", "uses"]
+    recorder_.append()
+    assert len(rows) == 3
+    assert RecordReader().runs()[0].stats == ledger.stats()
+
+
+def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
+    monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
+    ledger = make_ledger(make_chain_template())
+    recorder_ = begin_run(ledger)
+    ledger.count_compile(make_chain_template(), 1.0)
+    with closing(sqlite3.connect(record_path())) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        recorder_.append()
+        with monkeypatch.context() as patch:
+            patch.setattr(recorder, "open_for_writing", None)
+            recorder_.append()  # it does not even try
+    recorder_.save()
+    (run,) = RecordReader().runs()
+    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
+    assert not recwarn.list
+
+
+def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
+    """It fails when it ends, after the counts were taken from the ledger."""
+    monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
+    ledger = make_ledger(make_chain_template())
+    recorder_ = begin_run(ledger)
+    ledger.count_compile(make_chain_template(), 1.0)
+    with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
+        recorder_.append()
+    recorder_.save()
+    (run,) = RecordReader().runs()
+    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
+
+
+def test_a_run_without_regions_is_a_run():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    compiled = thunder.jit(torch.nn.Linear(3, 3), transforms=[transform], executors=["torch"])
+    compiled(torch.randn(2, 3))
+    assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
+    (run,) = RecordReader().runs()
+    assert (run.stats.regions, run.models) == (0, ("Linear",))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_whether_a_run_ended_is_known(ended):
+    recorder_ = begin_run(make_ledger(make_chain_template()))
+    if ended:
+        recorder_.end()
+    (run,) = RecordReader().runs()
+    assert run.ended == ended

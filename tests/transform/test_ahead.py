@@ -1,0 +1,202 @@
+"""A second program of Dynamo's graphs with symbols is derived ahead, so that the third length is filled in."""
+
+import re
+from itertools import pairwise
+
+import pytest
+import thunder
+import torch
+from behind_dynamo import compile_behind_dynamo
+from stored_programs import compile_anew
+
+from fusioncache.accelerators.programs import ahead
+from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.general import blank
+from fusioncache.transform.templates import find_references
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+GRAPH = re.compile(r"<eval_with_key>\.\d+")
+"""How torch.fx calls the code of a graph, of which it makes one more for each."""
+WIDTH = 12
+TABLE = torch.randn(64, WIDTH)
+WEIGHT = torch.nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
+
+
+def rotates(x):
+    """The table is cut to the length."""
+    return torch.tanh(x @ WEIGHT) * TABLE[: x.shape[1]]
+
+
+def flattens(x):
+    """Rows and lengths, and numbers that are made of both."""
+    rows, length = x.shape[:2]
+    y = (x.reshape(rows * length, WIDTH) @ WEIGHT).view(rows, length, WIDTH) / (rows + length)
+    return y + y.mean(1, keepdim=True) + torch.arange(length)[:, None]
+
+
+def picks(x):
+    """Some of the rows, whose number no argument tells, as an expert does."""
+    return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
+
+
+def doubles(x):
+    return torch.tanh(x) * 2
+
+
+def make(length, rows=2):
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(rows, length, WIDTH, generator=generator, requires_grad=True)
+
+
+def train(compiled, x):
+    """Returns the result and the gradients."""
+    result = compiled(x)
+    return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
+
+
+def list_functions(compiled):
+    """Returns what Thunder compiled, graph by graph."""
+    return [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
+
+
+def count_traces(compiled):
+    return sum(thunder.compile_stats(each).cache_misses for each in list_functions(compiled))
+
+
+def compute(compiled, x):
+    return compiled(x.detach())
+
+
+def run(compiled, model, sizes, call=train):
+    """Returns how many programs are derived in each call, and checks what these return."""
+    counted = [count_traces(compiled)]
+    for each in sizes:
+        torch.testing.assert_close(call(compiled, make(*each)), call(model, make(*each)))
+        counted.append(count_traces(compiled))
+    return [after - before for before, after in pairwise(counted)]
+
+
+def test_rows_and_lengths_may_both_vary(tmp_path):
+    compiled, transform = compile_behind_dynamo(flattens, store=tmp_path, dynamic=True)
+    assert run(compiled, flattens, ((24, 2), (36, 3), (25, 2), (7, 7), (9, 4))) == [2, 0, 0, 1, 0]
+    # A pass asks whether there are as many rows as the length. It does where the one length is tried as well.
+    assert all("args[1][0]" in reason for reason in transform.stats().passes_repeated)
+    assert len(transform.stats().passes_repeated) == 2
+
+
+def test_a_number_of_tokens_that_no_argument_tells(tmp_path):
+    """What is computed before and behind the choice are graphs of their own."""
+    compiled, transform = compile_behind_dynamo(picks, store=tmp_path)
+    traced = run(compiled, picks, ((8,), (13,), (9,), (30,)))
+    assert traced[0] and traced[1]
+    assert traced[2:] == [0, 0]
+    assert not transform.stats().programs_refused
+
+
+@pytest.fixture(name="called")
+def _called(tmp_path):
+    """A program that was called with two lengths, and the graph with symbols."""
+    compiled, transform = compile_behind_dynamo(rotates, store=tmp_path)
+    assert run(compiled, rotates, ((24,), (36,))) == [1, 2]
+    return compiled, transform, list_functions(compiled)[-1]
+
+
+def test_what_thunder_says_of_the_last_call_is_of_that_call(called):
+    compiled, transform, graph = called
+    stats = thunder.compile_stats(graph)
+    assert (stats.calls, stats.cache_misses, stats.cache_hits, len(stats.interpreter_cache)) == (1, 2, 0, 2)
+    first, last = stats.interpreter_cache
+    for text in map(str, (stats.last_traces[-1], stats.last_backward_traces[-1], stats.last_prologue_traces[-1])):
+        assert "36, 12]" in text
+    assert stats.last_traces is last.computation_traces
+    assert "44, 12]" in str(first.computation_traces[-1])
+    # Who calls it then runs it, as any other.
+    assert run(compiled, rotates, ((44,),)) == [0]
+    assert (stats.cache_hits, transform.stats().programs_filled, transform.stats().programs_made) == (1, 0, 3)
+
+
+def test_what_is_filled_in_is_thunders_to_the_letter(called, tmp_path, monkeypatch):
+    compiled, transform, graph = called
+    train(compiled, make(25))
+    monkeypatch.setattr(ahead, "vary_sizes", lambda graph, args: None)
+    own, deriving = compile_behind_dynamo(rotates, store=tmp_path / "own")
+    run(own, rotates, ((24,), (25,)))
+    assert (transform.stats().programs_filled, deriving.stats().programs_filled) == (1, 0)
+    texts = []
+    for function, of in ((graph, transform), (list_functions(own)[-1], deriving)):
+        entry = thunder.compile_stats(function).interpreter_cache[-1]
+        written = write_program(entry, function._model, find_references(of.calls()))
+        sources = [GRAPH.sub("", trace.source) for trace in blank(written).traces()]
+        texts.append([sources, sorted(written.templates())])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "own", [{"sizes": "static"}, {"programs": False}, {"verify": True}], ids=lambda each: next(iter(each))
+)
+def test_who_fills_nothing_in_derives_nothing_ahead(own, tmp_path):
+    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own=own)
+    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 1]
+
+
+def test_functions_have_nothing_derived_ahead(tmp_path):
+    """They may do something while they are interpreted, and nobody says that other lengths will come."""
+    compiled, _ = compile_anew(lambda x, number: x * number, tmp_path)
+    compiled(make(24), 24)
+    assert thunder.compile_stats(compiled).cache_misses == 1
+
+
+def fail(graph, args):
+    raise MemoryError("no room for it")
+
+
+def make_others(length):
+    """Returns what makes arguments of this length."""
+
+    def make_other(graph, args):
+        return tuple(
+            length if type(each) is int else make(length).detach() if each.shape == (2, 36, WIDTH) else each
+            for each in args
+        )
+
+    return make_other
+
+
+@pytest.mark.parametrize(
+    ("vary", "reason"),
+    [
+        (fail, "it is not traced ahead: MemoryError"),
+        (make_others(70), "it is not traced ahead: an operation raised RuntimeError"),  # where the table has ended
+        (make_others(1), ""),  # which is a program of another form
+    ],
+    ids=["fails", "is too long", "is one"],
+)
+def test_where_there_is_none_the_third_length_is_derived(vary, reason, tmp_path, monkeypatch):
+    """Also where Thunder would end the process, as an operation raises in a graph."""
+    monkeypatch.setattr(ahead, "vary_sizes", vary)
+    compiled, transform = compile_behind_dynamo(rotates, store=tmp_path)
+    with torch.no_grad():
+        assert run(compiled, rotates, ((24,), (36,), (25,), (60,)), compute) == [1, 1, 1, 0]
+    (found,) = transform.stats().programs_refused or ("",)
+    assert found.startswith(reason)
+
+
+class Helpers:
+    """Counts how often anything is handed over."""
+
+    times = 0
+
+    def hand_over(self, asks):
+        self.times += 1
+        return 0
+
+
+def test_only_what_somebody_asked_for_is_explained_and_compiled_beside(tmp_path, capsys, monkeypatch):
+    helpers = Helpers()
+    monkeypatch.setattr("fusioncache.transform.transform.find_helpers", lambda *_: helpers)
+    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own={"explain": True})
+    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 2]
+    assert helpers.times == 2
+    said = re.sub(r"_[0-9a-f]{8}\b|\.py:\d+", "", capsys.readouterr().err)  # digests and places have digits
+    assert "36" in said and "44" not in said

@@ -1,0 +1,226 @@
+"""A process that meets ever new lengths holds a bounded number of programs, and of all that belongs to them."""
+
+import gc
+import inspect
+import linecache
+import traceback
+import weakref
+from collections import Counter
+
+import pytest
+import thunder
+import torch
+from recorded_templates import make_scaled_template
+from stored_programs import compile_anew, without_interpreter
+from torch import nn
+
+import fusioncache
+from fusioncache.accelerators.programs import program_list
+from fusioncache.accelerators.programs.traces import LoadedTrace
+from fusioncache.accelerators.sizes import lengths
+from fusioncache.observe.record import history, ledger
+from fusioncache.transform import templates
+
+MOST = 6
+WIDTH = 8
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(x)) * 0.5
+
+
+def make_input(length, dtype=torch.float32):
+    return torch.randn(length, WIDTH, generator=torch.Generator().manual_seed(length)).to(dtype)
+
+
+def train(compiled, model, length):
+    model.zero_grad()
+    result = compiled(make_input(length))
+    result.square().sum().backward()
+    return result.detach(), *(parameter.grad.clone() for parameter in model.parameters())
+
+
+def are_equal(found, expected):
+    return all(map(torch.equal, found, expected))
+
+
+def entries_of(compiled):
+    return thunder.compile_stats(compiled).interpreter_cache
+
+
+def is_held(compiled, entry):
+    return any(each is entry for each in entries_of(compiled))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Bounds that are reached after some lengths."""
+    monkeypatch.setattr(program_list, "MOST_ENTRIES", MOST)
+    monkeypatch.setattr(templates, "MOST_CALLED", MOST)
+    monkeypatch.setattr(ledger, "MOST_TEMPLATES", MOST)
+    monkeypatch.setattr(history, "MOST_OBSERVATIONS", MOST)
+
+
+@pytest.fixture
+def known(few, tmp_path):
+    """A model that is compiled for some lengths already: those of the first programs, and as many as are held."""
+    model = Block()
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    for length in range(2, 2 + MOST):
+        train(compiled, model, length)
+    return model, compiled, transform
+
+
+def count_objects(cache):
+    cache.store.close()  # writes the events that wait
+    for number in range(600):  # of ingredients the last 512 are remembered
+        make_scaled_template(2, factor=float(number))
+    gc.collect()
+    return Counter(map(type, gc.get_objects()))
+
+
+def test_nothing_is_held_for_each_length(few, tmp_path):
+    model = Block()
+    cache = fusioncache.Cache(capacity=MOST, store=tmp_path)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    counted = []
+    for length in range(2, 92):
+        train(compiled, model, length)
+        if length in (20, 31, 91):  # what comes once has come by the second
+            counted.append(count_objects(cache))
+    _, before, after = counted
+    assert {kind: count - before[kind] for kind, count in after.items() if count - before[kind] >= 60 / 2} == {}
+    stats = transform.stats()
+    assert (stats.programs_made, stats.programs_filled) == (2, 88)
+    assert len(entries_of(compiled)) == MOST
+    assert len(transform.calls()) <= 3 * MOST
+
+
+def test_a_length_that_left_comes_back_as_it_was_without_being_derived(known):
+    model, compiled, transform = known
+    expected = {length: train(compiled, model, length) for length in range(2, 2 + MOST)}
+    with without_interpreter():
+        for length in range(20, 20 + MOST):
+            train(compiled, model, length)
+        for length, results in expected.items():
+            assert are_equal(train(compiled, model, length), results)
+    stats = transform.stats()
+    # The first two were derived, and are in the store.
+    assert (stats.programs_made, stats.programs_loaded) == (2, 2)
+    assert thunder.compile_stats(compiled).cache_misses == 2
+
+
+def test_the_program_that_was_not_used_for_longest_leaves(known):
+    model, compiled, _ = known
+    entries = [*entries_of(compiled)]
+    for length in (2, 3, 4, 6, 7):  # all but 5
+        train(compiled, model, length)
+    train(compiled, model, 20)
+    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [5]
+    train(compiled, model, 21)
+    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [2, 5]
+
+
+def test_a_backward_runs_after_its_program_left(known):
+    model, compiled, _ = known
+    expected = train(compiled, model, 3)
+    model.zero_grad()
+    result = compiled(make_input(3))
+    (entry,) = (each for each in entries_of(compiled) if each.computation_traces is compiled._lc_cs.last_traces)
+    for length in range(20, 20 + MOST):
+        compiled(make_input(length))
+    assert not is_held(compiled, entry)
+    del entry
+    gc.collect()
+    result.square().sum().backward()
+    assert are_equal((result.detach(), *(each.grad for each in model.parameters())), expected)
+
+
+def test_what_belongs_to_a_program_leaves_with_it(known):
+    model, compiled, transform = known
+    train(compiled, model, 4)  # from the second call on it goes another way
+    (entry,) = (each for each in entries_of(compiled) if each.computation_traces is compiled._lc_cs.last_traces)
+    function = inspect.unwrap(entry.computation_fn)
+    file = function.__code__.co_filename
+    called = entry.computation_traces[0].python_ctx().values()
+    call = weakref.ref(next(call for call in transform.calls() if call.target.function in called))
+    assert "def computation" in "".join(linecache.getlines(file))
+    gone = weakref.ref(function)
+    del entry, function, called
+    for length in range(20, 20 + 3 * MOST):
+        train(compiled, model, length)
+        train(compiled, model, length)
+    gc.collect()
+    assert gone() is None and call() is None
+    assert file not in linecache.cache
+
+
+def test_a_program_that_cannot_be_had_again_stays(few, tmp_path, monkeypatch):
+    model = Block()
+    compiled, _ = compile_anew(model, tmp_path, sizes="static")
+    derived = []
+    for length in range(2, 2 + MOST + 2):
+        if length == 2 + MOST:
+            monkeypatch.setattr("fusioncache.accelerators.programs.derivation.keep_program", lambda *_, **__: False)
+        train(compiled, model, length)
+        derived.append(entries_of(compiled)[-1])
+    train(compiled, model, 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(program_list, "MOST_ENTRIES", 1)
+    train(compiled, model, 30)
+    assert [is_held(compiled, entry) for entry in derived] == [False] * MOST + [True] * 2
+
+
+def test_what_runs_in_memory_of_its_own_stays(known, monkeypatch):
+    """As what was captured in a CUDA graph does."""
+    model, compiled, _ = known
+    entries = [*entries_of(compiled)]
+    monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[0] and entry is not entries[1])
+    train(compiled, model, 20)
+    assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
+
+
+def test_tracebacks_show_the_lines_of_a_program_that_is_held(known):
+    _, compiled, _ = known
+    entry = next(each for each in entries_of(compiled) if isinstance(each.computation_traces[0], LoadedTrace))
+    function = inspect.unwrap(entry.computation_fn)
+    with pytest.raises(Exception) as caught:  # whatever the first operation says of such arguments
+        function(*map(str, range(function.__code__.co_argcount)))
+    (frame,) = (each for each in traceback.extract_tb(caught.value.__traceback__) if each.name == "computation")
+    assert frame.line and frame.line == entry.computation_traces[0].python().splitlines()[frame.lineno - 1].strip()
+
+
+def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
+    """A form is what a program has besides sizes: here a number that is no size."""
+    monkeypatch.setattr(lengths, "MOST_FORMS", 2)
+
+    class Scaled(Block):
+        def forward(self, x, scale=1.0):
+            return super().forward(x) * scale
+
+    model = Scaled()
+    compiled, transform = compile_anew(model, tmp_path)
+    kinds = (lengths.InterpretedProgram, lengths.WatchedProgram)
+
+    def count_known():
+        gc.collect()
+        return sum(type(each) in kinds for each in gc.get_objects())
+
+    before = count_known()
+    for scale in (1.5, 2.5, 3.5, 4.5):
+        for length in (2, 3, 4):
+            assert torch.equal(compiled(make_input(length), scale), model(make_input(length), scale))
+        assert count_known() - before <= 2 * 3
+    stats = transform.stats()
+    assert (stats.programs_made, stats.programs_filled) == (8, 4)
+    # The store has the family, so that it is filled in again.
+    with without_interpreter():
+        assert torch.equal(compiled(make_input(5), 1.5), model(make_input(5), 1.5))
+    assert transform.stats().programs_filled == 5

@@ -1,0 +1,265 @@
+"""What our executor puts into regions gives what Thunder gives without it: for any operation and any arguments."""
+
+import os
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import cycle, islice, product
+from numbers import Integral
+from unittest import mock
+
+import thunder
+import thunder.torch as ltorch
+import torch
+from thunder.core.prims import OpTags
+from thunder.core.symbol import Symbol
+from thunder.executors.passes import transform_for_execution
+from thunder.executors.pythonex import ex as python_executor
+from thunder.executors.torchex import ex as torch_executor
+from thunder.extend import get_executor
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.transform import executor
+from fusioncache.transform.claims import agrees_with_torch
+
+THUNDERS = (torch_executor, python_executor)
+DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
+SHAPES = ((3,), (), (3,), (0, 3))
+STRIDE = int(os.environ.get("STRIDE", 3))
+VALUES = ((1.5, -2.0, 0.75), (3.0, 1.25, -0.5), (-1.0, 2.5, 4.0))
+RANDOM = {"bernoulli", "exponential", "rrelu", "put_grad"}
+
+
+class Real(float):
+    """As users may have it: a number of a class of their own."""
+
+
+class Whole(int):
+    """The same of an integer."""
+
+
+class Text(str):
+    """The same of a text."""
+
+
+class Member(IntEnum):
+    """An integer with a name."""
+
+    TWO = 2
+
+
+NUMBERS = {"bool": (True,), "int": (3, Whole(3), -2, Member.TWO), "float": (2.5, Real(2.5)), "complex": (1 + 2j,)}
+
+
+def tensor_of(dtype, shape, number):
+    kind = getattr(torch, dtype)
+    values = torch.tensor(VALUES[number])
+    if not (kind.is_floating_point or kind.is_complex):
+        values = values.ceil() if kind.is_signed else values.abs().ceil()
+    values = values > 0 if kind is torch.bool else values.to(kind)
+    return values if shape == (3,) else values[1] if shape == () else values.new_zeros(shape)
+
+
+@dataclass
+class Case:
+    """An operation with arguments: tensors, and numbers that the trace has as literals."""
+
+    operation: object
+    args: tuple
+    kwargs: dict
+
+    def __post_init__(self):
+        self.tensors = [arg for arg in self.args if isinstance(arg, torch.Tensor)]
+
+        def function(*tensors):
+            given = iter(tensors)
+            args = [next(given) if isinstance(arg, torch.Tensor) else arg for arg in self.args]
+            return self.operation(*args, **self.kwargs)
+
+        self.trace = thunder.trace()(function, *self.tensors)
+
+    def run(self, trace):
+        """Returns the results, or the error."""
+        try:
+            results = trace.python_callable()(*self.tensors)
+        except Exception as error:
+            return error
+        return list(results) if isinstance(results, tuple | list) else [results]
+
+
+class Comparison:
+    """Compares Thunder without us, the eager backend, and what runs where it fails."""
+
+    def __init__(self):
+        cache = fusioncache.Cache(record=False, store=False)
+        make = lambda: fusioncache.FusionCache(cache=cache, backend="eager", programs=False, sizes="static")  # noqa: E731
+        self.transform, self.failing = make(), make()
+        self.executor = get_executor("fusioncache")
+        self.counts: Counter[str] = Counter()
+
+    def compare(self, case):
+        """Says what is wrong; None if nothing is."""
+        try:
+            ours = transform_for_execution(case.trace, (self.executor, *THUNDERS))
+        except Exception:
+            ours = None
+        if ours is None or not any(symbol.sym.is_fusion for symbol in ours.bound_symbols):
+            self.counts["left to torch"] += 1
+            return None
+        expected = case.run(transform_for_execution(case.trace, THUNDERS))
+        found = case.run(self.transform.transform_trace_post_optimization(ours))
+        with mock.patch.object(Eager, "compile", side_effect=RuntimeError("forced")), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fallen = case.run(self.failing.transform_trace_post_optimization(ours))
+        self.counts["fused"] += 1
+        outcomes = expected, found, fallen
+        if any(isinstance(outcome, Exception) for outcome in outcomes):
+            return None if all(isinstance(outcome, Exception) for outcome in outcomes) else outcomes
+        tolerance = 64 * max((torch.finfo(each.dtype).eps for each in case.tensors if is_rounded(each)), default=2e-16)
+        if not are_alike(found, fallen) or not are_alike(found, expected, tolerance):
+            return outcomes
+        self.counts["bitwise"] += are_alike(found, expected)
+        return None
+
+
+def is_rounded(tensor):
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def are_alike(found, expected, tolerance=0.0):
+    """Compares everything; of numbers with a point all bits, or as many as two ways to round them have in common."""
+    if list(map(type, found)) != list(map(type, expected)):
+        return False
+    for one, other in zip(found, expected, strict=True):
+        if not isinstance(one, torch.Tensor):
+            if one != other:
+                return False
+        elif (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+            return False
+        elif tolerance and is_rounded(one):
+            rounding = max(tolerance, 64 * torch.finfo(one.dtype).eps)
+            if not torch.allclose(one, other, rtol=rounding, atol=rounding, equal_nan=True):
+                return False
+        elif not torch.equal(*(each.clone().reshape(-1).view(torch.uint8) for each in (one, other))):
+            return False
+    return True
+
+
+PATTERNS = ("t", "tt", "tn", "nt", "ttt", "ttn", "tnt", "ntt", "tnn")
+
+
+def all_operations(executor):
+    """Each of Thunder's operations for torch that may be in a region, with the patterns that it can be traced in."""
+    for name, symbol in sorted(vars(ltorch).items()):
+        is_known = isinstance(symbol, Symbol) and OpTags.AUTO_REGISTERED not in (symbol.tags or ())
+        if not is_known or name.startswith("_") or name.endswith("_") or name in RANDOM:
+            continue
+        cases = {}
+        for pattern in PATTERNS:
+            args = [tensor_of("float32", (3,), place) if each == "t" else 2.5 for place, each in enumerate(pattern)]
+            if (case := try_case(symbol, args)) is not None:
+                cases[pattern] = case
+        if any(executor.can_fuse(each) for case in cases.values() for each in case.trace.bound_symbols):
+            yield from ((symbol, pattern) for pattern in cases)
+
+
+def try_case(operation, args, **kwargs):
+    """Returns the case; None if Thunder does not trace it."""
+    try:
+        return Case(operation, tuple(args), kwargs)
+    except Exception:
+        return None
+
+
+def list_kinds(pattern):
+    """Yields a dtype or a kind of number for each operand: for two, each with itself and with one of each category."""
+    for chosen in product(*(DTYPES if each == "t" else NUMBERS for each in pattern)):
+        dtypes = {kind for each, kind in zip(pattern, chosen, strict=True) if each == "t"}
+        are_equal = len(dtypes) == 1 and (len(pattern) < 3 or chosen.count("complex") < 2)
+        if are_equal or (len(dtypes) == len(pattern) == 2 and dtypes & {"bool", "int64", "float32"}):
+            yield chosen
+
+
+def test_what_is_claimed_computes_what_torch_computes():
+    """One in three of all cases, so that it takes no minute; with STRIDE=1 in the environment all of them."""
+    comparison, shapes = Comparison(), cycle(SHAPES)
+    numbers = {kind: cycle(values) for kind, values in NUMBERS.items()}
+    drawn = ((each, kinds) for each in all_operations(comparison.executor) for kinds in list_kinds(each[1]))
+    wrong = []
+    for (operation, pattern), kinds in islice(drawn, 0, None, STRIDE):
+        shape = next(shapes)
+        args = [
+            tensor_of(kind, shape, place) if each == "t" else next(numbers[kind])
+            for place, (each, kind) in enumerate(zip(pattern, kinds, strict=True))
+        ]
+        case = try_case(operation, args)
+        if case is not None and (outcome := comparison.compare(case)) is not None:
+            wrong.append((operation.name, args, outcome))
+    assert not wrong, (len(wrong), wrong[:3])
+    counts = comparison.counts
+    print(counts)
+    assert counts["fused"] >= 3000 // STRIDE and counts["fused"] + counts["left to torch"] >= 6000 // STRIDE
+    assert counts["bitwise"] >= 0.95 * counts["fused"]
+
+
+USUAL = """
+layer_norm(x, (8,), w, w); group_norm(x, 2, v, v); rms_norm(x, (8,), w); normalize(x); softmax(x, -1)
+log_softmax(x, 1); logsumexp(x, -1); gelu(x); gelu(x, approximate="tanh"); silu(x); relu(x); sigmoid(x)
+softplus(x); elu(x); leaky_relu(x, 0.1); hardswish(x); mish(x); hardtanh(x); threshold(x, 0.5, 20.0)
+mean(x, -1, True); mean(x, (0, 1)); sum(x, 0); var(x, -1); var_mean(x, -1); amax(x, -1); prod(x, 1); mul(x, 2)
+add(3.0, x); sub(2, x); div(1, x); true_divide(x, 8); pow(x, 2); pow(x, -0.5); pow(2, x); floor_divide(x, 3)
+remainder(x, 3); gt(x, 0); where(m, x, 0.0); masked_fill(x, m, float("-inf")); clamp(x, 0); clamp(x, -1, 100)
+maximum(x, x); tril(x); addcmul(x, x, x, value=0.5); lerp(x, x, 0.3); nan_to_num(x); erf(x); cat([x, x], -1)
+stack([x, x]); pad(x, (1, 1)); full_like(x, 2.0); mse_loss(x, x); to(x, torch.float32); dropout(x, 0.0)
+mul(m, x); logical_and(m, m); to(m, torch.int64); add(i, 1); floor_divide(i, 2); bitwise_and(i, 3)
+where(m, i, 0); sum(i)
+"""
+
+
+def trace_text(text, values):
+    names = [name for name in values if name in compile(text, text, "eval").co_names]
+
+    def function(*args):
+        return eval(text, {**vars(ltorch), "torch": torch}, dict(zip(names, args, strict=True)))
+
+    return thunder.trace()(function, *(values[name] for name in names))
+
+
+def test_what_models_usually_have_is_in_regions():
+    """To leave something to torch is always right, and costs a kernel: it is done only where torch differs."""
+    count = 0
+    for dtype in ("float32", "bfloat16"):
+        x = torch.rand(2, 4, 8).to(getattr(torch, dtype))
+        values = {"x": x, "w": x[0, 0], "v": x[0, :, 0], "m": x > 0.5, "i": torch.arange(8)}
+        for text in USUAL.replace("\n", ";").split(";"):
+            if not text.strip():
+                continue
+            trace = trace_text(text.strip(), values)
+            with mock.patch.object(executor, "agrees_with_torch", lambda _: True):
+                may_be = [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols]
+            assert [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols] == may_be, text
+            count += any(may_be)
+    assert count >= 110
+
+
+@Integral.register
+class Watching:
+    """An integer that notes who asks for its sign, as sizes do that stand for any."""
+
+    def __init__(self, value):
+        self.value, self.looks = value, 0
+
+    def __lt__(self, other):
+        self.looks += 1
+        return self.value < other
+
+
+def test_a_size_is_asked_for_its_sign_only_where_that_decides():
+    trace = thunder.trace()(lambda x: ltorch.neg(x), torch.ones(3, dtype=torch.int64))
+    (tensor,), output = trace.args, trace.output
+    for operation, value, agrees in ((ltorch.mul, 9, True), (ltorch.pow, 9, True), (ltorch.pow, -9, False)):
+        number = Watching(value)
+        assert agrees_with_torch(operation.bind(tensor, number, output=output)) is agrees
+        assert bool(number.looks) is (operation is ltorch.pow)  # torch refuses negative powers of integers

@@ -1,0 +1,256 @@
+"""Tensors in a dictionary, a list or a tuple have lengths as arguments have; all else in it has to be the same."""
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from stored_programs import compile_anew
+
+from fusioncache.accelerators.sizes.arguments import find_sizes, find_tensors, name_argument
+
+
+class Step(torch.nn.Module):
+    """What a training step is: a batch in, a loss out, and whatever else is in the batch may change it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        rows, mask = (batch["rows"], batch["more"]["mask"]) if isinstance(batch, dict) else batch[:2]
+        loss = (self.linear(rows) * mask[:, None]).square().sum() / rows.shape[0]
+        if isinstance(batch, dict):
+            for number, key in enumerate(batch):
+                loss = loss * (number + 2) if key == "rows" else loss + number
+            loss = loss * batch.get("scale", 1)
+            if batch.get("label") == "twice":
+                loss = loss * 2
+        return loss
+
+
+def make_tensors(length: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(length, 4, generator=generator, dtype=dtype), torch.rand(length, generator=generator)
+
+
+def make_dict(length: int) -> dict[str, Any]:
+    rows, mask = make_tensors(length)
+    return {"rows": rows, "more": {"mask": mask}, "scale": 3, "label": "once", "nothing": None}
+
+
+def make_parts(length: int) -> dict[str, Any]:
+    """As a batch is cut into inputs and targets, which lie alike in one tensor."""
+    whole, _ = make_tensors(length + 1)
+    return {**make_dict(length), "rows": whole[:-1], "next": whole[1:]}
+
+
+CONTAINERS = {
+    "dictionary": make_dict,
+    "parts of one tensor": make_parts,
+    "tuple": make_tensors,
+    "list": lambda length: [*make_tensors(length)],
+    "with more in it": lambda length: (*make_tensors(length), (1, 2.0, "text", None, [True])),
+}
+
+
+def train(compiled: Any, model: Any, batch: Any) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss = compiled(batch)
+    loss.backward()
+    return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_a_further_length_is_filled_in(make, tmp_path):
+    model = Step()
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    for length in (10, 14, 18, 33, 10):
+        expected = train(own, model, make(length))
+        assert all(map(torch.equal, train(compiled, model, make(length)), expected))
+    assert thunder.compile_stats(compiled).cache_misses == 2 and transform.stats().programs_filled == 2
+    later, transform = compile_anew(model, tmp_path / "store")
+    assert all(map(torch.equal, train(later, model, make(50)), train(own, model, make(50))))
+    assert thunder.compile_stats(later).cache_misses == 0 and transform.stats().programs_filled == 1
+
+
+def change(**changes: Any) -> Any:
+    return lambda length: {**make_dict(length), **changes}
+
+
+def transposed(length: int) -> dict[str, Any]:
+    batch = make_dict(length)
+    return {**batch, "rows": batch["rows"].T.contiguous().T}
+
+
+def turned(length: int) -> dict[str, Any]:
+    return dict(reversed(make_dict(length).items()))
+
+
+def shared(length: int) -> dict[str, Any]:
+    batch = make_dict(length)
+    return {**batch, "again": batch["rows"]}
+
+
+def differentiable(length: int) -> dict[str, Any]:
+    batch = make_dict(length)
+    return {**batch, "rows": batch["rows"].requires_grad_()}
+
+
+def double(length: int) -> dict[str, Any]:
+    return {**make_dict(length), "rows": make_tensors(length, torch.float64)[0].float(), "more": make_more(length)}
+
+
+def make_more(length: int) -> dict[str, Any]:
+    return {"mask": make_tensors(length)[1].bool()}
+
+
+CHANGES = {
+    "a number": change(scale=4),
+    "a number of another type": change(scale=3.0),
+    "a text": change(label="twice"),
+    "one key more": change(extra=1),
+    "another order": turned,
+    "another order of axes": transposed,
+    "a tensor twice": shared,
+    "gradients": differentiable,
+    "another dtype": double,
+    "another container": lambda length: OrderedDict(make_dict(length)),
+    "another container within": lambda length: {**make_dict(length), "more": OrderedDict(make_dict(length)["more"])},
+    "a parameter": lambda length: {**make_dict(length), "rows": torch.nn.Parameter(make_dict(length)["rows"])},
+    "a size of 1": lambda length: make_dict(1),
+}
+
+
+@pytest.mark.parametrize("make", CHANGES.values(), ids=CHANGES)
+def test_whatever_else_is_another_one_is_another_program(make, tmp_path):
+    """As far as Thunder's prologue sees it: not in which order keys are, where there is a program for the sizes."""
+    model = Step()
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    for length in (10, 14, 18):
+        train(compiled, model, make_dict(length))
+    assert transform.stats().programs_filled == 1
+    train(own, model, make_dict(18))
+    for length in (18, 21):  # a length that there was, and one that there was not
+        assert all(map(torch.equal, train(compiled, model, make(length)), train(own, model, make(length))))
+        assert all(map(torch.equal, train(compiled, model, make_dict(length)), train(own, model, make_dict(length))))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (shared, "holds a tensor twice"),
+        (CHANGES["another container within"], "holds an object of type OrderedDict"),
+        (CHANGES["a parameter"], "holds an object of type Parameter"),
+        (change(label="(2, 4)"), "holds a text with a parenthesis"),
+        (change(**{"(x)": 1}), "has a key that is no plain text"),
+    ],
+)
+def test_it_is_said_why_sizes_are_no_lengths(make, reason, tmp_path):
+    model = Step()
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (10, 14):
+        train(compiled, model, make(length))
+    model.eval()  # another program, for another reason
+    train(compiled, model, make(14))
+    assert transform.stats().programs_interpreted == {f"args[0] {reason}: its sizes are no lengths": 1}
+
+
+def test_of_arguments_by_themselves_it_is_said_as_well(tmp_path):
+    model = torch.nn.Linear(4, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (10, 14):
+        compiled(torch.nn.Parameter(torch.ones(length, 4)))
+    assert set(transform.stats().programs_interpreted) == {"args[0] is of type Parameter: its sizes are no lengths"}
+
+
+def test_a_tensor_that_is_looked_at_by_its_length_in_a_container(tmp_path):
+    """Both sides of a branch."""
+
+    def compute(batch):
+        x = batch["x"]
+        return x * 2 if x.shape[0] > 20 else x.cos()
+
+    compiled, _ = compile_anew(compute, tmp_path)
+    for length in (10, 14, 25, 18, 30, 21, 20):
+        x = torch.randn(length)
+        assert torch.equal(compiled({"x": x}), compute({"x": x}))
+
+
+def pop(batch):
+    return batch["x"] * batch.pop("y")
+
+
+def store(batch):
+    batch["z"] = batch["x"] * 2
+    return batch["z"] + batch["y"]
+
+
+def add(batch):
+    batch["x"].add_(1)
+    return batch["x"] * batch["y"]
+
+
+@pytest.mark.parametrize(("compute", "filled"), [(pop, 0), (store, 0), (add, 1)])
+def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, filled, tmp_path):
+    """Thunder 0.2.6 does it while it traces, and not later."""
+    own, (compiled, transform) = thunder.jit(compute), compile_anew(compute, tmp_path)
+    for length in (10, 14, 18, 18):
+        outcomes = []
+        for function in (own, compiled):
+            batch = {"x": torch.ones(length), "y": torch.full((length,), 3.0)}
+            try:
+                result = function(batch).tolist()
+            except Exception as error:
+                result = repr(error)
+            left = {name: each.tolist() if type(each) is torch.Tensor else type(each) for name, each in batch.items()}
+            outcomes.append((result, left))
+        assert outcomes[0] == outcomes[1]
+    assert transform.stats().programs_filled == filled
+
+
+def test_tensors_are_found_where_they_are():
+    x, y, z = torch.ones(2, 3), torch.ones(4), torch.ones(5)
+    found = find_tensors((x, [y, {"a": (None, z)}]), {"k": {0: torch.ones(6)}})
+    assert list(found) == [0, (1, 0), (1, 1, "a", 1), ("k", 0)] and found[1, 1, "a", 1] is z
+    assert find_sizes((x, 7, [y]), {}) == {0: (2, 3), 1: (7,), (2, 0): (4,)}
+    assert list(map(name_argument, (0, (1, 1, "a", 1), ("k", 0)))) == ["args[0]", "args[1][1]['a'][1]", "k[0]"]
+
+
+class Table(dict):
+    pass
+
+
+def make_cycle() -> list[Any]:
+    cycle: list[Any] = [torch.ones(3)]
+    cycle.append(cycle)
+    return cycle
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"x": torch.ones(3), "(2, 3)": 1},
+        {"x": torch.ones(3), "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
+        [torch.ones(3), object()],
+        [torch.ones(3), 1j],
+        [torch.ones(3), Table(x=1)],
+        [torch.ones(3), torch.nn.Parameter(torch.ones(3))],
+        {("a", "b"): torch.ones(3)},
+        {1.5: torch.ones(3)},
+        {True: torch.ones(3)},
+        {-1: torch.ones(3)},
+        {None: torch.ones(3)},
+        [torch.ones(3)] * 2,
+        make_cycle(),
+        Table(x=torch.ones(3)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_container_with_something_else_keeps_its_sizes(container):
+    x = torch.ones(2)
+    assert list(find_tensors((x, container), {})) == [0]

@@ -1,0 +1,107 @@
+"""The seconds of a first step behind Dynamo, all of them, and why parts of a model do not go to Thunder."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from behind_dynamo import compile_behind_dynamo
+
+from fusioncache.transform import dynamo_account
+from fusioncache.transform.dynamo_account import write_reason
+
+
+class Net(torch.nn.Module):
+    """Thunder lacks ``sinc``."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.sinc(self.linear(x)) * 2.0
+
+
+class Caller:
+    """An account that notes what it is told."""
+
+    def __init__(self):
+        self.noted = {"dynamo": 1.0}
+
+    def note_seconds(self, phase, seconds):
+        self.noted[phase] = self.noted.get(phase, 0.0) + seconds
+
+    def sum_seconds(self):
+        return sum(self.noted.values())
+
+
+def test_the_phases_are_the_whole_of_a_call_in_which_dynamo_compiles(monkeypatch):
+    caller, clock, now = Caller(), dynamo_account.DynamoClock(), [100.0]
+    monkeypatch.setattr(dynamo_account, "dynamo_clock_of_process", lambda: clock)
+    monkeypatch.setattr(dynamo_account.time, "perf_counter", lambda: now[0])
+
+    def call(compiles):
+        now[0] += 2.0
+        if compiles:
+            clock.start(None)
+            now[0] += 5.0
+            clock.elsewhere, clock.transforms = 3.0, [SimpleNamespace(step_account=caller)]
+            caller.note_seconds("splitting", 3.0)
+            clock.stop(None)
+        now[0] += 4.0
+
+    compiled = SimpleNamespace(
+        _func=call, _backend=SimpleNamespace(thunder_options={"transforms": [SimpleNamespace(step_account=caller)]})
+    )
+    timed = dynamo_account.time_call(call)
+    timed(compiled, True)
+    assert caller.noted == {"dynamo": 1.0 + 2.0, "splitting": 3.0, "other": 6.0}  # eleven seconds more
+    timed(compiled, False)
+    assert sum(caller.noted.values()) == 1.0 + 11.0
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one(resets):
+    if resets:  # Dynamo forgets who listens
+        compile_behind_dynamo(Net())[0](torch.ones(2, 4))
+        torch._dynamo.reset()
+    compiled, transform = compile_behind_dynamo(Net())
+    phases = []
+    for _ in range(2):
+        compiled(torch.ones(2, 4))
+        phases.append(transform.cache.ledger.phases().to_dict())
+    for name in ("dynamo", "splitting", "other_compilers", "other"):
+        assert phases[0][name] == phases[1][name] > 0
+
+
+def test_why_a_part_does_not_go_to_thunder_is_counted():
+    compiled, transform = compile_behind_dynamo(Net())
+    compiled(torch.ones(2, 4))
+    assert transform.stats().bypasses == {
+        "not given to Thunder: sinc only has an automatic torch fallback in thunder": 1
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "node with name: x_2 and target: <built-in method addmm of type object at 0x7f> only has a fallback.",
+            "addmm only has a fallback",
+        ),
+        ("node with name: result and target: new_ones only has a fallback.", "new_ones only has a fallback"),
+        ("something else at 0x7f", "something else at 0x7f"),
+    ],
+)
+def test_a_reason_does_not_name_what_differs_from_graph_to_graph(text, reason):
+    assert write_reason(text) == f"not given to Thunder: {reason}"
+
+
+def test_a_reason_that_points_to_an_exception_has_what_that_says():
+    text = "Failed while running meta for node with name: view_3 and target: view, see exception field"
+    assert write_reason(text, "shape is invalid\nmore") == "not given to Thunder: view raises: shape is invalid"
+
+
+def test_whatever_fails_in_the_account_the_model_runs(monkeypatch):
+    monkeypatch.setattr(dynamo_account, "write_reason", lambda text: 1 / 0)
+    compiled, transform = compile_behind_dynamo(Net())
+    assert compiled(torch.ones(2, 4)).shape == (2, 4) and not transform.stats().bypasses

@@ -1,0 +1,133 @@
+"""Families as artifacts, and which of them the store keeps."""
+
+from dataclasses import replace
+
+import pytest
+
+from fusioncache.accelerators.programs.reads import Read
+from fusioncache.accelerators.programs.references import TraceText
+from fusioncache.accelerators.programs.text import ProgramText, encode
+from fusioncache.accelerators.sizes.expressions import Number
+from fusioncache.accelerators.sizes.families import MOST_KNOWN, Family, KnownProgram
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.kept_families import (
+    decode_family,
+    encode_family,
+    find_families,
+    forget_family,
+    keep_family,
+)
+from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.ir.errors import Declined
+from fusioncache.observe.record.kept_regions import encode_regions
+from fusioncache.store import Store
+from fusioncache.store.slots import FAMILY_SLOTS, is_compiled, is_program
+from fusioncache.template.key import program_key_of
+
+FORM = program_key_of({"family format": "1"})
+LENGTH = Number(1, "x[0]")
+REGIONS = encode_regions((), ())
+
+
+def make_program(length, extra=""):
+    traces = (
+        TraceText(name, f"def {name}(*args):\n  check({length}){extra}\n") for name in ("prologue", "computation")
+    )
+    return KnownProgram(
+        ProgramText(*traces, None, TraceText("epilogue", "def epilogue():\n  pass\n")), {0: (length,)}, REGIONS
+    )
+
+
+def make_family(*lengths, most=100, reads="", place="model.py:1"):
+    passes = PassJournal(
+        {0: (LENGTH,)}, (Look("<", LENGTH, most, True, "compares", place),), (), (), frozenset([LENGTH])
+    )
+    return Family((Read("global", "model.SCALE", reads),), passes, [make_program(length) for length in lengths])
+
+
+def list_sizes(family):
+    return [each.sizes[0][0] for each in family.known]
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path):
+    store = Store.open(tmp_path / "store", remote="")
+    yield store
+    store.close()
+
+
+def test_all_of_a_family_comes_back():
+    family = make_family(12, 20, 30)
+    found = decode_family(encode_family(family))
+    assert (found.reads, found.passes, found.known) == (family.reads, family.passes, family.known)
+    assert encode_family(found) == encode_family(family)
+    assert found.fill({0: (50,)}, lambda templates: {})[0].text.computation == make_program(50).text.computation
+
+
+@pytest.mark.parametrize("name", encode_family(make_family(12, 20)))
+def test_a_family_without_a_part_is_none(name):
+    artifacts = dict(encode_family(make_family(12, 20)))
+    del artifacts[name]
+    with pytest.raises(ValueError, match="no family"):
+        decode_family(artifacts)
+    for content in (b"", b"{}", b"\xff", artifacts.get("program-0", b"[]")[:-1]):
+        with pytest.raises(ValueError):
+            decode_family({**artifacts, name: content})
+
+
+def test_programs_that_are_none_of_one_family_are_none():
+    artifacts = dict(encode_family(make_family(12, 20)))
+    other = KnownProgram(make_program(20, " + 1.5").text, {0: (20,)}, REGIONS)
+    with pytest.raises(ValueError, match="more than numbers"):
+        decode_family({**artifacts, "program-1": encode(other.text)})
+
+
+def test_what_processes_know_of_one_family_comes_together(store):
+    keep_family(store, FORM, make_family(12, 20), "Model")
+    here = make_family(20, 30, place="elsewhere/model.py:1")
+    keep_family(store, FORM, here, "Model")
+    (found,) = find_families(store, FORM)
+    assert list_sizes(found) == list_sizes(here) == [20, 30, 12]
+    for length in range(40, 50):
+        found.learn(make_program(length))
+    assert len(found.known) == MOST_KNOWN
+
+
+def test_the_oldest_goes_where_there_is_no_room(store):
+    families = [make_family(12, 20, most=100 + number) for number in range(len(FAMILY_SLOTS))]
+    families.append(make_family(12, 20, reads="another"))
+    for family in families:
+        keep_family(store, FORM, family, "Model")
+    found = find_families(store, FORM)
+    assert len(found) == len(FAMILY_SLOTS)
+    assert [any(each.is_same(family) for each in found) for family in families] == [False, True, True, True, True]
+
+
+def test_one_is_forgotten_and_no_other(store):
+    one, other = make_family(12, 20), make_family(12, 20, reads="another")
+    for family in (one, other):
+        keep_family(store, FORM, family, "Model")
+    forget_family(store, FORM, one)
+    (found,) = find_families(store, FORM)
+    assert found.is_same(other)
+
+
+def test_a_program_of_another_family_is_not_learned():
+    family = make_family(12, 20)
+    assert not family.learn(make_program(12))  # which is known
+    assert not family.learn(make_program(300, " + 1.5"))  # behind the look
+    with pytest.raises(Declined):
+        family.learn(make_program(30, " + 1.5"))
+    assert list_sizes(family) == [12, 20]
+    assert family.learn(make_program(30))
+    assert list_sizes(family) == [12, 20, 30]
+
+
+def test_families_are_neither_programs_nor_compiled():
+    assert not any(is_program(slot) or is_compiled(slot) for slot in FAMILY_SLOTS)
+
+
+def test_what_has_choices_is_no_family():
+    program = replace(make_program(12), regions=None)
+    with pytest.raises(Declined, match="may differ"):
+        Family((), make_family(12, 20).passes, [program, make_program(20)])

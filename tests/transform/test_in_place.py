@@ -1,0 +1,155 @@
+"""Regions that write into their inputs, once for each call."""
+
+from functools import partial, reduce
+
+import fake_cuda
+import pytest
+import thunder.torch as ltorch
+import torch
+from drawn_regions import Sketch
+from in_place_models import InPlaceExecutor, run_counters
+from nvfuser_definitions import define_executables, define_regions
+from thunder.core import prims
+
+import fusioncache
+from fusioncache.ir import Graph, Ref, operands
+from fusioncache.template.canonical import CanonicalWriter, canonicalize
+from fusioncache.template.chains import Collapsed
+from fusioncache.template.key import make_key
+from fusioncache.template.plan import folding_is_bitwise
+from fusioncache.transform.region import check_effects
+
+
+def key(graph: Graph):
+    return make_key(canonicalize(graph).graph, {})
+
+
+def counted(target: int = 0, *, inputs_swapped: bool = False, write: bool = True, used: bool = True) -> Graph:
+    """``x.copy_(x - y)`` or ``y.copy_(x - y)``; the difference leaves as well."""
+    s = Sketch()
+    first, second = s.input(), s.input()
+    x, y = (second, first) if inputs_swapped else (first, second)
+    difference = s.op("sub", x, y)
+    written = s.op("copy_", difference, (x, y)[target], grad_enabled=False) if write else difference
+    return s.graph(s.op("tanh", written if used else difference))
+
+
+def test_writes_share_whatever_the_order_of_inputs_and_whoever_uses_the_result():
+    assert key(counted()) == key(counted(inputs_swapped=True)) == key(counted(used=False))
+
+
+def test_a_write_or_none_and_into_which_input_is_a_difference():
+    assert len({key(counted()), key(counted(target=1)), key(counted(write=False))}) == 3
+
+
+def test_a_write_that_leaves_the_region_differs_from_one_that_does_not():
+    s = Sketch()
+    x, y = s.input(), s.input()
+    written = s.op("copy_", s.op("sub", x, y), x, grad_enabled=False)
+    assert key(s.graph(written)) != key(s.graph(s.op("tanh", Ref(2))))
+
+
+def test_writes_are_never_dead_never_merged_and_come_last():
+    s = Sketch()
+    x, y = s.input(), s.input()
+    total = s.op("add", x, y)
+    first, second = (s.op("copy_", total, target, grad_enabled=False) for target in (x, y))
+    graph = canonicalize(s.graph(s.op("sin", s.op("shallow_copy", first)), s.op("sin", x), s.op("cos", second))).graph
+    names = [op.name for op in graph.ops]
+    assert names[-2:] == ["prims.copy_", "prims.copy_"]
+    results = {
+        number + place for op, number in graph.results() for place in range(len(op.outputs)) if op in graph.ops[-2:]
+    }
+    assert not any(Ref(value) in op.args for op in graph.ops for value in results)
+    assert canonicalize(graph).graph == graph
+
+
+def test_a_residual_add_in_place_keeps_its_target_and_is_never_folded():
+    s = Sketch()
+    x, terms = s.input(), [s.input() for _ in range(3)]
+    total = reduce(partial(s.op, "add"), terms, x)
+    canonical = canonicalize(s.graph(s.op("copy_", total, x, grad_enabled=False)))
+    assert canonical.binding.arities == (3,)
+    assert canonical.binding.slots == (0,)
+    assert not folding_is_bitwise(canonical.graph)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_each_call_writes_once(backend, monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: backend)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend)
+    layers = 3 if backend == "eager" else 2
+    found = run_counters(layers, "cpu", [InPlaceExecutor()], [transform])
+    assert all(map(torch.equal, found, run_counters(layers, "cpu", [InPlaceExecutor()])))
+    stats = transform.stats()
+    assert not stats.bypasses
+    assert stats.templates < stats.regions == stats.hits + stats.misses
+
+
+def test_a_write_is_in_the_definition_that_nvfuser_gets():
+    def step(x, y):
+        return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
+
+    traces = fake_cuda.make_traces(step, [(10, 10)] * 2, grad=False)
+    with fake_cuda.pretend_gpu():
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+    assert not transform.stats().bypasses
+    assert define_executables(transform) == define_regions(traces)
+    assert any("add_output(tv3, tv0)" in text for text in define_executables(transform))
+
+
+@pytest.mark.gpu
+def test_each_call_writes_once_on_the_gpu():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="nvfuser")
+    executors = fusioncache.executors()
+    found = run_counters(3, "cuda", executors, [transform])
+    assert all(map(torch.equal, found, run_counters(3, "cuda", executors)))
+    stats = transform.stats()
+    assert not stats.bypasses
+    assert stats.templates < stats.regions
+
+
+def many_writes(count: int) -> Graph:
+    """What an optimizer does: of each of many inputs another one is taken off, in place."""
+    s = Sketch()
+    pairs = [(s.input(), s.input()) for _ in range(count)]
+    differences = [s.op("sub", x, y) for x, y in pairs]
+    for difference, (x, _) in zip(differences, pairs, strict=True):
+        s.op("copy_", difference, x, grad_enabled=False)
+    return s.graph(differences[0])
+
+
+def test_the_check_of_many_writes_looks_at_each_operand_once(monkeypatch):
+    graph, looked_at = many_writes(300), []
+    monkeypatch.setattr("fusioncache.transform.region.operands", lambda op: looked_at.append(op) or operands(op))
+    check_effects(graph.ops, len(graph.inputs))
+    assert len(looked_at) <= len(graph.ops)
+
+
+class Compared(int):
+    """A number that counts how often one of its kind is compared with another."""
+
+    times = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return int(self) == other
+
+
+class Watched(Graph):
+    """A graph that gives such numbers to its results."""
+
+    def results(self):
+        return ((op, Compared(first)) for op, first in super().results())
+
+
+def test_many_writes_are_written_behind_the_rest_without_a_search_for_each(monkeypatch):
+    plain = many_writes(300)
+    monkeypatch.setattr(Compared, "times", 0)
+    graph = Watched(plain.inputs, plain.ops, plain.outputs)
+    written = CanonicalWriter(Collapsed(graph, ())).write().graph
+    assert [op.name for op in written.ops] == ["prims.sub"] * 300 + ["prims.copy_"] * 300
+    assert Compared.times <= 40 * len(plain.ops)

@@ -1,0 +1,291 @@
+"""Compiling beside tracing: each template is compiled once, by whoever is first, and nothing of it reaches a result."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from crew_processes import WAIT, fork_module, wait_until
+from models import Blocks, compile_with
+from store_contents import fork, wait_for
+from store_processes import PersistentEager
+
+import fusioncache
+from fusioncache.accelerators.precompile import ahead, crew, entry_compiler, jobs, link
+from fusioncache.accelerators.precompile.ahead import CrewHelpers
+from fusioncache.backends.api import Run
+from fusioncache.ir import Graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process")
+
+
+class Logging(PersistentEager):
+    """Leaves a line for each compilation, of whichever process: the process, and a number that is the graph's."""
+
+    folder = Path()
+    before: Callable[[Graph], object] = staticmethod(lambda graph: None)
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
+        with (self.folder / "compiled").open("a") as file:
+            file.write(json.dumps([os.getpid(), str(graph)]) + "\n")
+        type(self).before(graph)
+        return super().compile(graph, args)
+
+
+@contextmanager
+def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Has every process compile with the backend that logs, and the crew be made of forks."""
+    patch.setattr(Logging, "folder", folder)
+    patch.setattr(ahead, "backend_class", lambda name: Logging)
+    for module in ("transform.region_backends", "accelerators.precompile.entry_compiler"):
+        patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
+    patch.setattr(link, "start_module", fork_module)
+    patch.setattr(crew, "ANSWER_SECONDS", WAIT)  # on a busy machine it takes a while
+    yield
+    end_crews()
+
+
+@pytest.fixture(autouse=True)
+def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test patches as well goes back with this, last to first."""
+    with logging_to(tmp_path, monkeypatch):
+        yield
+
+
+def end_crews() -> None:
+    for made in ahead.crews.values():
+        made.end()
+    ahead.crews.clear()
+
+
+def read_compiled(folder: Path) -> Counter[str]:
+    """Returns how often each graph was compiled, in all processes."""
+    lines = (folder / "compiled").read_text().splitlines()
+    return Counter(json.loads(line)[1] for line in lines)
+
+
+def compiled_here(folder: Path) -> int:
+    return sum(json.loads(line)[0] == os.getpid() for line in (folder / "compiled").read_text().splitlines())
+
+
+class Job:
+    """A training step of a model, with a cache of its own."""
+
+    def __init__(self, folder: Path, number: int, x: torch.Tensor | None = None):
+        torch.manual_seed(0)
+        self.model, self.x = Blocks(1), torch.randn(5, 16) if x is None else x
+        self.cache = fusioncache.Cache(record=False, store=folder / "store")
+        self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
+
+    @property
+    def helpers(self) -> CrewHelpers:
+        assert isinstance(self.cache.helpers, CrewHelpers)
+        return self.cache.helpers
+
+    def when_traced(self, act: Callable[[], object]) -> None:
+        """Does something when all is handed over, before the first call."""
+        hook = self.transform.transform_trace_post_optimization
+
+        def traced(trace: Any, **options: Any) -> Any:
+            result = hook(trace, **options)
+            if "backward" in str(trace.tags).lower():
+                act()
+            return result
+
+        self.transform.transform_trace_post_optimization = traced  # type: ignore[method-assign]
+
+    def run(self) -> list[torch.Tensor]:
+        output = self.compiled(self.x)
+        output.square().sum().backward()  # so that the gradient which arrives is contiguous, as that of a loss is
+        return [output, *(parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)]
+
+    def infer(self) -> torch.Tensor:
+        with torch.no_grad():
+            return self.compiled(self.x)
+
+    def wait(self) -> None:
+        """Has the calls wait until all that was handed over is compiled."""
+        self.when_traced(lambda: wait_until(lambda: not self.helpers.waiting()))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[torch.Tensor], Mapping[str, int]]:
+    """Returns what comes of it in one process, and what that compiles."""
+    alone = tmp_path_factory.mktemp("alone")
+    with pytest.MonkeyPatch.context() as patch, logging_to(alone, patch):
+        return Job(alone, 0).run(), read_compiled(alone)
+
+
+def same(results: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, results, others)) and len(results) == len(others)
+
+
+def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected):
+    job = Job(tmp_path, 2)
+    job.wait()
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert read_compiled(tmp_path) == expected[1] and not compiled_here(tmp_path)
+    assert stats.handed_over == stats.helped == stats.loads == len(expected[1]) and not stats.compiles
+    assert not stats.bypasses and not stats.unkept
+
+
+def test_what_the_store_has_is_not_handed_over(tmp_path):
+    for number in (0, 2):
+        job = Job(tmp_path, number)
+        job.run()
+    assert job.transform.stats().handed_over == 0
+
+
+def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, expected):
+    Job(tmp_path, 1).run()
+    for entry in (tmp_path / "store").glob("entries/*/*.eager"):
+        entry.unlink()
+    (tmp_path / "compiled").unlink()
+    job = Job(tmp_path, 2)
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert (stats.programs_loaded, stats.programs_made, stats.handed_over) == (1, 0, len(expected[1]))
+    assert read_compiled(tmp_path) == expected[1] and stats.compiles + stats.loads == len(expected[1])
+    assert stats.helped == len(expected[1]) - compiled_here(tmp_path)
+
+
+def test_what_nobody_has_begun_is_compiled_here_and_what_somebody_is_at_is_waited_for(tmp_path, monkeypatch, expected):
+    """One worker, that does not end with its first one before this process has compiled another."""
+    here = os.getpid()
+
+    def before(graph: Graph) -> None:
+        if os.getpid() != here:
+            wait_until(lambda: any(json.loads(line)[0] == here for line in lines()))
+
+    def lines() -> list[str]:
+        return (tmp_path / "compiled").read_text().splitlines()
+
+    monkeypatch.setattr(Logging, "before", staticmethod(before))
+    job = Job(tmp_path, 1)
+    job.when_traced(lambda: wait_until(lambda: (tmp_path / "compiled").exists()))
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert read_compiled(tmp_path) == expected[1]
+    assert stats.compiles == compiled_here(tmp_path) > 0 < stats.helped
+
+
+def test_a_call_with_another_layout_compiles_for_itself(tmp_path):
+    x = torch.randn(16, 5).mT
+    job = Job(tmp_path, 2, x)
+    job.wait()
+    assert same(job.run(), Job(tmp_path / "alone", 0, x).run() if (tmp_path / "alone").mkdir() is None else [])
+    stats = job.transform.stats()
+    assert 0 < stats.helped < stats.handed_over and stats.compiles > 0
+
+
+def test_a_worker_with_other_settings_refuses(tmp_path, monkeypatch, expected):
+    other = lambda name, **options: Logging({"machine": "elsewhere"})  # noqa: E731
+    monkeypatch.setattr(entry_compiler, "make_backend", other)
+    job = Job(tmp_path, 2)
+    job.wait()
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert stats.helped == 0 and stats.compiles == compiled_here(tmp_path) == len(expected[1])
+    assert read_compiled(tmp_path) == expected[1]
+
+
+@pytest.mark.parametrize("method", ["environment", "artifact_environment"])
+def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected, method):
+    """They change when all is compiled, before the first call: what calls ask for then is something else."""
+    setting, own = {"machine": "here"}, getattr(Logging, method)
+    monkeypatch.setattr(Logging, method, lambda self: {**own(self), "settings": str(setting)})
+    job = Job(tmp_path, 2)
+
+    def change() -> None:
+        wait_until(lambda: not job.helpers.waiting())
+        setting["machine"] = "elsewhere"
+
+    job.when_traced(change)
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert stats.handed_over == stats.compiles == compiled_here(tmp_path) == len(expected[1])
+    assert not stats.helped and not stats.loads
+    assert all(count == 2 for count in read_compiled(tmp_path).values())
+
+
+def test_workers_that_die_cost_no_result(tmp_path, monkeypatch, expected):
+    here = os.getpid()
+    monkeypatch.setattr(
+        Logging, "before", staticmethod(lambda graph: os.getpid() == here or os.kill(os.getpid(), signal.SIGKILL))
+    )
+    job = Job(tmp_path, 2)
+    job.wait()
+    assert same(job.run(), expected[0])
+    assert job.transform.stats().compiles == compiled_here(tmp_path) == len(expected[1])
+
+
+def test_ranks_of_one_host_compile_each_template_once(tmp_path, monkeypatch):
+    """Without gradients: torch refuses to compute any in a fork of a process that has had threads for them."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    alone.mkdir()
+    together.mkdir()
+    monkeypatch.setattr(Logging, "folder", alone)
+    result = Job(alone, 0).infer()
+    monkeypatch.setattr(Logging, "folder", together)
+
+    def rank() -> None:
+        assert torch.equal(Job(together, 1).infer(), result)
+        end_crews()
+
+    assert [wait_for(child) for child in [fork(rank) for _ in range(4)]] == [0] * 4
+    assert read_compiled(together) == read_compiled(alone)
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "backend", "expected"),
+    [
+        (2, "", "nvfuser", 0),
+        (16, "", "nvfuser", 4),
+        (32, "4", "nvfuser", 2),
+        (2, "", "inductor", 0),
+        (8, "", "inductor", 1),
+        (16, "no number", "inductor", 3),
+        (64, "", "eager", 0),
+    ],
+)
+def test_by_default_there_are_as_many_as_pay(monkeypatch, cores, ranks, backend, expected):
+    monkeypatch.delenv("FUSIONCACHE_JOBS")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    monkeypatch.setattr(jobs, "count_cores", lambda: cores)
+    assert jobs.choose_jobs(None, backend) == expected
+
+
+def test_who_asks_gets_what_was_asked_for(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "3")
+    assert (jobs.choose_jobs(None, "eager"), jobs.choose_jobs(5, "eager"), jobs.choose_jobs(0, "nvfuser")) == (3, 5, 0)
+    monkeypatch.setattr(jobs, "can_have_crew", lambda: False)
+    assert jobs.choose_jobs(5, "nvfuser") == 0
+
+
+def test_wrong_numbers_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="jobs must be at least 0, got -1"):
+        fusioncache.FusionCache(backend="eager", jobs=-1)
+    for wrong in ("2", True, 1.5):
+        with pytest.raises(TypeError, match="jobs must be a number of processes or None, got"):
+            fusioncache.FusionCache(backend="eager", jobs=wrong)
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "many")
+    with pytest.raises(ValueError, match="FUSIONCACHE_JOBS must be a number of processes, 0 or more, got 'many'"):
+        fusioncache.FusionCache(backend="eager")
+
+
+def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "")
+    monkeypatch.setattr(jobs, "count_cores", lambda: 64)
+    monkeypatch.setattr(link, "start_module", lambda *args, **options: pytest.fail("a process was started"))
+    kept = fusioncache.Cache(record=False, store=tmp_path / "store")
+    fusioncache.FusionCache(cache=kept, backend="inductor", verify=True)
+    fusioncache.FusionCache(cache=kept, backend="eager")
+    fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="inductor", jobs=4)
+    assert not ahead.crews

@@ -1,0 +1,173 @@
+"""Which gradients ranks add up where they lie, and of which they add up copies. No process takes part but this one."""
+
+import pytest
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes, prims
+from thunder.core.devices import Device
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.distributed.prims import DistributedReduceOps
+from thunder.executors import torchex
+from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_impl, wait_prim_impl
+
+from fusioncache.accelerators.schedule.averaging import average_in_collectives
+from fusioncache.accelerators.schedule.coalescing import all_reduce_together, coalesce
+from fusioncache.accelerators.schedule.collectives import read_message
+from fusioncache.accelerators.schedule.overwriting import all_reduce_in_place, reduce_in_place
+from fusioncache.transform.rewrite import deletes
+
+GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)
+SHAPES = {"x": (4, 8), "y": (8, 6), "deep": (2, 4, 8)}
+
+
+def symbols_of(compute, dtype=dtypes.bfloat16):
+    """The bound symbols of a function of three tensors."""
+    trace = TraceCtx()
+    with tracectx(trace):
+        given = [
+            TensorProxy(name, shape=shape, device=Device("cpu"), dtype=dtype, requires_grad=False)
+            for name, shape in SHAPES.items()
+        ]
+        prims.python_return(compute(*given))
+    return trace.bound_symbols
+
+
+def reduce(value, **options):
+    options = {"op": DistributedReduceOps.SUM, "group": GROUP, "do_async": True, **options}
+    return wait_prim_impl(all_reduce_prim_impl(value, **options))
+
+
+def region(compute):
+    """A function whose calls in a trace are one bound symbol each, as a compiler's are."""
+
+    def call(*args):
+        return Symbol("region0", meta=compute, is_fusion=True)(*args)
+
+    return call
+
+
+def divide(gradient):
+    return ltorch.to(ltorch.true_divide(ltorch.to(gradient, torch.float32), 4.0), gradient.dtype)
+
+
+def name_sums(symbols):
+    return [symbol.sym.name for symbol in symbols if "all_reduce" in symbol.sym.name]
+
+
+def differentiate_embedding(x, *, sparse):
+    tokens = TensorProxy("tokens", shape=(4,), device=Device("cpu"), dtype=dtypes.int64, requires_grad=False)
+    return torchex.embedding_backward(x, tokens, 16, -1, False, sparse)
+
+
+OVERWRITTEN = {
+    "an embedding": lambda x, y, deep: reduce(differentiate_embedding(x, sparse=False)),
+    "a product": lambda x, y, deep: reduce(torchex.matmul(x, y)),
+    "a gradient that is divided": lambda x, y, deep: reduce(region(divide)(x)),
+    "one that is divided while others read it": lambda x, y, deep: (reduce(region(divide)(x)), torchex.exp(x)),
+}
+COPIED = {
+    "a sparse gradient": lambda x, y, deep: reduce(differentiate_embedding(x, sparse=True)),
+    "an argument": lambda x, y, deep: reduce(x),
+    "what is returned as well": lambda x, y, deep: (reduce(product := torchex.matmul(x, y)), product),
+    "what is read as well": lambda x, y, deep: (reduce(product := torchex.matmul(x, y)), torchex.exp(product)),
+    "what is read by another sum": lambda x, y, deep: (reduce(product := torchex.matmul(x, y)), reduce(product)),
+    "a view": lambda x, y, deep: reduce(torchex.reshape(torchex.matmul(x, y), (24,))),
+    "a product of more dimensions, which may lie otherwise": lambda x, y, deep: reduce(torchex.matmul(deep, y)),
+    "what some operation gives": lambda x, y, deep: reduce(torchex.exp(x)),
+    "a region that may give its argument": lambda x, y, deep: reduce(region(lambda a: ltorch.reshape(a, (32,)))(x)),
+    "a division by another number": lambda x, y, deep: reduce(region(lambda a: ltorch.true_divide(a, 3.0))(x)),
+    "a region with two results": lambda x, y, deep: [
+        reduce(each) for each in region(lambda a: (ltorch.true_divide(a, 4.0), ltorch.reshape(a, (32,))))(x)
+    ],
+    "a division by one, which is the number itself": lambda x, y, deep: reduce(
+        region(lambda a: ltorch.true_divide(a, 1.0))(x), group=ALONE
+    ),
+    "a sum that is waited for at once": lambda x, y, deep: all_reduce_prim_impl(
+        torchex.matmul(x, y), DistributedReduceOps.SUM, GROUP, False
+    ),
+    "a sum that Thunder makes in place": lambda x, y, deep: reduce(torchex.matmul(x, y), skip_clone=True),
+}
+
+
+@pytest.mark.parametrize("case", OVERWRITTEN)
+def test_what_nothing_else_is_computed_for_is_overwritten(case):
+    symbols = symbols_of(OVERWRITTEN[case])
+    after = reduce_in_place(symbols)
+    assert name_sums(after) == ["all_reduce_in_place"]
+    assert [symbol.output for symbol in after] == [symbol.output for symbol in symbols]
+    (before,) = (symbol for symbol in symbols if symbol.sym.name in name_sums(symbols))
+    (sums,) = (symbol for symbol in after if symbol.sym.name == "all_reduce_in_place")
+    assert [proxy.name for proxy in sums.flat_proxy_args] == [proxy.name for proxy in before.flat_proxy_args]
+
+
+@pytest.mark.parametrize("case", COPIED)
+def test_of_all_else_ranks_add_up_copies(case):
+    symbols = symbols_of(COPIED[case], dtypes.float32)
+    assert name_sums(symbols)
+    assert name_sums(reduce_in_place(symbols)) == name_sums(symbols)
+
+
+def test_a_part_of_a_sum_is_no_sum_in_place():
+    symbols = symbols_of(
+        lambda x, y, deep: wait_prim_impl(
+            reduce_scatter_prim_impl(torchex.matmul(x, y), DistributedReduceOps.SUM, GROUP, True, None)
+        )
+    )
+    assert [symbol.sym.name for symbol in reduce_in_place(symbols)] == [each.sym.name for each in symbols]
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Has this process believe that it is in a pair over NCCL."""
+    group = torch.distributed.ProcessGroup(0, 2)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: [0, 1])
+    return group
+
+
+def test_averages_are_made_in_place_and_other_ranks_need_not_know(pair):
+    def compute(x, y, deep):
+        gradient, other = torchex.matmul(x, y), torchex.exp(x)
+        return reduce(ltorch.true_divide(gradient, 2), group=pair), reduce(ltorch.true_divide(other, 2), group=pair)
+
+    trace = TraceCtx()
+    trace.bound_symbols = symbols_of(compute, dtypes.float32)
+    averaged = average_in_collectives(trace)
+    after = reduce_in_place([symbol for symbol in averaged.bound_symbols if not deletes(symbol)])
+    assert name_sums(after) == ["all_reduce_in_place", "all_reduce_average"]
+    sums = [symbol for symbol in after if "all_reduce" in symbol.sym.name]
+    assert read_message(sums[0]).text == "all_reduce AVG float32 (4, 6)"
+    together = coalesce(sums)
+    assert together.args[-1] == (True, False)
+    assert read_message(together).text == "all_reduce AVG float32 (4, 6) + all_reduce AVG float32 (4, 8)"
+
+
+@pytest.fixture
+def job(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def test_a_dense_gradient_is_what_comes_out_and_another_one_stays_as_it_is(job):
+    for gradient in (torch.randn(4, 6), torch.randn(6, 4).t()):
+        expected = gradient.clone()
+        work, total = all_reduce_in_place(gradient, DistributedReduceOps.SUM, job, True)
+        work.wait()
+        assert torch.equal(total, expected) and total.is_contiguous()
+        assert (total is gradient) == gradient.is_contiguous()
+
+
+def test_of_those_that_travel_together_each_is_itself_or_a_copy(monkeypatch):
+    class Group:
+        def allreduce_coalesced(self, tensors, options):
+            for tensor in tensors:
+                tensor.add_(1.0)
+
+    gradients = [torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3, 2).t()]
+    found = all_reduce_together(gradients, Group(), DistributedReduceOps.SUM, (True, False, True))
+    assert [total is gradient for (_, total), gradient in zip(found, gradients, strict=True)] == [True, False, False]
+    assert [gradient.sum().item() for gradient in gradients] == [6.0, 0.0, 0.0]
+    assert all(total.sum().item() == 6.0 for _, total in found)

@@ -1,0 +1,506 @@
+"""The life of a program: derived and kept by one transform, loaded by another one over the same store."""
+
+import copy
+import gc
+import logging
+import os
+import re
+import sys
+import weakref
+from dataclasses import replace
+from types import FunctionType
+
+import pytest
+import torch
+from crew_processes import wait_until
+from models import Blocks, are_same, step
+from store_contents import fork, wait_for
+from stored_programs import Cell, compile_anew, counts, without_interpreter
+from threads_at_once import run_at_once
+
+import fusioncache
+from fusioncache.accelerators.programs import derivation
+from fusioncache.accelerators.programs.candidates import find_candidates, keep_program
+from fusioncache.accelerators.programs.program_list import ProgramList
+from fusioncache.ir import Ingredient, Key
+from fusioncache.ir.key_text import read_key
+
+thunder = pytest.importorskip("thunder")
+
+
+def make_key(entry):
+    """The key of a stored entry."""
+    texts = read_key(entry.text)
+    digests = dict(entry.ingredients)
+    return Key(entry.digest, entry.text, tuple(Ingredient(name, text, digests[name]) for name, text in texts.items()))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store, the model and input whose program for training it has, and the first step's results."""
+    directory = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_anew(model, directory)
+    results = step(compiled, model, x)
+    assert counts(transform) == (0, 1, {})
+    return directory, model, x, results
+
+
+@pytest.fixture
+def cell(tmp_path):
+    """A store with the program of a small model, that model, and an input."""
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    return tmp_path, model, x
+
+
+def test_a_program_is_loaded_and_nothing_is_interpreted(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory)
+    with without_interpreter():
+        for _ in range(3):
+            assert are_same(step(compiled, model, x), results)
+    assert counts(transform) == (1, 0, {})
+    assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
+
+
+def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trained):
+    directory, model, x, _ = trained
+    derived, _ = compile_anew(model, directory, programs=False)
+    loaded, _ = compile_anew(model, directory)
+    for compiled in (derived, loaded):
+        step(compiled, model, x)
+    for last in (thunder.last_traces, thunder.last_backward_traces):
+        before, after = last(derived)[-1], last(loaded)[-1]
+        names = [[symbol.sym.name for symbol in trace.bound_symbols] for trace in (before, after)]
+        assert names[0] == names[1]
+    texts = [str(thunder.last_prologue_traces(compiled)[-1]) for compiled in (derived, loaded)]
+    before, after = (re.findall(r"^  [a-z(].*$", text, re.MULTILINE) for text in texts)
+    assert before == after and len(after) > 50
+
+
+def test_templates_of_a_loaded_program_are_listed_with_the_transform(trained):
+    directory, model, x, _ = trained
+    derived, first = compile_anew(model, directory, programs=False)
+    loaded, second = compile_anew(model, directory)
+    for compiled in (derived, loaded):
+        step(compiled, model, x)
+    digests = [{call.template.key.digest for call in transform.calls()} for transform in (first, second)]
+    assert digests[0] == digests[1] and digests[0]
+
+
+def test_each_kind_of_input_has_a_program_of_its_own(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    compiled(torch.randn(7, 4))
+    with torch.no_grad():
+        compiled(x)
+    assert counts(transform) == (1, 2, {})
+    compiled, transform = compile_anew(model, directory)
+    with without_interpreter():
+        compiled(torch.randn(7, 4))
+        with torch.no_grad():
+            compiled(x)
+        compiled(x)
+    assert counts(transform) == (3, 0, {})
+
+
+def test_a_model_that_was_changed_before_is_derived_again(cell):
+    directory, model, x = cell
+    model.scale = 3.0
+    compiled, transform = compile_anew(model, directory)
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {})
+
+
+def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    model.scale = 3.0
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (1, 1, {})
+
+
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    with monkeypatch.context() as patch:
+        keeper = type(transform.program_keeper)
+        build = keeper.build
+
+        def build_unfit(*args):
+            def prologue(*_args, **_kwargs):
+                raise ValueError("another guard")
+
+            return build(*args)._replace(prologue_fn=prologue)
+
+        patch.setattr(keeper, "build", build_unfit)
+        assert torch.equal(compiled(x), model(x))
+    # It is derived, and kept beside the one that did not fit.
+    assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
+    assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
+
+
+def test_a_function_is_looked_up_once_for_each_key(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    x = x[:2]
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    thunder.compile_stats(compiled).interpreter_cache.clear()
+    monkeypatch.setattr(transform.cache.store, "load", None)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+
+
+def test_a_number_that_grows_does_not_fill_the_store(cell, monkeypatch):
+    directory, model, x = cell
+    monkeypatch.setattr("fusioncache.accelerators.programs.program_list.MOST_KINDS", 2)
+    compiled, transform = compile_anew(model, directory)
+    for rows in (1, 2, 4, 5):
+        compiled(x[0].expand(rows, -1))
+    assert counts(transform) == (0, 2, {"more than 2 kinds of input in one process": 2})
+
+
+@pytest.mark.parametrize("options", [{"programs": False}, {"fast_tracing": False}])
+def test_programs_are_not_kept_where_that_is_turned_off(cell, options):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory, **options)
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_the_environment_turns_programs_off(cell, monkeypatch):
+    directory, model, x = cell
+    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    assert counts(transform) == (0, 0, {})
+    compiled, transform = compile_anew(model, directory, programs=True)
+    compiled(x)
+    assert counts(transform) == (1, 0, {})
+
+
+def test_options_that_are_none_are_refused(monkeypatch):
+    with pytest.raises(TypeError, match="programs must be True, False or None, got 1"):
+        fusioncache.FusionCache(programs=1)
+    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "yes")
+    with pytest.raises(ValueError, match="FUSIONCACHE_PROGRAMS must be 0 or 1, got 'yes'"):
+        fusioncache.FusionCache()
+
+
+def test_two_transforms_keep_nothing(tmp_path):
+    caches = [fusioncache.Cache(record=False, store=tmp_path) for _ in range(2)]
+    transforms = [fusioncache.FusionCache(cache=cache, backend="eager", jobs=0) for cache in caches]
+    compiled = thunder.jit(Cell(), executors=fusioncache.executors(), transforms=transforms)
+    compiled(torch.randn(3, 4))
+    assert [counts(transform) for transform in transforms] == [(0, 0, {})] * 2
+
+
+@pytest.mark.parametrize("option", ["no caching", "symbolic values"])
+def test_other_ways_to_cache_keep_nothing(tmp_path, option):
+    cache = fusioncache.Cache(record=False, store=tmp_path)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+    compiled = thunder.jit(torch.tanh, executors=fusioncache.executors(), transforms=[transform], cache=option)
+    compiled(torch.randn(3, 4))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+
+    def fail(*_args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(type(transform.program_keeper), "describe", fail)
+    with pytest.warns(RuntimeWarning, match="neither loaded nor stored: RuntimeError"):
+        assert torch.equal(compiled(x), model(x))
+    compiled(x[:2])
+    assert counts(transform) == (0, 0, {"failed: RuntimeError": 2})
+
+
+def test_what_fails_while_thunder_traces_is_not_kept(cell):
+    directory, model, _ = cell
+    compiled, transform = compile_anew(model, directory)
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+
+    def change(*traces, **_options):
+        model.scale = 5.0
+        return traces
+
+    monkeypatch.setattr(transform, "transform_traces_pre_prologue", change)
+    with pytest.raises(RuntimeError, match=r"Expected 5.0 to be equal"):  # Thunder's own guard sees it as well
+        compiled(x)
+    assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
+
+
+def test_threads_at_their_first_call_agree(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory)
+    outputs = []
+    run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
+    assert are_same(outputs, [results[0]] * 4)
+    assert counts(transform) == (4, 0, {})
+
+
+def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+
+    def keep(*args, **options):
+        (tmp_path / f"derived-{os.getpid()}").touch()
+        wait_until(lambda: len(list(tmp_path.glob("derived-*"))) == 3)
+        return keep_program(*args, **options)
+
+    def derive():
+        compiled, transform = compile_anew(model, tmp_path / "store")
+        (tmp_path / f"counts-{os.getpid()}").write_text(str((compiled(x).sum().item(), counts(transform))))
+
+    monkeypatch.setattr(derivation, "keep_program", keep)
+    assert [wait_for(child) for child in [fork(derive) for _ in range(3)]] == [0] * 3
+    monkeypatch.undo()
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    result = compiled(x).sum().item()
+    said = sorted(file.read_text() for file in tmp_path.glob("counts-*"))
+    assert said == [str((result, (0, made, {}))) for made in (0, 0, 1)]
+    assert counts(transform) == (1, 0, {})
+
+
+def test_only_what_was_made_for_the_sizes_of_a_call_is_tried(cell):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory)
+    for is_training in (True, False):
+        model.train(is_training)
+        for rows in (2, 3, 5, 6):
+            compiled(x[:1].expand(rows, -1))
+    entries = thunder.compile_stats(compiled).interpreter_cache
+    assert len(entries) == 8
+    found = entries.list_for((x,), {})
+    assert [entries.index(each) for each in found] == [5, 1]
+    # Whoever takes entries out has all others tried as Thunder does.
+    del entries[0]
+    assert [entries.index(each) for each in entries.list_for((x,), {})] == [*reversed(range(7))]
+
+
+def test_a_copy_of_the_entries_is_a_list(cell):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory)
+    compiled(x)
+    entries = thunder.compile_stats(compiled).interpreter_cache
+    assert type(copy.copy(entries)) is list and len(copy.copy(entries)) == 1
+
+
+def list_replaced():
+    """Returns what Thunder's modules have that is written in ours, by module and name."""
+    named = [(module, item) for module in list(sys.modules.values()) for item in list(vars(module).items())]
+    return [
+        (module.__name__, name)
+        for module, (name, value) in named
+        if module.__name__.partition(".")[0] == "thunder" and isinstance(value, FunctionType)
+        if value.__code__.co_filename.startswith(os.path.dirname(fusioncache.__file__))
+    ]
+
+
+def test_uninstall_gives_thunder_its_own_back(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    fusioncache.tracing.uninstall()
+    try:
+        assert list_replaced() == []
+        assert type(thunder.common.CompileStats().interpreter_cache) is list
+        for inputs in (x, x[:2]):
+            assert torch.equal(compiled(inputs), model(inputs))
+        assert counts(transform) == (0, 0, {})
+    finally:
+        fusioncache.tracing.install()
+    compiled, transform = compile_anew(model, directory)
+    assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
+
+
+def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    watched = []
+    for rows in (3, 2):
+        watched.append(weakref.ref(inputs := x[:rows].clone()))
+        compiled(inputs)
+        del inputs
+    assert counts(transform) == (1, 1, {})
+    gc.collect()
+    assert [each() for each in watched] == [None, None]
+
+
+def test_what_was_to_be_derived_when_something_raised_is_forgotten(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+
+    def fail(*_args, **_options):
+        raise RuntimeError("no transform")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transform, "transform_traces_pre_prologue", fail)
+        watched = weakref.ref(inputs := x[:2].clone())
+        with pytest.raises(RuntimeError, match="no transform"):
+            compiled(inputs)
+    del inputs
+    compiled(x)
+    gc.collect()
+    assert watched() is None
+    compiled(x[:2])
+    assert counts(transform) == (1, 1, {})
+
+
+def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+
+    def fail(*_args):
+        raise KeyError("no such thing")
+
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="nor stored: KeyError$"):
+        patch.setattr("fusioncache.accelerators.programs.programs.build_program", fail)
+        assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {"failed: KeyError": 1})
+
+
+def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
+    directory, model, x = cell
+    caplog.set_level(logging.INFO, "fusioncache")
+    compiled, transform = compile_anew(model, directory)
+    store = transform.cache.store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    objects = {part.name: part.object for part in store.entry(entry.digest, "program").artifacts}
+    damaged = store.directory / "objects" / objects["program"][:2] / objects["program"]
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    with pytest.warns(RuntimeWarning):
+        assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {})
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    assert counts(transform) == (1, 0, {})
+
+
+FORMAT = re.compile(rb"(fusioncache \w+ |.\"format\":)\d")
+WRONG = {
+    "damaged": lambda content, other: content[: len(content) // 2],
+    "of another kind": lambda content, other: other,
+    "of a later format": lambda content, other: re.sub(
+        rb"(fusioncache \w+ |.\"format\":)\d", rb"\g<1>99", content, count=1
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. a stored program that does not decode")
+@pytest.mark.parametrize(
+    ("artifact", "other", "loads"),
+    [("program", "reads", 0), ("reads", "program", 0), ("bytecode", "program", 1), ("regions", "reads", 1)],
+)
+def test_an_artifact_that_does_not_fit_costs_the_program_or_nothing(cell, artifact, other, loads):
+    """Without traces or reads there is no program. What is there for speed or for people is done without."""
+    directory, model, x = cell
+    store = fusioncache.Cache(record=False, store=directory).store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    key = make_key(store.entry(entry.digest, "program"))
+    artifacts = dict(store.load(key, "program"))
+    for change in WRONG.values():
+        wrong = change(artifacts[artifact], artifacts[other])
+        assert wrong != artifacts[artifact]
+        store.remove(key, "program")
+        assert store.save(key, "program", {**artifacts, artifact: wrong}, name="Cell", seconds=1)
+        compiled, transform = compile_anew(model, directory)
+        assert torch.equal(compiled(x), model(x))
+        assert counts(transform) == (loads, 1 - loads, {})
+        assert len(list(find_candidates(store, key))) == 1
+
+
+def test_verify_mode_derives_again_and_finds_the_same(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory, verify=True)
+    assert are_same(step(compiled, model, x), results)
+    assert counts(transform) == (0, 0, {})
+    assert transform.stats().verified and thunder.cache_misses(compiled) == 1
+
+
+class Called(torch.nn.Module):
+    """Does what a text says, and another thing for one of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.note = torch.nn.Linear(4, 4), "Zq note"
+
+    def forward(self, x, how, **more):
+        x = self.linear(x) if how == "Zq layer" else x * 2
+        return x if self.note == "Zq note" and more["other"] != "Zq less" else x - 1
+
+
+def test_programs_that_compare_texts_are_loaded_and_compare_them_in_every_call(tmp_path):
+    """Also the faster prologue of a loaded one, and what is filled in for another length."""
+    model = Called()
+    cases = [("Zq layer", "Zq more"), ("Zq twice", "Zq more"), ("Zq layer", "Zq less")]
+    for derived in (1, 0):
+        compiled, transform = compile_anew(model, tmp_path)
+        for length in (3, 5, 7):
+            x = torch.randn(length, 4)
+            for _ in range(4):
+                for how, other in cases:
+                    assert torch.equal(compiled(x, how, other=other), model(x, how, other=other))
+        assert transform.stats().programs_refused == {}
+        assert (transform.stats().programs_loaded > 0, transform.stats().programs_filled > 0) == (not derived, True)
+        model.note = "Zq other"
+        assert torch.equal(compiled(x, "Zq layer", other=""), model.linear(x) - 1)
+        model.note = "Zq note"
+    compiled, transform = compile_anew(model, tmp_path, verify=True)
+    assert torch.equal(compiled(x[:3], "Zq layer", other="Zq more"), model.linear(x[:3]))
+    contents = (path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(b"Zq " in content for content in contents)
+
+
+def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
+    directory, model, x = cell
+    store = fusioncache.Cache(record=False, store=directory).store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    key = make_key(store.entry(entry.digest, "program"))
+    (candidate,) = find_candidates(store, key)
+    source = candidate.text.computation.source
+    other = replace(candidate.text.computation, source=source.replace("torch.nn.functional.linear(", "torch.add("))
+    store.remove(key, "program")
+    keep_program(store, key, replace(candidate.text, computation=other), candidate.reads, name="Cell", seconds=1)
+    compiled, transform = compile_anew(model, directory, verify=True)
+    with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:
+        compiled(x)
+    assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
+    assert counts(transform) == (0, 0, {})
+
+
+def test_a_program_that_is_derived_again_is_explained(cell, capsys):
+    directory, model, x = cell
+    model.scale = 3.0
+    compiled, _ = compile_anew(model, directory, explain=True)
+    compiled(x)
+    assert "the program of Cell was traced again: `model.scale`" in capsys.readouterr().err
+
+
+def test_a_program_that_is_loaded_is_one_line(cell, capsys):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory, explain=True)
+    compiled(x)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fusioncache: the program of Cell was loaded from the store (tracing it took ")

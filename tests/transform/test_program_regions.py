@@ -1,0 +1,131 @@
+"""Regions of a program that is loaded: counted as those of a program that was derived, with what the run knows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from models import Blocks, are_same, step
+from recorded_templates import make_cast_template, make_chain_template
+from report_records import make_region_record
+from stored_programs import Cell, compile_anew, counts
+
+from fusioncache.accelerators.programs.candidates import find_candidates, keep_program
+from fusioncache.accelerators.programs.program_regions import collect_regions, count_regions
+from fusioncache.ir import Ingredient, Key
+from fusioncache.ir.key_text import read_key
+from fusioncache.observe.record.kept_regions import decode_regions
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
+
+CHAIN, CAST = make_chain_template(), make_cast_template()
+TEMPLATES = {template.key.digest: template for template in (CHAIN, CAST)}
+
+
+def derive(ledger: Ledger, model: str = "GPT") -> int:
+    """Puts what a derivation has on record: two regions of one template, one of another, one bypassed, and a stream."""
+    number = ledger.history.begin_trace(model)
+    chain, cast = CHAIN.key.digest, CAST.key.digest
+    kinds = ((chain, "forward", None), (chain, "forward", "compile failed"), (cast, "backward", None))
+    regions = [
+        make_region_record(at, f"h.{at}", at, trace, digest, trace_number=number, model=model, reason=reason)
+        for at, (digest, trace, reason) in enumerate(kinds)
+    ]
+    bypassed = make_region_record(3, "h.3", 3, trace_number=number, model=model, reason="unknown op")
+    ledger.history.add_regions([*(replace(region, arities=(2,)) for region in regions), bypassed])
+    ledger.history.add_choice(ChoiceRecord(model, "forward", number, "t7", 3, "carry", (PlanCost("carry", 3, 4, 2),)))
+    return number
+
+
+def test_regions_are_counted_and_recorded_again():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    second = Ledger(cache)
+    count_regions(content, "GPT", second, cache, TEMPLATES.get)
+    stats = second.stats()
+    assert (stats.regions, stats.templates, stats.hits, stats.misses) == (4, 2, 1, 2)
+    assert (cache.stats().regions, dict(stats.bypasses)) == (4, {"unknown op": 1})
+    regions = second.history.find_regions(0)
+    assert [region.outcome for region in regions] == ["miss", "hit", "miss", "bypass"]
+    assert [region.reason for region in regions] == [None, None, None, "unknown op"]
+    assert [region.source.module for region in regions] == ["h.0", "h.1", "h.2", "h.3"]
+    assert [template.arities for template in second.templates()] == [((2,),), ((2,),)]
+    assert second.history.find_choices(0) == first.history.find_choices(0) != ()
+    assert second.history.models == ("GPT",) and second.history.traces == 1
+
+
+def test_of_a_second_program_templates_are_known():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    for _ in range(2):
+        count_regions(content, "GPT", cache, cache, TEMPLATES.get)
+    assert (cache.stats().hits, cache.stats().misses) == (4, 2)
+    assert [region.outcome for region in cache.history.find_regions(1)] == ["hit", "hit", "hit", "bypass"]
+
+
+def test_those_of_a_program_that_is_filled_in_are_of_this_run():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    kept = replace(decode_regions(content, None, 7), choices=())
+    for _ in range(2):
+        count_regions(kept, "GPT", cache, cache, TEMPLATES.get)
+    regions = cache.history.find_regions(1)
+    assert [(region.model, region.outcome) for region in regions] == [
+        ("GPT", name) for name in ("hit",) * 3 + ("bypass",)
+    ]
+
+
+def test_a_template_that_the_program_does_not_call_is_none():
+    first, second = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    count_regions(content, "GPT", second, second, {CAST.key.digest: CAST}.get)
+    assert (second.stats().regions, second.stats().templates) == (4, 1)
+    assert second.stats().bypasses["left as Thunder made it"] == 2
+
+
+def test_where_several_models_were_traced_meanwhile_nothing_is_kept():
+    ledger = Ledger()
+    number = derive(ledger)
+    derive(ledger, "other")
+    assert collect_regions(ledger, number) is None
+    assert collect_regions(ledger, number + 2) is None
+    assert collect_regions(ledger, number + 1) is not None
+
+
+def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
+    torch.manual_seed(0)
+    model, x = Blocks(3), torch.randn(5, 16)
+    transforms = []
+    for loaded in (0, 1):
+        compiled, transform = compile_anew(model, tmp_path)
+        step(compiled, model, x)
+        assert counts(transform) == (loaded, 1 - loaded, {})
+        transforms.append(transform)
+    derived, loaded = ((transform.stats(), transform.cache.ledger.history) for transform in transforms)
+    for count in ("regions", "templates", "hits", "misses", "bypasses"):
+        assert getattr(derived[0], count) == getattr(loaded[0], count)
+    assert derived[0].hits and derived[1].find_regions(0) == loaded[1].find_regions(0)
+
+
+def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path):
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    expected, store = compiled(x), transform.cache.store
+    (entry,) = [store.entry(each.digest, each.backend) for each in store.entries() if each.backend == "program"]
+    key = Key(entry.digest, entry.text, tuple(Ingredient(*part, "") for part in read_key(entry.text).items()))
+    (candidate,) = find_candidates(store, key)
+    assert b"forward" in candidate.regions
+    store.remove(key, "program")
+    assert keep_program(store, key, candidate.text, candidate.reads, name="Cell", seconds=1, regions=b"x")
+    again, transform = compile_anew(model, tmp_path)
+    assert are_same([again(x)], [expected])
+    assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
+
+
+def test_what_is_no_regions_is_refused():
+    with pytest.raises(ValueError, match="regions"):
+        count_regions(b"x", "GPT", Ledger(), Ledger(), {}.get)

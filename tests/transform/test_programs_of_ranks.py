@@ -1,0 +1,244 @@
+"""Programs of models that ranks share: made by one job, loaded by another, and made anew where the job is another."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from program_keys import key_of
+from programs_of_ranks import MODES, name_reduces, open_store, run, run_all, run_lengths, share_small
+from sharded_training import equal_bits, run_ranks
+from thunder.core.module import ThunderModule
+from thunder.distributed import FSDPBucketingStrategy, FSDPType, fsdp
+from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.process_groups import (
+    describe_group,
+    find_groups,
+    refer_to_group,
+    resolve_group,
+    write_sharing_key,
+)
+from fusioncache.accelerators.programs.references import (
+    AgreementReference,
+    GroupReference,
+    decode_reference,
+    encode_reference,
+)
+from fusioncache.accelerators.sizes.lengths import SHARED
+from fusioncache.distributed.parallel_layers import CutParameter, Role
+from fusioncache.distributed.parallel_transform import TensorParallelTransform
+from fusioncache.ir import Key
+from fusioncache.ir.strict_json import Value
+
+
+def run_others(rank: int, folder: Path) -> dict[str, Any]:
+    """Runs what a program is not for: each differs in one thing from what was run before."""
+    open_store(folder)
+    jitted = share_small("ddp")
+    with jitted.no_sync():
+        unsynchronized = run(rank, jitted)
+    return {
+        "no sync": unsynchronized,
+        "bucket": run(rank, share_small("zero2", bucket_bytes=64)),
+        "flight": run(rank, share_small("ddp", in_flight_bytes=64)),
+        "order": run(rank, share_small("zero2", schedule="thunder")),
+        "layers": run(rank, share_small("layers", column=("gate", "up"))),
+        "same": run(rank, share_small("layers", torch.distributed.new_group([0, 1]))),
+        "lengths": run_lengths(share_small("layers")),
+    }
+
+
+def run_three(rank: int, folder: Path) -> dict[str, Any]:
+    open_store(folder)
+    pair = torch.distributed.new_group([0, 1])
+    of_pair = [run(rank, share_small("layers", pair))["counts"]] if rank < 2 else []
+    torch.distributed.barrier()
+    return {
+        "counts": {mode: run(rank, share_small(mode))["counts"] for mode in ("zero2", "layers")},
+        "of pair": of_pair,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def made(folder) -> list[dict[str, Any]]:
+    return run_ranks(partial(run_all, folder=folder))
+
+
+@pytest.fixture(scope="module")
+def loaded(made, folder) -> list[dict[str, Any]]:
+    return run_ranks(partial(run_all, folder=folder))
+
+
+@pytest.fixture(scope="module")
+def others(loaded, folder) -> list[dict[str, Any]]:
+    return run_ranks(partial(run_others, folder=folder))
+
+
+def test_at_another_length_a_model_whose_layers_ranks_cut_is_traced_again_which_is_counted(others):
+    assert [rank["lengths"] for rank in others] == 2 * [{SHARED: 2}]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_job_makes_programs_and_the_second_loads_them(made, loaded, mode):
+    """One of two ranks puts a program into the store where both derive it, and both load that one."""
+    assert not any(rank[mode]["refused"] for rank in (*made, *loaded))
+    assert sorted(sum(counts) for counts in zip(*(rank[mode]["counts"] for rank in made), strict=True))[-1] >= 1
+    assert all(rank[mode]["counts"][0] <= 1 for rank in made)
+    assert [rank[mode]["counts"] for rank in loaded] == [(0, 1)] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_loaded_programs_have_the_same_bits_and_calls(made, loaded, mode):
+    for first, second in zip(made, loaded, strict=True):
+        assert len(first[mode]["values"]) > 8
+        assert equal_bits(first[mode]["values"], second[mode]["values"])
+        assert list(map(name_reduces, first[mode]["calls"])) == list(map(name_reduces, second[mode]["calls"]))
+        assert first[mode]["placed"] == second[mode]["placed"] and len(first[mode]["placed"]) == 1 + (mode != "ddp")
+        # What ranks tell each other before they first run a trace is there as well.
+        assert sum("agree_on_collectives" in calls for calls in second[mode]["calls"]) == 1 + (mode != "ddp")
+
+
+@pytest.mark.parametrize("change", ["no sync", "bucket", "flight", "order", "layers"])
+def test_another_way_of_sharing_is_another_program(others, change):
+    """Each differs from one that the store has in one option, or in which layers are cut.
+
+    One rank makes it at least. Another one that comes late may load what that has just made.
+    """
+    assert not any(rank[change]["refused"] for rank in others)
+    assert any(rank[change]["counts"][0] for rank in others)
+
+
+def test_another_group_of_the_same_ranks_uses_the_same_program(made, others):
+    for first, second in zip(made, others, strict=True):
+        assert second["same"]["counts"] == (0, 1)
+        assert equal_bits(first["layers"]["values"], second["same"]["values"])
+
+
+def test_another_number_of_ranks_or_a_part_of_them_makes_its_own(others, folder):
+    seen = run_ranks(partial(run_three, folder=folder), 3)
+    for mode in ("zero2", "layers"):
+        assert any(rank["counts"][mode][0] for rank in seen)
+    assert any(counts[0] for rank in seen for counts in rank["of pair"])
+
+
+@pytest.fixture
+def job(request) -> Iterator[None]:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=request.param)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("job", [3], indirect=True)
+def test_a_group_is_its_ranks_the_size_of_the_job_and_its_libraries(job):
+    group = torch.distributed.new_group([0, 2])
+    assert describe_group(group).startswith("ranks 0,2 of 3 over cpu:fake,cuda:fake")
+    assert describe_group(torch.distributed.new_group([0, 1])) != describe_group(group)
+    assert describe_group(torch.distributed.new_group([0, 2])) == describe_group(group)
+    assert describe_group(None).startswith("ranks 0,1,2 of 3")
+    assert Describer().describe(group) == f"<process group {describe_group(group)}>"
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_a_reference_leads_to_the_group_at_its_place_only_if_that_is_the_same(job):
+    first, second = torch.distributed.new_group([0, 1]), torch.distributed.new_group([0])
+    data = SimpleNamespace(process_group_for_ddp=first, transforms=[SimpleNamespace(process_group=second)])
+    assert find_groups(data) == (first, second)
+    reference = refer_to_group(second, data)
+    assert resolve_group(reference, data) is second
+    assert refer_to_group(torch.distributed.new_group([0]), data) is None
+    swapped = SimpleNamespace(process_group_for_ddp=second, transforms=[SimpleNamespace(process_group=first)])
+    with pytest.raises(ValueError, match="process group 1 is another one: ranks 0,1 of 2"):
+        resolve_group(reference, swapped)
+    with pytest.raises(ValueError, match="the model has no process group 1"):
+        resolve_group(reference, SimpleNamespace(process_group_for_ddp=first, transforms=[]))
+
+
+def test_references_to_the_job_come_back_as_they_were():
+    group = GroupReference(1, "ranks 0,1 of 2 over gloo")
+    for reference in (group, AgreementReference(((group, ("all_gather float32 (2,)", "x")),))):
+        content = json.loads(json.dumps(encode_reference(reference)))
+        assert decode_reference(Value("reference", content)) == reference
+    content = {"kind": "agreement", "stretches": [[{"kind": "group", "number": -1, "text": ""}, []]]}
+    with pytest.raises(ValueError, match="number is -1"):
+        decode_reference(Value("reference", content))
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sharding_strategy", FSDPType.ZERO3),
+        ("bucketing_strategy", FSDPBucketingStrategy.LAYER),
+        ("sharded_params", {"w": ((4, 4), (1, 4), torch.device("cpu"))}),
+        ("shared_params_name", {"v": "w"}),
+        ("device", torch.device("meta")),
+    ],
+)
+def test_each_attribute_of_a_sharing_transform_is_in_its_key(job, name, value):
+    transform = FSDPTransform(torch.device("cpu"))
+    transform.sharded_params = {"w": ((4, 4), (2, 4), torch.device("cpu"))}
+    before = write_sharing_key(Describer(), transform)
+    setattr(transform, name, value)
+    assert before and write_sharing_key(Describer(), transform) != before
+
+
+class Tied(torch.nn.Module):
+    """A model that has one parameter under three names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (torch.nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.two.weight = self.three.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(self.two(self.one(x)))
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_the_order_in_which_a_process_has_the_names_of_a_tied_parameter_is_in_no_key(job, monkeypatch):
+    def key(order: Callable[[Iterable[str]], list[str]]) -> tuple[Key, list[str]]:
+        names = ThunderModule._get_shared_names
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                ThunderModule,
+                "_get_shared_names",
+                lambda self: {name: order(sorted(same)) for name, same in names(self).items()},
+            )
+            jitted = fsdp(thunder.jit(Tied()), device=torch.device("cpu"))
+        return key_of(jitted, torch.zeros(2, 4)), list(jitted._overrides_parameters)
+
+    (one, names), (other, others) = key(list), key(lambda same: list(reversed(same)))
+    assert names != others
+    assert one == other
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_the_rank_is_in_no_key(job):
+    transform = FSDPTransform(torch.device("cpu"))
+    transform.global_rank, before = 0, write_sharing_key(Describer(), transform)
+    transform.global_rank = 1
+    assert write_sharing_key(Describer(), transform) == before
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_which_layers_are_cut_and_how_is_in_the_key(job):
+    def key(role: Role = Role.COLUMN, dim: int = 0, shape: tuple[int, int] = (4, 4), **rows: bool) -> str:
+        parameters = {"gate.weight": CutParameter("gate", role, dim, shape)}
+        return TensorParallelTransform(torch.distributed.new_group([0, 1]), parameters, **rows).cache_key()
+
+    assert key() == key()
+    cut = {key(), key(role=Role.GATHERED), key(dim=1), key(shape=(4, 6))}
+    assert len(cut | {key(of_rows=True), key(of_rows=True, joins=True)}) == 6

@@ -1,0 +1,116 @@
+"""On a GPU results of Thunder's flash attention are saved once, and without gradients copied nowhere."""
+
+import pytest
+import thunder
+import torch
+from dispatched import Operations
+from stored_programs import compile_anew, without_interpreter
+from torch.nn.functional import scaled_dot_product_attention
+
+from fusioncache.accelerators.steps.query_layout import QUERIES
+from fusioncache.accelerators.steps.saved_results import RESULTS
+
+pytestmark = pytest.mark.gpu
+
+SIZE, HEADS = 64, 4
+WIDTH = SIZE * HEADS
+LENGTHS = (64, 48, 33, 200, 17)
+REPEATABLE = 64
+"""Up to how many positions torch's kernel computes the same gradients each time: more blocks add up in any order."""
+
+
+class Layer(torch.nn.Module):
+    """A layer of attention between two linear ones, whose queries and keys a region turns."""
+
+    def __init__(self, scaled: bool = False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project, self.join = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.scale = torch.nn.Parameter(torch.rand(SIZE)) if scaled else None
+
+    def forward(self, x):
+        """Returns a tensor of the shape of its argument."""
+        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+        half = SIZE // 2
+        query, key = (torch.cat((-each[..., half:], each[..., :half]), -1) + each for each in (query, key))
+        query = query if self.scale is None else query * self.scale
+        result = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+        return self.join(result.reshape(*x.shape[:2], WIDTH))
+
+
+def take_step(call, model, length):
+    torch.manual_seed(length)
+    model.zero_grad(set_to_none=True)
+    x = torch.randn(2, length, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    output = call(x)
+    output.backward(torch.ones_like(output))
+    return [output.detach(), x.grad, *(each.grad.clone() for each in model.parameters())]
+
+
+def assert_same(found, expected, length):
+    assert torch.equal(found[0], expected[0])
+    for one, other in zip(found, expected, strict=True):
+        assert one.stride() == other.stride()
+        if length <= REPEATABLE:
+            assert torch.equal(one, other)
+        else:
+            torch.testing.assert_close(one, other, atol=0.05, rtol=0.05)
+
+
+def count_copies(call):
+    x = torch.ones(2, LENGTHS[0], WIDTH, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        call(x)  # what compiles copies its arguments
+        with Operations() as seen:
+            call(x)
+    return sum(number for name, number in seen.names.items() if "clone" in name or "copy" in name)
+
+
+def list_saved(compiled):
+    return thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
+def test_every_bit_is_the_same_at_all_lengths(tmp_path, scaled, graphs):
+    model = Layer(scaled).to("cuda", torch.bfloat16)
+    compiled, transform = compile_anew(model, tmp_path, "nvfuser", graphs=graphs)
+    plain = thunder.jit(model)
+    for length in (*LENGTHS, LENGTHS[0]):
+        assert_same(take_step(compiled, model, length), take_step(plain, model, length), length)
+        with torch.no_grad():
+            x = torch.randn(2, length, WIDTH, device="cuda", dtype=torch.bfloat16)
+            found, expected = compiled(x), plain(x)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+    assert transform.stats().taken_out[QUERIES] and transform.stats().taken_out[RESULTS]
+    assert transform.stats().programs_filled
+    derived = thunder.cache_misses(compiled)
+    with torch.no_grad():
+        assert torch.equal(compiled(x[:, :1]), plain(x[:, :1]))
+    assert thunder.cache_misses(compiled) == derived + 1  # of one position there is no other order
+    assert not transform.stats().bypasses
+
+
+def test_a_result_is_saved_once_and_copied_nowhere_also_in_a_later_process(tmp_path):
+    model = Layer().to("cuda", torch.bfloat16)
+    plain, _ = compile_anew(model, tmp_path / "other", "nvfuser", lean="thunder")
+    take_step(plain, model, LENGTHS[0])
+    saved = len(list_saved(plain))
+    compiled, _ = compile_anew(model, tmp_path / "one", "nvfuser")
+    expected = take_step(compiled, model, LENGTHS[0])
+    assert len(list_saved(compiled)) == saved - 1
+    assert (count_copies(plain), count_copies(compiled)) == (1, 0)
+    later, transform = compile_anew(model, tmp_path / "one", "nvfuser")
+    with without_interpreter():
+        assert_same(take_step(later, model, LENGTHS[0]), expected, LENGTHS[0])
+        assert count_copies(later) == 0
+    assert transform.stats().programs_loaded == 2 and not transform.stats().compiles
+
+
+def test_regions_are_verified(tmp_path):
+    model = Layer().to("cuda", torch.bfloat16)
+    compiled, transform = compile_anew(model, tmp_path, "nvfuser", verify="all")
+    for length in LENGTHS[:2]:
+        take_step(compiled, model, length)
+        count_copies(compiled)
+    assert transform.stats().verified and not transform.stats().bypasses

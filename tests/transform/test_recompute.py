@@ -1,0 +1,281 @@
+"""Residual sums that are not saved for backward: the same bits, fewer bytes, no more templates with depth."""
+
+import functools
+from itertools import product
+
+import pytest
+import thunder
+import torch
+from models import are_same, compile_with, find_fused
+from residual_stacks import SIZE, Stack, train
+from unrounded_backend import Unrounded
+
+import fusioncache
+from fusioncache.accelerators.residual.obstacles import UNROUNDED, UNSAVED
+from fusioncache.accelerators.residual.plans import ResidualPlan
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor.backend import Inductor
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")
+REBUILT = {"post", "both", "parallel", "scaled", "gated", "dropout", "two", "mixed"}
+
+
+def stack(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
+    torch.manual_seed(3)
+    model = Stack(kind, depth).to(dtype) if kind != "mixed" else Stack(kind, depth)
+    return model, torch.randn(4, SIZE, dtype=dtype)
+
+
+def saved(compiled) -> dict[str, int]:
+    """The bytes of each tensor that the last forward pass saves for backward, but for the parameters."""
+    values, (tensors, _) = thunder.last_traces(compiled)[-1].bound_symbols[-1].args
+    inputs = {proxy.name for proxy in values["flat_args"]}
+    return {proxy.name: proxy.numel * proxy.dtype.bytes for proxy in tensors if proxy.name not in inputs}
+
+
+@functools.cache
+def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torch.Tensor], dict[str, int]]:
+    """What a step of this stack computes, and what it saves, where nothing is recomputed: traced once for all tests."""
+    model, x = stack(kind, depth, dtype)
+    plain, transform = compile_with(model)
+    results = train(model, plain, x)
+    assert not transform.choices()
+    return results, saved(plain)
+
+
+# In bfloat16, which rounds the most; one of two dtypes already; and a stream with a mask in float32 as well.
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, torch.bfloat16) for kind in KINDS if kind != "mixed"]
+    + [(kind, torch.float32) for kind in ("mixed", "post", "dropout", "none")],
+    ids=str,
+)
+def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
+    model, x = stack(kind, dtype=dtype)
+    expected, before = reference(kind, dtype=dtype)
+    compiled, transform = compile_with(model, recompute="residual")
+    assert are_same(train(model, compiled, x), expected)
+    assert not transform.stats().bypasses
+    after = saved(compiled)
+    if kind in REBUILT:
+        assert sum(after.values()) < sum(before.values())
+        assert after.keys() <= before.keys()
+    else:
+        assert after == before
+        assert all(choice.plan is ResidualPlan.CARRY for choice in transform.choices()) or not transform.choices()
+
+
+# Two branches in the plan that takes a stream apart in the most ways: with the plan that is chosen, they are above.
+@pytest.mark.parametrize(
+    ("kind", "residual"), [*(("post", plan.value) for plan in ResidualPlan), ("parallel", "segmented")]
+)
+def test_every_plan_keeps_every_bit(kind, residual):
+    model, x = stack(kind)
+    compiled, transform = compile_with(model, recompute="residual", residual=residual)
+    assert are_same(train(model, compiled, x), reference(kind)[0])
+    assert transform.choices()
+
+
+def test_torchinductor_keeps_every_bit():
+    model, x = stack("post", 2)
+    expected = train(model, compile_with(model, "inductor")[0], x)
+    compiled, transform = compile_with(model, "inductor", recompute="residual", residual="inline")
+    assert are_same(train(model, compiled, x), expected)
+    assert transform.choices() and not transform.stats().bypasses
+
+
+def test_what_torchinductor_would_not_round_is_left_alone(monkeypatch):
+    """It says so itself; its regions run op by op here, as what becomes of such ones is shown below."""
+    monkeypatch.setattr(Inductor, "compile", Eager.compile)
+    model, x = stack("post", 2, torch.bfloat16)
+    compiled, transform = compile_with(model, "inductor", recompute="residual", residual="inline")
+    train(model, compiled, x)
+    assert not transform.choices()
+    assert transform.stats().bypasses == {UNROUNDED: 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("post", torch.bfloat16), ("gated", torch.float16), ("mixed", torch.float32)]
+)
+def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.region_backends.make_backend", lambda name, **_: Unrounded())
+    model, x = stack(kind, 3, dtype)
+    expected = train(model, compile_with(model)[0], x)
+    compiled, transform = compile_with(model, recompute="residual", residual="inline")
+    assert are_same(train(model, compiled, x), expected)
+    left_alone = kind != "mixed"
+    assert transform.stats().bypasses == ({UNROUNDED: 2} if left_alone else {})
+    assert bool(transform.choices()) is not left_alone
+
+
+class Written(torch.nn.Module):
+    """A sum that backward needs, of one value that it needs otherwise, and one that it may not need."""
+
+    def __init__(self, needs_x: bool):
+        super().__init__()
+        self.needs_x = needs_x
+        self.w = torch.nn.Parameter(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x, m):
+        total = x + torch.tanh(self.w)
+        return (total @ m, x * m) if self.needs_x else total @ m
+
+
+def gradients(compiled, how: str, what: str, requires_grad: bool) -> list[torch.Tensor] | str:
+    """The gradients of a step between whose halves somebody writes into something; or what was raised."""
+    torch.manual_seed(0)
+    tensors = {name: torch.randn(4, 4, requires_grad=requires_grad or name != "x") for name in ("x", "m")}
+    compiled.zero_grad()
+    outputs = compiled(*tensors.values())
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    target = outputs[0] if what == "output" else tensors[what]
+    with torch.no_grad():
+        (target.data if how == ".data" else target).mul_(3)
+    try:
+        sum(output.sum() for output in outputs).backward()
+    except RuntimeError as error:
+        return str(error).partition(":")[0]
+    written = [*tensors.values(), *compiled.parameters()]
+    return [tensor.grad.clone() for tensor in written if tensor.grad is not None]
+
+
+@pytest.mark.parametrize("needs_x", [False, True], ids=["x is only added", "x is saved"])
+def test_what_is_written_between_forward_and_backward_matters_as_much_as_before(needs_x):
+    plain = compile_with(Written(needs_x))[0]
+    rebuilding, transform = compile_with(Written(needs_x), recompute="residual", residual="inline")
+    raised = 0
+    for what, requires_grad, how in product(("x", "output"), (True, False), ("no_grad", ".data")):
+        one, other = (gradients(compiled, how, what, requires_grad) for compiled in (plain, rebuilding))
+        raised += isinstance(one, str)
+        if needs_x and what == "x" and how == ".data":
+            continue  # a saved value is changed behind autograd's back: both are wrong, each in its way
+        assert are_same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
+    assert raised == (2 if needs_x else 0)
+    assert transform.stats().bypasses == ({} if needs_x else {UNSAVED: 2})
+    assert bool(transform.choices()) is needs_x
+
+
+def test_a_parameter_that_is_only_added_is_not_read_again():
+    class Shifted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linears = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
+            self.shifts = torch.nn.ParameterList(torch.randn(SIZE) for _ in range(3))
+
+        def forward(self, x):
+            for linear, shift in zip(self.linears, self.shifts, strict=True):
+                x = x + (torch.tanh(linear(x)) + shift)
+            return x
+
+    torch.manual_seed(3)
+    model, x = Shifted(), torch.randn(4, SIZE)
+    plain, _ = compile_with(model)
+    expected = train(model, plain, x)
+    compiled, transform = compile_with(model, recompute="residual", residual="inline")
+    assert are_same(train(model, compiled, x), expected)
+    assert transform.stats().bypasses == {UNSAVED: 2}
+    assert saved(compiled) == saved(plain)
+
+
+def test_neither_templates_nor_live_sums_follow_the_depth():
+    templates, kept = {}, {}
+    for depth in (9, 16):
+        model, x = stack("post", depth)
+        compiled, transform = compile_with(model, recompute="residual")
+        train(model, compiled, x)
+        templates[depth] = transform.stats().templates
+        sums = 4 * SIZE * 4
+        (choice,) = transform.choices()
+        assert choice.plan is ResidualPlan.SEGMENTED
+        kept[depth] = choice.costs[choice.plan].alive // sums
+    assert len(set(templates.values())) == 1
+    assert kept[9] < kept[16] <= 2 * 4 + 1
+
+
+def most_alive(trace, names: set[str]) -> int:
+    """How many of these values a trace holds at once, at most."""
+    alive, most = set(), 0
+    for symbol in trace.bound_symbols:
+        alive |= {proxy.name for proxy in symbol.flat_proxy_outs} & names
+        most = max(most, len(alive))
+        if symbol.sym.name == "python_del":
+            alive -= {proxy.name for proxy in symbol.flat_proxy_args}
+    return most
+
+
+def test_backward_holds_two_roots_of_the_sums_at_once():
+    depth = 16
+    model, x = stack("post", depth)
+    plain, _ = compile_with(model)
+    train(model, plain, x)
+    compiled, _ = compile_with(model, recompute="residual")
+    train(model, compiled, x)
+    sums = {name for name in saved(plain) if name not in saved(compiled)} | {
+        proxy.name for symbol in find_fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
+    } & set(saved(plain))
+    same_type = {name for name, size in saved(plain).items() if name in sums and size == 4 * SIZE * 4}
+    assert most_alive(thunder.last_backward_traces(plain)[-1], same_type) >= depth - 1
+    assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 4 + 1
+    calls = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
+    assert calls <= len(find_fused(thunder.last_backward_traces(plain)[-1])) + depth
+
+
+def test_a_budget_keeps_as_many_sums_as_fit():
+    model, x = stack("post", 12)
+    size = 4 * SIZE * 4
+    alive = {}
+    for sums in (5, 8, 100):
+        compiled, transform = compile_with(model, recompute="residual", memory_budget=sums * size)
+        train(model, compiled, x)
+        (choice,) = transform.choices()
+        alive[sums] = choice.costs[choice.plan].alive // size
+        assert alive[sums] <= sums
+    assert choice.plan is ResidualPlan.CARRY
+    assert alive[5] < alive[8] < alive[100]
+
+
+def test_a_forward_pass_alone_and_inference_are_left_alone():
+    model, x = stack("post")
+    compiled, transform = compile_with(model.requires_grad_(False), recompute="residual")
+    with torch.no_grad():
+        assert torch.equal(compiled(x), thunder.jit(model, executors=fusioncache.executors())(x))
+    assert transform.choices() == ()
+
+
+def test_a_choice_says_what_the_alternatives_cost():
+    model, x = stack("post", 9)
+    compiled, transform = compile_with(model, recompute="residual")
+    train(model, compiled, x)
+    (choice,) = transform.choices()
+    lines = str(choice).splitlines()
+    assert lines[0].endswith("8 sums: segmented")
+    assert [line.split()[0] for line in lines[1:]] == ["carry", "segmented", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recompute": "everything"}, "recompute must be None or 'residual', got 'everything'"),
+        ({"residual": "some"}, "residual must be one of 'auto', 'inline', 'fold', 'carry', 'segmented', got 'some'"),
+        ({"memory_budget": -1}, "memory_budget must not be negative, got -1"),
+        ({"memory_budget": 1.5}, "memory_budget must be a number of bytes, got 1.5"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        fusioncache.FusionCache(**options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
+    if kind == "mixed" and dtype is torch.bfloat16:
+        pytest.skip("it is of two dtypes already")
+    model, x = stack(kind, dtype=dtype)
+    model, x = model.cuda(), torch.randn(64, SIZE, device="cuda", dtype=dtype)
+    expected = train(model, thunder.jit(model, executors=fusioncache.executors()), x)
+    compiled, transform = compile_with(model, "nvfuser", recompute="residual")
+    assert are_same(train(model, compiled, x), expected)
+    assert transform.choices() if kind in REBUILT - {"dropout"} else True

@@ -1,0 +1,345 @@
+"""Residual streams in Thunder's own traces: carried or rebuilt, with every bit as it was."""
+
+import functools
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
+from nvfuser_definitions import add_residuals, define_executables
+from thunder.core import prims
+from thunder.core.transform_common import Transform
+from thunder.executors import torch_compile
+from thunder.extend import ImplInfo
+from unrounded_backend import Unrounded
+
+import fusioncache
+from fusioncache.accelerators.residual.chaining import replan_streams
+from fusioncache.accelerators.residual.obstacles import VARIES
+from fusioncache.accelerators.residual.plans import ResidualPlan
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+CARRY, SEGMENTED, INLINE = ResidualPlan.CARRY, ResidualPlan.SEGMENTED, ResidualPlan.INLINE
+
+
+class Replan(Transform):
+    """Only replans."""
+
+    def __init__(self, wanted: ResidualPlan | None, budget: int | None = None):
+        super().__init__()
+        self.wanted, self.budget = wanted, budget
+        self.choices, self.unchanged = [], []
+
+    def transform_trace_post_optimization(self, trace, **kwargs):
+        new, choices = replan_streams(trace, self.wanted, self.budget)
+        self.choices.append(choices)
+        self.unchanged.append(new is trace)
+        return new
+
+    def plans(self) -> list[list[ResidualPlan]]:
+        return [[choice.plan for choice in choices] for choices in self.choices]
+
+
+def replan(model, *inputs, wanted=None, budget=None, shared=True, executors=None):
+    """The results of a step, the transform that replans, and the one that shares what is left."""
+    first = Replan(wanted, budget)
+    second = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    options = {"transforms": [first, second] if shared else [first]}
+    compiled = thunder.jit(model, executors=executors or fusioncache.executors(), **options)
+    return step(compiled, model, *inputs), first, second, compiled
+
+
+def expected(model, *inputs):
+    return step(compile_plain(model), model, *inputs)
+
+
+@functools.cache
+def reference(model_type, layers: int, dtype=torch.float32) -> list[torch.Tensor]:
+    """What a step of this recomputed model computes as Thunder has it: traced once for all tests."""
+    with recompute():
+        return expected(*made(model_type, layers, dtype))
+
+
+def made(model_type, layers: int, dtype=torch.float32):
+    """Returns a model with a stream, and its input. Backward may not save the input, so the stream starts behind it."""
+    torch.manual_seed(0)
+    shape = (5, 16) if model_type is Blocks else (10, 10)
+    start = torch.nn.Linear(shape[1], shape[1], bias=False)
+    return torch.nn.Sequential(start, model_type(layers)).to(dtype), torch.randn(shape).to(dtype)
+
+
+@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "dtype"), [(Residual, torch.float32), (Residual, torch.bfloat16), (Blocks, torch.bfloat16)], ids=str
+)
+def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
+    model, x = made(model_type, 5, dtype)
+    with recompute():
+        result, transform, cache, _ = replan(model, x, wanted=wanted)
+    assert are_same(result, reference(model_type, 5, dtype))
+    assert not cache.stats().bypasses
+    backward = dtype is torch.bfloat16  # in float32 Thunder saves what backward needs
+    assert transform.unchanged == [wanted is SEGMENTED, not backward]
+
+
+@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
+def test_the_new_calls_run_without_templates(wanted):
+    model, x = made(Residual, 5, torch.bfloat16)
+    with recompute():
+        result, transform, _, _ = replan(model, x, wanted=wanted, shared=False)
+    assert are_same(result, reference(Residual, 5, torch.bfloat16))
+    assert not transform.unchanged[1]
+
+
+@pytest.mark.parametrize("wanted", [INLINE, ResidualPlan.FOLD], ids=str)
+def test_inline_and_fold_are_left_to_the_templates(wanted):
+    model, x = made(Residual, 4)
+    with recompute():
+        _, transform, _, _ = replan(model, x, wanted=wanted)
+    assert transform.unchanged == [True, True]
+    assert transform.plans() == [[wanted], []]
+
+
+@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
+def test_calls_do_not_grow_with_depth(wanted):
+    def most(layers):
+        model, x = made(Residual, layers, torch.bfloat16)
+        with recompute():
+            _, transform, cache, compiled = replan(model, x, wanted=wanted)
+        backward = find_fused(thunder.last_backward_traces(compiled)[-1])
+        assert transform.plans()[1] == [wanted]
+        return max(len(call.args) for call in backward), cache.stats().templates
+
+    if wanted is CARRY:
+        assert most(4) == most(10) == (4, 6)
+    else:
+        # A step takes a sum and a segment's terms, as many as the square root of the depth.
+        assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]
+
+
+def test_the_forward_trace_reads_each_term_once():
+    model, x = made(Residual, 8)
+    with recompute():
+        _, _, cache, compiled = replan(model, x, wanted=CARRY)
+    calls = find_fused(thunder.last_traces(compiled)[-1])
+    assert [len(call.args) for call in calls] == [1, *[2] * 16]
+    assert cache.stats().templates == 5 == cache.stats().compiles
+
+
+def test_sums_are_deleted_after_their_last_use():
+    model, x = made(Residual, 4)
+    with recompute():
+        _, _, _, compiled = replan(model, x, wanted=CARRY)
+    symbols = thunder.last_traces(compiled)[-1].bound_symbols
+    carried = [call.args[0].name for call in find_fused(thunder.last_traces(compiled)[-1])[2:]]
+    deleted = [proxy.name for symbol in symbols if symbol.sym.name == "python_del" for proxy in symbol.flat_proxy_args]
+    terms = [symbol.output.name for symbol in symbols if symbol.sym.name in ("linear", "matmul", "mm")]
+    assert len(set(carried)) == 7
+    assert set(carried) | set(terms) == set(deleted)
+
+
+@pytest.mark.parametrize("layers", [4, 8])
+def test_segments_are_rebuilt_by_inserted_calls(layers):
+    model, x = made(Residual, layers, torch.bfloat16)
+    with recompute():
+        before = expected_calls(model, x)
+        _, transform, _, compiled = replan(model, x, wanted=SEGMENTED)
+    after = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
+    (choice,) = transform.choices[1]
+    assert choice.sums <= after - before <= choice.sums + choice.sums**0.5 + 1
+
+
+def expected_calls(model, x) -> int:
+    compiled = compile_plain(model)
+    step(compiled, model, x)
+    return len(find_fused(thunder.last_backward_traces(compiled)[-1]))
+
+
+@pytest.mark.parametrize(("model_type", "dtype"), [(Residual, torch.bfloat16), (Blocks, torch.float32)], ids=str)
+def test_without_recompute_the_trace_is_the_very_same(model_type, dtype):
+    model, x = made(model_type, 4, dtype)
+    for wanted in (None, CARRY):
+        _, transform, _, _ = replan(model, x, wanted=wanted)
+        assert transform.unchanged == [True, True]
+        assert transform.choices == [(), ()]
+
+
+def test_short_streams_are_left_alone_and_long_ones_are_not():
+    for layers, unchanged in ((3, True), (20, False)):
+        model, x = made(Residual, layers)
+        with recompute():
+            _, transform, _, _ = replan(model, x)
+        assert transform.unchanged == [unchanged, True]
+        assert transform.plans() == [[INLINE if unchanged else CARRY], []]
+
+
+def test_costs_and_a_budget_decide():
+    model, x = made(Residual, 12, torch.bfloat16)
+    size = x.numel() * x.element_size()
+    with recompute():
+        compiled = compile_plain(model)
+        step(compiled, model, x)
+    traces = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
+
+    def chosen(budget):
+        return [choice.plan for trace in traces for choice in replan_streams(trace, None, budget)[1]]
+
+    assert chosen(None) == [CARRY, SEGMENTED]
+    assert chosen(100 * size) == [CARRY, CARRY]
+    assert chosen(20 * size) == [CARRY, SEGMENTED]
+    assert chosen(size) == [INLINE, INLINE]
+    (choice,) = replan_streams(traces[1], None, None)[1]
+    assert set(choice.costs) == {INLINE, CARRY, SEGMENTED}
+    assert "segmented" in str(choice)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.region_backends.make_backend", lambda name, **_: Unrounded())
+    model, x = made(Residual, 4, dtype)
+    results = {}
+    with recompute():
+        for plan in ("inline", "carry"):
+            compiled, transform = compile_with(model, residual=plan)
+            results[plan] = step(compiled, model, x)
+    assert are_same(results["inline"], results["carry"])
+    if dtype is torch.float32:
+        assert [choice.plan for choice in transform.choices()] == [CARRY]
+    else:
+        assert transform.stats().bypasses == {VARIES: 2} and not transform.choices()
+    assert transform.stats().regions == len(find_all_fused(compiled))
+
+
+class Two(torch.nn.Module):
+    """Two streams, one behind the other."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.one, self.other = Residual(layers), Residual(layers)
+
+    def forward(self, x):
+        return self.other(self.one.weights[0] @ self.one(x))
+
+
+@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
+def test_several_streams(wanted):
+    model, x = made(Two, 4, torch.bfloat16)
+    with recompute():
+        result, transform, _, _ = replan(model, x, wanted=wanted)
+    assert are_same(result, reference(Two, 4, torch.bfloat16))
+    forward, backward = transform.plans()
+    assert len(forward) == 2
+    assert backward == [wanted] * 2
+
+
+class Shared(torch.nn.Module):
+    """Layers of one weight, whose gradient is a sum of as many terms."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(10, 10) * 0.1)
+        self.layers = layers
+
+    def forward(self, x):
+        for _ in range(self.layers):
+            x = x + self.weight @ torch.tanh(x)
+        return x
+
+
+def most_matmuls_alive(trace) -> int:
+    """How many results of matmuls a trace keeps at once."""
+    alive: set[str] = set()
+    most = 0
+    for symbol in trace.bound_symbols:
+        if symbol.sym.name in ("matmul", "mm"):
+            alive.add(symbol.output.name)
+            most = max(most, len(alive))
+        elif symbol.sym.name == "python_del":
+            alive -= {proxy.name for proxy in symbol.flat_proxy_args}
+    return most
+
+
+def test_gradients_of_a_shared_weight_are_added_as_they_come():
+    model, x = made(Shared, 20)
+    with recompute():
+        plain = compile_plain(model)
+        wanted = step(plain, model, x)
+        for shared in (True, False):
+            result, transform, _, compiled = replan(model, x, shared=shared)
+            assert are_same(result, wanted)
+            assert transform.plans()[1] == [CARRY]
+            trace = thunder.last_backward_traces(compiled)[-1]
+            assert most_matmuls_alive(trace) <= 10
+            assert max(len(call.args) for call in find_fused(trace)) <= 9
+    assert most_matmuls_alive(thunder.last_backward_traces(plain)[-1]) >= 20
+
+
+def test_regions_of_thunders_torch_compile_executor(monkeypatch):
+    monkeypatch.setattr(torch_compile.torch, "compile", lambda function, **_: function)
+    executor = torch_compile.TorchCompileExecutor("restricted")
+    executor._implmap = {symbol.id: ImplInfo() for symbol in (prims.add, prims.tanh, prims.mul, prims.sub)}
+    model, x = made(Residual, 6)
+    for shared in (True, False):
+        options = {"wanted": CARRY, "shared": shared, "executors": [executor]}
+        with recompute():
+            result, transform, _, compiled = replan(model, x, **options)
+        assert are_same(result, reference(Residual, 6))
+        assert transform.plans()[0] == [CARRY]
+    names = [call.sym.name for call in find_all_fused(compiled)]
+    assert len(set(names)) == len(names)
+    assert max(len(call.args) for call in find_fused(thunder.last_traces(compiled)[-1])) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_regions_of_nvfuser(dtype):
+    fake_cuda.find_nvfuser_executor()
+    counts = []
+    for layers in (6, 12):
+        with recompute():
+            traces = fake_cuda.make_traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
+        with fake_cuda.pretend_gpu():
+            transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+            new = [replan_streams(trace, CARRY, None)[0] for trace in traces]
+            calls = [call for trace in new for call in find_fused(transform.transform_trace_post_optimization(trace))]
+        assert max(len(call.args) for call in calls) <= 4
+        assert not transform.stats().bypasses
+        counts.append(len(define_executables(transform)))
+    assert counts[0] == counts[1]
+
+
+def test_values_that_are_written_in_place_are_left_alone():
+    def function(x, *terms):
+        sums = []
+        for term in terms:
+            x = x + term
+            sums.append(torch.tanh(x) @ term)
+        terms[1].add_(1)
+        return sums
+
+    with recompute():
+        results = []
+        for transforms in ([], [Replan(CARRY)]):
+            torch.manual_seed(0)
+            inputs = [torch.randn(4, 4) for _ in range(8)]
+            compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)
+            results.append([*compiled(*inputs), *inputs])
+    assert are_same(*results)
+
+
+def test_the_new_trace_says_where_it_comes_from():
+    model, x = made(Residual, 4)
+    with recompute():
+        _, _, _, compiled = replan(model, x, wanted=CARRY, shared=False)
+    trace = thunder.last_traces(compiled)[-1]
+    assert "Residual streams by fusioncache" in str(trace._provenance)
+    assert replan_streams(trace, CARRY, None) == (trace, ())
+
+
+def test_the_new_traces_pass_thunders_own_check():
+    model, x = made(Residual, 5, torch.bfloat16)
+    for wanted in (CARRY, SEGMENTED):
+        with recompute():
+            options = {"executors": fusioncache.executors(), "debug_options": thunder.DebugOptions(check_traces=True)}
+            result = step(thunder.jit(model, transforms=[Replan(wanted)], **options), model, x)
+        assert are_same(result, reference(Residual, 5, torch.bfloat16))

@@ -1,0 +1,212 @@
+"""Results of regions have the strides that plain Thunder gives them, whose operations are torch's own."""
+
+import logging
+import random
+
+import pytest
+import thunder
+import torch
+import torch.nn.functional as F
+from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
+from models import compile_plain, compile_with
+from stored_programs import compile_anew
+
+import fusioncache
+from fusioncache.ir.ops import TABLE
+
+COLUMNS = LAYOUTS["transposed"]
+
+
+def draw_layouts(seed, count, mixed):
+    """Returns layouts for some arguments: each kind for all of them, and then some drawn at random for each."""
+    chance = random.Random(seed)
+    kinds = list(LAYOUTS.values())
+    return [[kind] * count for kind in kinds] + [[chance.choice(kinds) for _ in range(count)] for _ in range(mixed)]
+
+
+def without(function):
+    """Compiles a function with plain Thunder, of which torch executes everything."""
+    return thunder.jit(function, executors=[])
+
+
+@pytest.fixture
+def nothing_unknown(caplog):
+    """What is not known of a layout is logged, and else stays as it is."""
+    caplog.set_level(logging.INFO, logger="fusioncache")
+    yield
+    assert not [record for record in caplog.records if "is not known" in record.getMessage()]
+
+
+def test_each_claimed_operation_gives_the_strides_of_torch(nothing_unknown):
+    cache, compared, claimed = fusioncache.Cache(record=False, store=False), 0, {"prims.shallow_copy"}
+    for name, function in CASES.items():
+        plain, (ours, transform) = without(function), compile_with(function, cache=cache, programs=False)
+        for shape in SHAPES:
+            ambiguous = shape is SHAPES[1]
+            if ambiguous and name == "batch_norm":
+                continue  # of one column it is not known where its channels are, and torch has two answers
+            for lays in draw_layouts(name, 3, mixed=4):
+                arguments = make_arguments(lays, shape)
+                expected, found = plain(*arguments), ours(*arguments)
+                said = f"{name} of {[argument.stride() for argument in arguments]}"
+                assert strides_of(found, apparent=ambiguous) == strides_of(expected, apparent=ambiguous), said
+                torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2, equal_nan=True, msg=said)
+                compared += 1
+        assert transform.calls() and not transform.stats().bypasses, name
+        claimed |= {op.name for call in transform.calls() for op in call.template.graph.ops}
+    assert compared >= 3300
+    assert claimed >= {name for name, traits in TABLE.items() if traits.fusible}
+
+
+GRADIENTS = (
+    *("sin", "gelu", "silu", "logsigmoid", "div", "maximum", "where", "clamp", "addcmul"),
+    *("softmax", "log_softmax", "layer_norm", "sum", "mean", "amax", "var", "logsumexp", "cat"),
+    *("pad", "glu", "transpose", "slice", "expand", "attention"),
+)
+
+
+def test_gradients_have_the_strides_of_plain_thunder(nothing_unknown):
+    cache, compared = fusioncache.Cache(record=False, store=False), 0
+    for name in GRADIENTS:
+        function = CASES[name]
+        plain, (ours, _) = without(function), compile_with(function, cache=cache, programs=False)
+        for lays in draw_layouts(name, 4, mixed=2)[::2]:
+            runs = [differentiate(each, lays) for each in (plain, ours)]
+            said = f"{name} of {runs[0][0]}"
+            assert strides_of(runs[1][1]) == strides_of(runs[0][1]), said
+            torch.testing.assert_close(runs[1][1], runs[0][1], rtol=1e-3, atol=1e-3, equal_nan=True, msg=said)
+            compared += 1
+    assert compared >= 130
+
+
+def differentiate(function, lays):
+    """Returns the strides of the arguments, and a function's results with the gradients for them."""
+    x, y, m = (argument.detach() for argument in make_arguments(lays[:3]))
+    wanted = [argument.requires_grad_() for argument in (x, y)]
+    results = function(x, y, m)
+    results = results if isinstance(results, tuple) else (results,)
+    given = [lays[3](torch.ones_like(result) + result.detach()) for result in results]
+    gradients = torch.autograd.grad(results, wanted, given, allow_unused=True)
+    found = (*(result.detach() for result in results), *(one for one in gradients if one is not None))
+    return [argument.stride() for argument in (x, y, m)], found
+
+
+def many(x, y, m):
+    total = torch.softmax(x * y, -1)
+    return (
+        *(
+            total,
+            total.view(6, -1),
+            total[:, 1:] * 1.0,
+            F.log_softmax(x, 1),
+            F.layer_norm(x, (5,)),
+            x.masked_fill(m, 0.5),
+        ),
+        *(torch.pow(2.0, x), torch.clamp(x, y, y + 1), torch.zeros_like(x)),
+        *(x.sin().unsqueeze(0), x * 2, x[:, 1:]),
+    )
+
+
+def test_so_it_is_with_inductor_and_with_what_it_stored(tmp_path, nothing_unknown):
+    for lays in ([COLUMNS] * 3, [LAYOUTS["channels last"], LAYOUTS["expanded"], COLUMNS]):
+        arguments = make_arguments(lays)
+        expected = without(many)(*arguments)
+        for loads in (False, True):
+            cache = fusioncache.Cache(record=False, store=tmp_path)
+            ours, transform = compile_with(many, "inductor", cache, programs=False)
+            for _ in range(2):
+                found = ours(*arguments)
+                assert strides_of(found) == strides_of(expected)
+                torch.testing.assert_close(found, expected)
+                assert (
+                    found[0].data_ptr() == found[1].data_ptr()
+                    and found[11].data_ptr() == arguments[0][:, 1:].data_ptr()
+                )
+            assert bool(transform.stats().loads) is loads
+
+
+@pytest.mark.parametrize("compiler", ["eager", "inductor"])
+def test_so_it_is_without_the_transform(monkeypatch, compiler, nothing_unknown):
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: compiler)
+    plain, ours = without(many), compile_plain(many)
+    for lays in ([LAYOUTS["contiguous"]] * 3, [COLUMNS] * 3, [COLUMNS] * 3):
+        arguments = make_arguments(lays)
+        assert strides_of(ours(*arguments)) == strides_of(plain(*arguments))
+
+
+def test_so_it_is_with_regions_of_any_sizes(nothing_unknown):
+    def function(x):
+        return torch.softmax(x * 2, -1) + 1
+
+    plain, (ours, transform) = without(function), compile_with(function, sizes="dynamic", programs=False)
+    for rows in (4, 6, 9, 11):
+        x = torch.rand(5, rows).t()
+        assert strides_of(ours(x)) == strides_of(plain(x)) == [((rows, 5), (5, 1))]
+    assert transform.stats().general_hits
+
+
+def test_regions_that_lie_otherwise_share_what_is_compiled(nothing_unknown):
+    """What torch calls a softmax has no gaps, and what consists of the same primitives lies as its operand does."""
+
+    def written_out(x):
+        exponential = torch.exp(x - torch.amax(x, (1,), True))
+        return exponential / torch.sum(exponential, 1, True)
+
+    cache, x = fusioncache.Cache(record=False, store=False), torch.rand(6, 4).t()
+    calls = []
+    for function, strides in ((lambda x: torch.softmax(x, 1), (6, 1)), (written_out, (1, 4))):
+        ours, transform = compile_with(function, cache=cache, programs=False)
+        assert ours(x).stride() == without(function)(x).stride() == strides
+        calls += transform.calls()
+    assert calls[0].template.key == calls[1].template.key
+    assert cache.stats().compiles == 1
+
+
+def test_a_program_that_was_stored_has_the_strides_as_well(tmp_path):
+    def function(x):
+        return torch.softmax(x, -1), torch.sin(x).reshape(x.shape), x.view(x.shape)
+
+    x = torch.rand(6, 4).t()
+    for _ in range(2):
+        ours, transform = compile_anew(function, tmp_path, programs=True)
+        found = ours(x)
+        assert strides_of(found) == [((4, 6), (6, 1)), ((4, 6), (1, 4)), ((4, 6), (1, 4))]
+        assert found[2] is not x and found[2].data_ptr() == x.data_ptr()
+    assert transform.stats().programs_loaded == 1
+
+
+def test_later_calls_do_nothing_where_strides_agree(monkeypatch):
+    """A function is wrapped only for layouts for which its results have to be put right."""
+    from fusioncache.cache import call
+
+    looked = []
+    original = call.as_torch_gives
+
+    def look(run, *args):
+        wrapped, results = original(run, *args)
+        looked.append(wrapped is run)
+        return wrapped, results
+
+    monkeypatch.setattr(call, "as_torch_gives", look)
+    ours, _ = compile_with(lambda x: torch.softmax(x, -1) * 2, programs=False)
+    for x in (torch.rand(4, 6), torch.rand(6, 4).t(), torch.rand(4, 6), torch.rand(6, 4).t()):
+        ours(x)
+    assert looked == [True, False]
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_behind_a_graph_break_views_can_be_taken():
+    from thunder.dynamo import thunderfx
+
+    def model(x):
+        y = torch.softmax(x, -1)
+        torch._dynamo.graph_break()
+        return y.view(-1) + 1
+
+    torch._dynamo.reset()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="eager")
+    x = torch.rand(6, 4).t()
+    for _ in range(2):
+        found = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])(x)
+        torch.testing.assert_close(found, model(x))
+    assert transform.stats().regions

@@ -1,0 +1,350 @@
+"""Two ranks train under Thunder's own ``fsdp`` and ``ddp``: collectives move, and no bit does."""
+
+import os
+import re
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from sharded_training import (
+    count_calls,
+    count_saved,
+    equal_bits,
+    list_calls,
+    make_model,
+    run_ranks,
+    run_with_losses,
+    share,
+    train,
+)
+
+import fusioncache
+from fusioncache.accelerators.schedule import averaging
+from fusioncache.distributed.groups import find_time_limits
+
+MODES = ("zero2", "zero3", "ddp")
+ORDERS = {
+    "thunder": {"schedule": "thunder"},
+    "auto": {"bucket_bytes": 4096},
+    "narrow": {"in_flight_bytes": 1},
+}
+"""Thunder's order, and ours: as it is, and with one message in flight."""
+WEIGHTS, PRODUCTS = 8, 4
+"""How many parameters the model has, and how many of them backward needs whole."""
+
+
+def make_small(**options: int) -> torch.nn.Module:
+    """Makes a model of one block: gathers and reduces pass three norms and four products of each direction."""
+    return make_model(blocks=1, **options)
+
+
+def make_transform(**options: object) -> fusioncache.FusionCache:
+    cache = fusioncache.Cache(record=False, store=False)
+    return fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, **options)
+
+
+def train_all(rank: int) -> dict[str, dict[str, object]]:
+    seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
+    seen["alone"] = train_one(rank, "alone", "auto")
+    seen |= {f"accumulating {order}": {"values": accumulate(rank, **ORDERS[order])} for order in ("thunder", "auto")}
+    with averaging_pairs():
+        seen |= {f"{mode} averaging": train_one(rank, mode, "auto") for mode in ("zero2", "ddp")}
+    seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
+    return {**seen, "written in place": run_in_place()}
+
+
+@contextmanager
+def averaging_pairs() -> Iterator[None]:
+    """Has gloo's groups of two average as NCCL's do: the halves of what each rank sends are added up."""
+
+    def halving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(output: torch.Tensor, *given: Any, **options: Any) -> Any:
+            *inputs, operation, group = given
+            if operation == torch.distributed.ReduceOp.AVG:
+                sent = [tensor / 2 for tensor in inputs] or [output.div_(2)]
+                inputs, operation = sent if inputs else [], torch.distributed.ReduceOp.SUM
+            return original(output, *inputs, operation, group, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(averaging, "averages_exactly", lambda group: group.size() == 2)
+        for name in ("all_reduce", "reduce_scatter_tensor"):
+            patch.setattr(torch.distributed, name, halving(getattr(torch.distributed, name)))
+        yield
+
+
+def share_at_once(mode: str) -> torch.nn.Module:
+    """Shares the model by one call of ours."""
+    cache = fusioncache.Cache(record=False, store=False)
+    options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False}
+    if mode == "ddp":
+        shared = fusioncache.distributed.ddp(make_small(), **options)
+    else:
+        device = torch.device("cpu")
+        shared = fusioncache.distributed.fsdp(make_small(), reshard=mode == "zero3", device=device, **options)
+    assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
+    return shared
+
+
+def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
+    """Returns gradients of two steps, of which the first leaves none; of a model with a frozen and a tied weight."""
+    model = make_small()
+    model[-2].weight.requires_grad_(False)
+    model[-1].weight = model[0].weight
+    jitted = thunder.jit(model, executors=fusioncache.executors(), transforms=[make_transform(**options)])
+    jitted = share(jitted, "zero3")
+    tokens = torch.arange(16).reshape(2, 8) + rank
+    with jitted.no_sync(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        jitted(tokens).square().mean().backward()
+    assert sum("no_sync()" in str(one.message) for one in said) == (options != ORDERS["auto"])  # once in a process
+    assert all(parameter.grad is None for parameter in jitted.parameters())
+    jitted(tokens).square().sum().backward()
+    return [parameter.grad for parameter in jitted.parameters() if parameter.grad is not None]
+
+
+def run_differing(rank: int) -> str:
+    """Returns what ends a rank if one of them has another vocabulary."""
+    model = make_small(vocabulary=33 * (1 + rank))
+    jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[make_transform()]), "zero2")
+    try:
+        jitted(torch.zeros(2, 8, dtype=torch.int64))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
+    transform = make_transform(**ORDERS[order])
+    jitted = thunder.jit(make_small(), executors=fusioncache.executors(), transforms=[transform])
+    jitted = jitted if mode == "alone" else share(jitted, mode)
+    values = train(jitted, rank)
+    return {
+        "templates": sorted(call.template.key.digest for call in transform.calls()),
+        "compiles": transform.stats().compiles,
+        "values": values,
+        "forward": list_calls(thunder.last_traces(jitted)[-1]),
+        "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
+        "bypasses": dict(transform.stats().bypasses),
+        "waits": sum(
+            symbol.sym.name == "torch_wait_prim_impl"
+            for traces in (thunder.last_traces(jitted), thunder.last_backward_traces(jitted))
+            for symbol in traces[-1].bound_symbols
+        ),
+        "placements": [str(placement) for placement in transform.placements()],
+        "saved": count_saved(thunder.last_traces(jitted)[-1]),
+        "in place": sum(
+            symbol.sym.name == "all_reduce_in_place"
+            for symbol in thunder.last_backward_traces(jitted)[-1].bound_symbols
+        ),
+        "started": sum(
+            count_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)
+        ),
+    }
+
+
+def run_in_place() -> dict[str, object]:
+    """Runs a model whose forward pass writes into its buffers."""
+    model, transform = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), make_transform()
+    jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), "zero2")
+    jitted(torch.randn(8, 4)).sum().backward()
+    return {"forward": list_calls(thunder.last_traces(jitted)[-1]), "bypasses": dict(transform.stats().bypasses)}
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[dict[str, dict[str, object]]]:
+    return run_ranks(train_all)
+
+
+def computing(calls: list[str]) -> list[str]:
+    """Returns what computes: neither collectives nor what takes a parameter's padding off."""
+    return sorted(call for call in calls if not call.startswith(("gather", "reduce", "wait", "agree", "torch_slice")))
+
+
+def sequence(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith(("gather", "reduce"))]
+
+
+def in_flight(calls: list[str]) -> int:
+    """Returns how many collectives are under way at most."""
+    now = most = 0
+    for call in calls:
+        now += call.startswith(("gather", "reduce")) - (call == "wait")
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("order", ["auto", "narrow"])
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_and_gradients_are_those_of_thunders_order_bit_for_bit(trained, mode, order):
+    for rank in trained:
+        ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
+        assert len(ours["values"]) == 3 * (1 + WEIGHTS)
+        assert equal_bits(ours["values"], theirs["values"])
+        for direction in ("forward", "backward"):
+            assert computing(ours[direction]) == computing(theirs[direction])
+        assert not ours["bypasses"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sequence_is_the_same_on_all_ranks(trained, mode, order):
+    counts = {"forward": WEIGHTS * (mode != "ddp"), "backward": WEIGHTS}
+    counts["backward"] += PRODUCTS * (mode == "zero3" and order != "thunder")
+    for direction, count in counts.items():
+        ours, theirs = (sequence(rank[f"{mode} {order}"][direction]) for rank in trained)
+        assert len(ours) == count
+        assert ours == theirs
+
+
+def test_gathers_come_in_order_of_need_and_reduces_behind_their_gradients(trained):
+    run = trained[0]["zero2 auto"]
+    assert sequence(run["forward"])[:4] == [
+        "gather all_gather float32 (17, 16)",  # the embedding
+        "gather all_gather float32 (8,)",  # the first norm
+        "gather all_gather float32 (16, 16)",  # the gate
+        "gather all_gather float32 (16, 16)",  # what it gates
+    ]
+    for mode in MODES:
+        moved, left = trained[0][f"{mode} auto"]["backward"], trained[0][f"{mode} thunder"]["backward"]
+        products = [index for index, call in enumerate(moved) if call == "mm"]
+        reduces = [index for index, call in enumerate(moved) if call.startswith("reduce")]
+        assert reduces[0] < products[2]
+        assert sum(index < products[-1] for index in reduces) == WEIGHTS - 3
+        assert in_flight(left[: len(left) - 1 - left[::-1].index("mm")]) == 0
+
+
+def test_each_trace_says_what_became_of_its_collectives(trained):
+    run = trained[0]
+    assert [text.partition(":")[0] for text in run["zero3 auto"]["placements"]] == [
+        f"{WEIGHTS} collectives in {WEIGHTS} calls",
+        f"{WEIGHTS + PRODUCTS} collectives in {WEIGHTS + PRODUCTS} calls",
+    ]
+    assert len(run["ddp auto"]["placements"]) == 1
+    assert run["ddp thunder"]["placements"] == []
+
+
+@pytest.mark.parametrize(("way", "in_place"), [("auto", WEIGHTS), ("thunder", 0), ("averaging", WEIGHTS - 3)])
+def test_under_ddp_gradients_are_added_up_where_they_lie(trained, way, in_place):
+    """All of those that are divided before, and else products and embeddings; norms come from regions with others."""
+    assert [rank[f"ddp {way}"]["in place"] for rank in trained] == [in_place] * 2
+
+
+def test_bounds_hold(trained):
+    for mode in MODES:
+        # With ZeRO3 one gather and one reduce.
+        assert in_flight(trained[0][f"{mode} narrow"]["backward"]) == 1 + (mode == "zero3")
+        assert in_flight(trained[0][f"{mode} auto"]["backward"]) >= WEIGHTS
+    assert in_flight(trained[0]["zero2 narrow"]["forward"]) == 1
+    assert in_flight(trained[0]["zero2 thunder"]["forward"]) == WEIGHTS
+
+
+def test_a_model_shared_by_one_call_is_the_same(trained):
+    for rank in trained:
+        for mode in MODES:
+            assert equal_bits(rank[f"{mode} at once"]["values"], rank[f"{mode} thunder"]["values"][: 1 + WEIGHTS])
+
+
+@pytest.mark.parametrize("mode", ["zero2", "ddp"])
+def test_collectives_that_average_give_the_same_bits_with_no_division(trained, mode):
+    padded = 2 * (mode == "zero2")  # vocabularies, which are divided where they are padded
+    for rank in trained:
+        ours, divided = rank[f"{mode} averaging"], rank[f"{mode} auto"]
+        assert equal_bits(ours["values"], divided["values"])
+        averages = [call for call in sequence(ours["backward"]) if " AVG " in call]
+        assert len(averages) == WEIGHTS - padded
+        assert len(computing(divided["backward"])) - len(computing(ours["backward"])) == len(averages)
+        assert not ours["bypasses"]
+
+
+def regions(calls: list[str]) -> set[str]:
+    """Returns the names of templates that are called."""
+    return {call for call in calls if re.search("_[0-9a-f]{8}$", call)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_ask_for_the_same_so_that_one_of_them_compiles_it(trained, mode):
+    """Who comes second finds it: see ``tests/cache/test_ranks.py``. Eager regions are counted, not kept."""
+    first, second = (rank[f"{mode} auto"] for rank in trained)
+    assert first["templates"] == second["templates"]
+    assert first["compiles"] == second["compiles"] == len(set(first["templates"]))
+
+
+def test_under_ddp_templates_are_those_of_a_single_process(trained):
+    alone, shared = trained[0]["alone"], trained[0]["ddp auto"]
+    assert regions(shared["forward"]) == regions(alone["forward"]) != set()
+    added = regions(shared["backward"]) - regions(alone["backward"])
+    assert regions(alone["backward"]) <= regions(shared["backward"])
+    assert all(name.startswith("div_") for name in added)  # which average gradients
+
+
+def test_over_gloo_each_travels_alone(trained):
+    for mode in MODES:
+        run = trained[0][f"{mode} auto"]
+        collectives = len(sequence(run["forward"])) + len(sequence(run["backward"]))
+        assert run["started"] == run["waits"] == collectives
+
+
+def test_accumulated_gradients_of_tied_weights_keep_their_bits(trained):
+    for rank in trained:
+        ours, theirs = (rank[f"accumulating {order}"]["values"] for order in ("auto", "thunder"))
+        assert len(ours) == WEIGHTS - 2
+        assert equal_bits(ours, theirs)
+
+
+def test_under_zero3_no_gathered_parameter_is_saved(trained):
+    for rank in trained:
+        for order in ORDERS:
+            saved = {mode: rank[f"{mode} {order}"]["saved"] for mode in MODES}
+            assert saved == {"zero2": PRODUCTS, "zero3": PRODUCTS * (order == "thunder"), "ddp": 0}
+
+
+def test_where_something_is_written_in_place_the_order_stays(trained):
+    run = trained[0]["written in place"]
+    assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
+    assert run["bypasses"]["a trace with collectives writes in place"] == 1
+
+
+def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
+    ended = run_ranks(run_differing)
+    assert all(ended)
+    (refused, *_) = [text for text in ended if text.startswith("CollectiveMismatch")]
+    assert "collective 1 is all_gather float32" in refused
+    assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
+
+
+def lose_a_rank(rank: int, way: str) -> str:
+    """Returns what ends a rank whose other one dies, or stands still, behind the forward pass."""
+    jitted = share_at_once("zero2")
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    jitted(tokens).sum().backward()
+    group = jitted.process_group_for_ddp
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
+    loss = jitted(tokens).sum()
+    torch.distributed.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL if way == "dies" else signal.SIGSTOP)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("way", "said"), [("dies", "."), ("stands still", "(?i)timed out|timeout")])
+def test_a_rank_that_is_lost_ends_the_job(way, said):
+    assert re.search(said, run_with_losses(partial(lose_a_rank, way=way), patience=120))
+
+
+@pytest.mark.parametrize("options", [{"schedule": "fsdp"}, {"in_flight_bytes": -1}])
+def test_other_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make_transform(**options)

@@ -1,0 +1,234 @@
+"""Regions that differ only in sizes: when they share a compilation, and that each computes what it should."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import are_same, compile_plain, compile_with
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.transform.generations import Generations
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+@pytest.fixture
+def cache() -> fusioncache.Cache:
+    return fusioncache.Cache(store=False, record=False)
+
+
+class Norm(torch.nn.Module):
+    """A norm, a gate and a mean over the rows, whose number is a number of the arithmetic."""
+
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(width)
+        self.up = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(self.up(self.norm(x))).mean(1) + x.sum(1)
+
+
+def train(compiled: Callable, *shape: int) -> list[torch.Tensor]:
+    """One step on numbers that depend on the shape alone; its result and the gradient of its input."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    result = compiled(x)
+    result.sum().backward()
+    return [result, x.grad]
+
+
+def test_the_second_length_is_compiled_for_any_and_later_ones_are_not_compiled(cache):
+    compiled, transform = compile_with(model := Norm(), cache=cache)
+    plain = compile_plain(model)
+    counts = []
+    for shape in ((2, 6, 8), (2, 9, 8), (2, 5, 8), (2, 40, 8), (2, 8, 8)):
+        before = transform.stats().compiles
+        assert are_same(train(compiled, *shape), train(plain, *shape))
+        counts.append(transform.stats().compiles - before)
+    assert counts[0] == counts[1] > 0 and counts[2:] == [0, 0, 0]
+    stats = transform.stats()
+    assert (stats.generalizations, stats.general_hits) == (counts[1], 3 * counts[1])
+    assert not stats.own_sizes and not stats.bypasses
+
+
+def test_one_length_is_compiled_as_it_is(cache):
+    compiled, transform = compile_with(model := Norm(), cache=cache)
+    static, other = compile_with(model, cache=fusioncache.Cache(store=False, record=False), sizes="static")
+    for _ in range(2):
+        assert are_same(train(compiled, 2, 6, 8), train(static, 2, 6, 8))
+    with torch.no_grad():  # another program of the same function, at the same sizes
+        x = torch.randn(2, 6, 8)
+        assert torch.equal(compiled(x), static(x))
+    assert transform.stats().compiles == other.stats().compiles
+    assert not transform.stats().generalizations
+
+
+def test_a_size_of_1_or_0_is_never_general(cache):
+    compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
+    for length in (5, 1, 0, 6, 1, 7, 0):
+        x = torch.randn(3, length)
+        assert torch.equal(compiled(x), torch.tanh(x) * 2)
+    assert (transform.stats().compiles, transform.stats().generalizations, transform.stats().general_hits) == (4, 1, 1)
+
+
+@pytest.mark.parametrize("sizes", ["auto", "static", "dynamic"])
+def test_widths_of_one_program_share_only_if_asked_to(cache, sizes):
+    compiled, transform = compile_with(lambda a, b: ((a.tanh() * 2) @ b).tanh() * 2, cache=cache, sizes=sizes)
+    compiled(torch.randn(4, 6), torch.randn(6, 3))
+    stats = transform.stats()
+    assert (stats.compiles, stats.generalizations) == (2, int(sizes == "dynamic"))
+
+
+@pytest.mark.parametrize("sizes", ["auto", "dynamic"])
+def test_functions_share_only_if_asked_to(cache, sizes):
+    for width in (4, 5, 6):
+        compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, sizes=sizes)
+        x = torch.randn(3, width)
+        assert torch.equal(compiled(x), x.tanh() * 2)
+    assert (cache.stats().compiles, cache.stats().general_hits) == ((3, 0) if sizes == "auto" else (2, 1))
+
+
+def test_regions_of_one_program_are_generalized_each_with_its_own(cache):
+    """Queries and keys have one skeleton, and other numbers of heads, which stay constants."""
+
+    def rotate(queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        queries = queries.cos() * 2
+        keys = ((keys @ queries.mT) @ queries).cos() * 2
+        return queries, keys
+
+    compiled, transform = compile_with(rotate, cache=cache)
+    for length in (6, 9, 12, 15):
+        queries, keys = torch.randn(8, length), torch.randn(4, length)
+        assert are_same(list(compiled(queries, keys)), list(rotate(queries, keys)))
+    assert (transform.stats().compiles, transform.stats().generalizations) == (4, 2)
+    assert transform.stats().general_hits == 4
+
+
+def test_sizes_that_were_equal_by_chance_are_told_apart_later(cache):
+    compiled, transform = compile_with(lambda x: (x.tanh() * 2).reshape(-1), cache=cache)
+    for shape in ((3, 3), (4, 4), (5, 5), (3, 7), (9, 2)):
+        x = torch.randn(shape)
+        assert torch.equal(compiled(x), (x.tanh() * 2).reshape(-1))
+    assert (transform.stats().generalizations, transform.stats().general_hits) == (2, 2)
+
+
+def test_other_strides_at_another_length(cache):
+    compiled, transform = compile_with(lambda a, b: (a + b).tanh() * 2, cache=cache)
+    for length in (4, 6, 9):
+        a, b = torch.randn(5, length), torch.randn(length, 5).t()
+        for left, right in ((a, b), (b, a), (a[:, ::2], b[:, ::2]), (a[:1].expand(5, length), a)):
+            result = compiled(left, right)
+            expected = (left + right).tanh() * 2
+            assert torch.equal(result, expected) and result.stride() == expected.stride()
+    assert not transform.stats().bypasses
+
+
+def test_a_refusal_keeps_no_tensor_alive(cache, monkeypatch):
+    """The error would keep the frames that it came through: a whole model, and what is computed with it."""
+
+    def refuse(*_):
+        raise Declined("no", Scope.GENERAL)
+
+    monkeypatch.setattr(Eager, "compile_general", refuse)
+    model = Norm()
+    compiled, transform = compile_with(model, cache=cache)
+    for length in (6, 9, 5):
+        result, gradient = train(compiled, 2, length, 8)
+    assert transform.stats().own_sizes["no"] > 1
+    kept = [weakref.ref(each) for each in (result, gradient, model.up.weight, model.up.weight.grad)]
+    del model, compiled, result, gradient
+    gc.collect()
+    assert not [each() for each in kept if each() is not None]
+
+
+def test_what_fails_is_compiled_for_its_own_sizes(cache, monkeypatch):
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile_general", fail)
+    compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache)
+    for length in (3, 4, 5):
+        x = torch.randn(2, length)
+        assert torch.equal(compiled(x), x.tanh() * 2)
+    stats = transform.stats()
+    assert stats.own_sizes == {"compile failed: ZeroDivisionError": 2}
+    assert (stats.compiles, stats.generalizations) == (3, 0) and not stats.bypasses
+
+
+def test_the_environment_says_what_the_option_does_not(cache, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_SIZES", "static")
+    for sizes, general in ((None, 0), ("auto", 1)):
+        compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache, sizes=sizes)
+        for length in (3, 4):
+            compiled(torch.randn(2, length))
+        assert transform.stats().generalizations == general
+        cache.clear()
+    monkeypatch.setenv("FUSIONCACHE_SIZES", "some")
+    with pytest.raises(ValueError, match="FUSIONCACHE_SIZES must be auto, static or dynamic, got 'some'"):
+        fusioncache.FusionCache(cache=cache)
+    with pytest.raises(ValueError, match="sizes must be 'auto', 'static' or 'dynamic', got 'some'"):
+        fusioncache.FusionCache(cache=cache, sizes="some")
+
+
+def test_a_loaded_program_is_one_more_of_its_function(tmp_path):
+    model = Norm()
+    plain = compile_plain(model)
+    for lengths in ((3,), (3, 4, 5)):
+        compiled, transform = compile_with(model, cache=fusioncache.Cache(store=tmp_path, record=False))
+        for length in lengths:
+            assert are_same(train(compiled, 2, length, 8), train(plain, 2, length, 8))
+    stats = transform.stats()
+    assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
+
+
+def test_what_is_general_is_on_record_and_explained(cache, capsys):
+    compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, explain=True)
+    for length in (64, 96, 200):
+        compiled(torch.randn(2, length))
+    plans = [region.plan for _, region in sorted(cache.ledger.history.read().regions.items())]
+    assert plans == ["inline", "any sizes", "any sizes"]
+    said = capsys.readouterr().err
+    assert "They are the same but for sizes: 96 here, 64 there. It was compiled for any sizes" in said
+    assert said.count(" is new.") == 2  # nothing was compiled for the third
+
+
+class Nameless(torch.nn.Module):
+    """Cannot be named for later processes: it fails where it is asked for its parameters by name.
+
+    Thunder asks it as well, so that it fails only while a program is numbered.
+    """
+
+    numbering = False
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def named_parameters(self, *args, **kwargs):
+        if Nameless.numbering:
+            raise RuntimeError("not now")
+        return super().named_parameters(*args, **kwargs)
+
+    def forward(self, x):
+        return x.tanh() * self.weight
+
+
+def test_a_model_that_cannot_be_named_is_generalized_in_its_process(cache, monkeypatch):
+    begin = Generations.begin
+
+    def begin_with_it_failing(generations, compile_data):
+        monkeypatch.setattr(Nameless, "numbering", True)
+        try:
+            return begin(generations, compile_data)
+        finally:
+            monkeypatch.setattr(Nameless, "numbering", False)
+
+    monkeypatch.setattr(Generations, "begin", begin_with_it_failing)
+    compiled, transform = compile_with(Nameless(), cache=cache)
+    for length in (3, 5):
+        compiled(torch.randn(length, 4))
+    assert transform.stats().generalizations == 1 and not transform.stats().bypasses

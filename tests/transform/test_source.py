@@ -1,0 +1,176 @@
+"""Where regions come from: the layer, the module and the user's line of each, in whole models without a compiler."""
+
+import inspect
+from pathlib import Path
+
+import models
+import pytest
+import thunder
+import torch
+from models import Block, Blocks, Residual, compile_with, recompute, step
+
+import fusioncache
+from fusioncache.observe.record.observations import Line, RegionRecord
+from fusioncache.transform.provenance.compilation import is_library, library_folders, module_in_name
+from fusioncache.transform.provenance.neighbours import common_module
+
+
+def watched(
+    model, *inputs: torch.Tensor, train: bool = True, **options
+) -> tuple[list[RegionRecord], fusioncache.Cache]:
+    """The regions of a model, and the cache that knows more of them."""
+    cache = fusioncache.Cache(record=False)
+    compiled, _ = compile_with(model, cache=cache, **options)
+    if train:
+        step(compiled, model, *inputs)
+    else:
+        with torch.no_grad():
+            compiled(*inputs)
+    return list(cache.ledger.history.read().regions.values()), cache
+
+
+def of(regions: list[RegionRecord], trace: str) -> list[RegionRecord]:
+    return [region for region in regions if region.trace == trace]
+
+
+def line_of(function, text: str) -> Line:
+    lines, first = inspect.getsourcelines(function)
+    (number,) = (first + place for place, line in enumerate(lines) if text in line)
+    return Line(models.__file__, number)
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[RegionRecord]:
+    return watched(Blocks(3), torch.randn(2, 16))[0]
+
+
+@pytest.fixture(scope="module")
+def llama() -> list[RegionRecord]:
+    litgpt = pytest.importorskip("litgpt")
+    sizes = {"n_layer": 4, "n_embd": 16, "n_head": 2, "vocab_size": 32, "block_size": 8, "intermediate_size": 24}
+    kind = {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "parallel_residual": False, "bias": False}
+    model = litgpt.GPT(litgpt.Config(**sizes, **kind, rotary_percentage=1.0))
+    return watched(model, torch.randint(0, 32, (1, 8)))[0]
+
+
+def test_forward_regions_carry_their_layer_and_module(blocks):
+    inside = ["norm", None, None]
+    expected = [
+        (layer, f"blocks.{layer}.{part}" if part else f"blocks.{layer}") for layer in range(3) for part in inside
+    ]
+    # The last residual add is followed by the head, which is no layer.
+    assert [(r.source.layer, r.source.module) for r in of(blocks, "forward")] == [*expected, (2, "blocks.2")]
+
+
+def test_backward_regions_carry_their_layer_from_the_last_to_the_first(blocks):
+    layers = [region.source.layer for region in of(blocks, "backward")]
+    assert layers == sorted(layers, reverse=True)
+    assert set(layers) == {0, 1, 2}
+    norms = [region.source.module for region in of(blocks, "backward") if "norm" in str(region.source.module)]
+    assert norms == ["blocks.2.norm", "blocks.1.norm"]
+
+
+def test_equal_layers_have_equal_templates(llama):
+    for trace in ("forward", "backward"):
+        of_layer = {
+            layer: [
+                (r.source.module.replace(f".{layer}", ""), r.digest)
+                for r in of(llama, trace)
+                if r.source.layer == layer
+            ]
+            for layer in (1, 2)
+        }
+        assert len(of_layer[1]) >= 4
+        assert of_layer[1] == of_layer[2]
+
+
+def test_the_parts_of_a_llama_layer_are_told_apart(llama):
+    parts = {region.source.module for region in of(llama, "forward") if region.source.layer == 2}
+    assert parts == {f"transformer.h.2.{part}" for part in ("norm_1", "attn", "norm_2", "mlp")}
+    assert of(llama, "forward")[-1].source.module == "transformer.ln_f"
+    assert of(llama, "forward")[-1].source.layer is None
+
+
+def test_between_two_layers_of_a_list_of_parameters_the_later_one_counts():
+    regions, _ = watched(Residual(2), torch.randn(10, 10))
+    assert [region.source.layer for region in of(regions, "forward")] == [0, 1, 2, 3, 3]
+    assert [region.source.layer for region in of(regions, "backward")] == [3, 2, 1]
+
+
+def test_sums_that_regions_repeat_do_not_change_their_layer():
+    with recompute():
+        regions, _ = watched(Residual(3), torch.randn(10, 10), residual="inline")
+    assert max(region.arities for region in regions) > (2,)
+    assert [region.source.layer for region in of(regions, "forward")] == [0, 1, 2, 3, 4, 5, 5]
+
+
+def test_a_function_has_lines_and_no_modules():
+    def double_tanh(x):
+        return torch.tanh(x) * 2
+
+    (region,), _ = watched(double_tanh, torch.randn(3), train=False)
+    assert region.model.endswith("double_tanh")
+    assert (region.source.module, region.source.layer) == (None, None)
+    assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
+
+
+def test_common_modules():
+    assert common_module([]) == ()
+    assert common_module([("h", "1", "norm"), ("h", "1", "attn"), ("h", "1", "attn", "q")]) == ("h", "1")
+    assert common_module([("h", "1"), ("h", "11")]) == ("h",)
+
+
+def test_modules_are_read_from_the_names_of_torch_dynamo():
+    assert module_in_name("l_self_modules_blocks_modules_0_modules_gate_parameters_weight_") == ("blocks", "0", "gate")
+    assert module_in_name("l_self_modules_lm_head_parameters_bias_") == ("lm_head",)
+    assert module_in_name("l_x_") == module_in_name("t_blocks_0_norm_weight") == ()
+
+
+def test_forward_regions_carry_the_users_line_and_that_before_those_of_libraries(blocks):
+    line = line_of(Block.forward, "return x +")
+    first, *others = of(blocks, "forward")
+    assert all(region.source.lines[0] == line for region in others)
+    (library,) = first.source.lines
+    assert library.library and library.file.endswith("normalization.py")
+    assert [found.library for found in of(blocks, "forward")[3].source.lines] == [False, True]
+
+
+def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
+    for package in (torch, thunder):
+        file = Path(package.__file__).with_name("functional.py")
+        assert is_library(str(file))
+        monkeypatch.setattr(package.__spec__, "submodule_search_locations", ["/elsewhere/" + package.__name__])
+    is_library.cache_clear(), library_folders.cache_clear()
+    try:
+        assert is_library("/elsewhere/thunder/clang.py") and is_library("/elsewhere/torch/nn/functional.py")
+        assert not is_library("/elsewhere/model.py")
+    finally:
+        is_library.cache_clear(), library_folders.cache_clear()
+
+
+def test_backward_regions_carry_the_lines_of_the_operations_they_are_the_gradient_of(blocks):
+    line = line_of(Block.forward, "return x +")
+    assert [line in region.source.lines for region in of(blocks, "backward")[1:-1]] == [True] * 8
+    regions, _ = watched(Residual(2), torch.randn(10, 10))
+    assert {region.source.lines for region in regions} == {(line_of(Residual.forward, "x = x +"),)}
+
+
+def test_lines_are_known_without_gradients_too():
+    regions, _ = watched(Blocks(1), torch.randn(2, 16), train=False)
+    assert all(region.source.lines for region in regions)
+    assert {region.source.layer for region in regions} == {0}
+
+
+def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.current_compilation", lambda: 1 / 0)
+    regions, cache = watched(Residual(1), torch.randn(10, 10))
+    assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
+    assert {(region.model, region.source.lines, region.source.module) for region in regions} == {(None, (), None)}
+    assert cache.ledger.phases().tracing is None
+
+
+def test_a_trace_that_cannot_be_looked_through_costs_only_the_sources(monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.find_sources", lambda *_: 1 / 0)
+    regions, cache = watched(Residual(1), torch.randn(10, 10))
+    assert len(regions) == cache.stats().regions
+    assert {region.source.lines for region in regions} == {()}

@@ -1,0 +1,165 @@
+"""Templates of a stored program: called as they were, or not at all."""
+
+import copy
+import dataclasses
+from types import SimpleNamespace
+from unittest import mock
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+from loaded_programs import build, load, no_interpretation, run, write
+from models import Blocks, Residual, are_same, compile_plain, compile_with, recompute
+from nvfuser_definitions import define_regions
+
+import fusioncache
+from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.backends.eager import Eager
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.template.plan import Plan
+from fusioncache.transform.executor import FusionCacheExecutor
+from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.templates import TemplateCalls, TemplateLoader, refer_to
+
+
+@pytest.fixture(scope="module")
+def derived():
+    """A model, its inputs, its outputs and gradients, its program, and the calls that it has."""
+    torch.manual_seed(0)
+    model, inputs = Blocks(2), torch.randn(3, 16)
+    compiled, transform = compile_with(copy.deepcopy(model), cache=fusioncache.Cache(record=False, store=False))
+    results = run(compiled, thunder.compile_data(compiled).fn, inputs)
+    return model, inputs, results, write(compiled, transform), transform.calls()
+
+
+def change(program: ProgramText, **fields) -> ProgramText:
+    """The program with each of its templates changed."""
+    traces = {
+        trace: dataclasses.replace(
+            text,
+            context={
+                name: dataclasses.replace(reference, **fields)
+                if isinstance(reference, TemplateReference)
+                else reference
+                for name, reference in text.context.items()
+            },
+        )
+        for trace in ("computation", "backward")
+        if (text := getattr(program, trace)) is not None
+    }
+    return dataclasses.replace(program, **traces)
+
+
+def test_templates_of_a_stored_program_are_those_that_thunder_would_have_called(derived):
+    model, _, _, program, calls = derived
+    compiled, _ = compile_with(copy.deepcopy(model))
+    _, loaded = build(compiled, program)
+    assert set(map(refer_to, loaded.all())) == set(map(refer_to, calls))
+    assert {call.template.key for call in loaded.all()} == {call.template.key for call in calls}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"digest": "0" * 64}, "is another template here"),
+        ({"backend": "not there"}, "not there"),
+        ({"options": (("strange", True),)}, "cannot be had from the backend eager"),
+    ],
+)
+def test_another_template_or_backend_does_not_fit(derived, fields, reason):
+    model, _, _, program, _ = derived
+    compiled, _ = compile_with(copy.deepcopy(model))
+    with pytest.raises(ValueError, match=reason):
+        build(compiled, change(program, **fields))
+
+
+def test_settings_that_make_another_template_do_not_fit(derived):
+    model, _, _, program, _ = derived
+    compiled, _ = compile_with(copy.deepcopy(model))
+    with (
+        mock.patch.object(Eager, "environment", return_value={"backend": "eager", "settings": "other"}),
+        pytest.raises(ValueError, match="is another template here"),
+    ):
+        build(compiled, program)
+
+
+def test_an_executor_that_is_gone_does_not_fit(derived):
+    model, _, _, program, _ = derived
+    compiled, _ = compile_with(copy.deepcopy(model))
+    uses = tuple(dataclasses.replace(use, executor="gone") for use in next(iter(program.templates().values())).uses)
+    with pytest.raises(ValueError, match="no executor gone that fuses"):
+        build(compiled, change(program, uses=uses))
+
+
+def test_what_cannot_be_compiled_runs_operation_by_operation(derived):
+    """In the process that loads there is no region that Thunder made: its operations are in the stored template."""
+    model, inputs, _, program, _ = derived
+    with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
+        plain = copy.deepcopy(model)
+        expected = run(compile_plain(plain), plain, inputs)
+        loaded = copy.deepcopy(model)
+        compiled = load(loaded, program)
+        with (
+            no_interpretation(),
+            mock.patch.object(Eager, "compile", side_effect=RuntimeError("no")),
+            pytest.warns(RuntimeWarning, match="runs operation by operation"),
+        ):
+            results = run(compiled, loaded, inputs)
+    assert are_same(results, expected)
+
+
+def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
+    """Under recompute one template stands for chains of several lengths, of which some are folded."""
+    torch.manual_seed(0)
+    model, inputs = Residual(8), torch.randn(10, 10)
+    with recompute():
+        compiled, transform = compile_with(model, residual="fold")
+        expected = run(compiled, model, inputs)
+    program = write(compiled, transform)
+    uses = [use for reference in program.templates().values() for use in reference.uses]
+    assert {use.plan for use in uses} == set(Plan)
+    assert len({use.arities for use in uses}) > 3
+    loaded = copy.deepcopy(model)
+    compiled = load(loaded, program)
+    with no_interpretation():
+        assert are_same(run(compiled, loaded, inputs), expected)
+
+
+class Taken(Exception):
+    """A region that was made, and must not be run."""
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thunder_made(grad):
+    executor = fake_cuda.find_nvfuser_executor()
+    traces = fake_cuda.make_traces(gated, [(4, 4)] * 3, grad=grad, dtype="bfloat16")
+    cache, data = fusioncache.Cache(store=False), SimpleNamespace(executors_list=(executor,), compile_options={})
+    fuse, made = type(executor).fuse, []
+
+    def take(*args):
+        made.append(fuse(*args))
+        raise Taken
+
+    with fake_cuda.pretend_gpu():
+        transform = fusioncache.FusionCache(cache=cache)
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+        backends = RegionBackends("auto", "auto", cache, Ledger(cache.ledger))
+        load = TemplateLoader(cache, backends, TemplateCalls(lambda template: None), data)
+        calls = [load.load(refer_to(call)) for call in transform.calls()]
+        for allowed in (each for call in calls for each in call.allowed()):
+            with mock.patch.object(type(executor), "fuse", take), pytest.raises(Taken):
+                allowed.fallback.call(*[None] * len(allowed.instance.region.inputs))
+    assert not transform.stats().bypasses
+    assert made
+    assert define_regions([SimpleNamespace(bound_symbols=made)]) == define_regions(traces)
+
+
+def gated(x, gate, weight):
+    """Regions around a product, with rounding, a reduction, and tensors that are made on the GPU."""
+    import thunder.torch as ltorch
+
+    y = ltorch.silu(x * gate) @ weight
+    return ltorch.softmax(y.float() * 0.5, -1).to(y.dtype) + ltorch.ones(4, device=x.device, dtype=x.dtype)

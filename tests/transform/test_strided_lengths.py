@@ -1,0 +1,133 @@
+"""A tensor that is not contiguous has lengths as others have: slices of a batch, transposed and repeated ones."""
+
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from stored_programs import compile_anew
+
+from fusioncache.accelerators.programs.tensors import write_layout
+
+
+class Model(torch.nn.Module):
+    """Looks up numbers of tokens, and scales what it finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(50, 4)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return (self.table(tokens) + self.linear(rows).tanh()).square().sum() / tokens.shape[1]
+
+
+def shift(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """As a batch is cut into inputs and targets."""
+    rows = torch.randn(3, length + 1, 4, generator=generator)
+    return torch.randint(0, 50, (3, length + 1), generator=generator)[:, :-1], rows[:, 1:]
+
+
+def transpose(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.randint(0, 50, (length, 3), generator=generator)
+    return ids.T, torch.randn(4, length, 3, generator=generator).permute(2, 1, 0)
+
+
+def expand(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        torch.randint(0, 50, (length,), generator=generator).expand(3, length),
+        torch.randn(3, 1, 4, generator=generator).expand(3, length, 4),
+    )
+
+
+def make(kind: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return kind(length, torch.Generator().manual_seed(length))
+
+
+def train(compiled: Any, model: Model, batch: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss = compiled(*batch)
+    loss.backward()
+    return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
+
+
+@pytest.mark.parametrize("kind", [shift, transpose, expand])
+def test_a_further_length_is_filled_in(kind, tmp_path):
+    model = Model()
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    for length in (10, 14, 18, 33, 10):
+        batch = make(kind, length)
+        assert not all(each.is_contiguous() for each in batch)
+        assert all(map(torch.equal, train(compiled, model, batch), train(own, model, batch)))
+    assert thunder.compile_stats(compiled).cache_misses == 2 and transform.stats().programs_filled == 2
+    later, transform = compile_anew(model, tmp_path / "store")
+    assert all(map(torch.equal, train(later, model, make(kind, 50)), train(own, model, make(kind, 50))))
+    assert thunder.compile_stats(later).cache_misses == 0 and transform.stats().programs_filled == 1
+    assert not transform.stats().programs_interpreted
+
+
+def test_parts_of_one_tensor_may_begin_anywhere(tmp_path):
+    whole = torch.randn(300, generator=torch.Generator().manual_seed(0))
+    compiled, transform = compile_anew(torch.sin, tmp_path)
+    for first, length in ((5, 10), (70, 14), (31, 18), (0, 22), (32, 18)):
+        part = whole[first : first + length]
+        assert part.is_contiguous() and torch.equal(compiled(part), part.sin())
+    assert thunder.cache_misses(compiled) == 2 and transform.stats().programs_filled == 2
+
+
+def test_a_part_that_is_written_to_leaves_the_rest_alone(tmp_path):
+    compiled, transform = compile_anew(lambda x: x.add_(1) * 2, tmp_path)
+    for length in (10, 14, 18):
+        whole = torch.zeros(3, length + 2)
+        assert torch.equal(compiled(whole[:, 1:-1]), torch.full((3, length), 2.0))
+        expected = torch.zeros(3, length + 2)
+        expected[:, 1:-1] = 1
+        assert torch.equal(whole, expected)
+    assert transform.stats().programs_filled == 1
+
+
+LOOKS = {
+    "asks whether it is contiguous": lambda x: (x * 2, x.is_contiguous()),
+    "asks for the order of its dimensions": lambda x: x * x.dim_order()[0],
+    "makes it contiguous": lambda x: x.contiguous() * 2,
+    "makes it contiguous behind": lambda x: (x.transpose(0, 1).contiguous().cos(), x.contiguous()),
+    "makes it flat": lambda x: x.reshape(-1).cos(),
+    "returns it": lambda x: (x, x.T, x[1:]),
+    "copies it": lambda x: x.clone(),
+}
+
+
+@pytest.mark.parametrize("compute", LOOKS.values(), ids=LOOKS)
+def test_what_depends_on_a_layout_is_what_it_is_with_thunder(compute, tmp_path):
+    own, (compiled, _) = thunder.jit(compute), compile_anew(compute, tmp_path)
+    for length in (10, 14, 18, 21, 14):
+        for rows in (torch.randn(length, 3).T, torch.randn(3, length + 1)[:, 1:], torch.randn(3, length)):
+            results = [function(rows) for function in (own, compiled)]
+            one, other = (each if isinstance(each, tuple) else (each,) for each in results)
+            for left, right in zip(one, other, strict=True):
+                assert torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+def test_each_order_of_dimensions_has_a_program_of_its_own(tmp_path):
+    """Thunder's prologue sees no strides, so that it is asked where no program is there for the sizes."""
+    compiled, transform = compile_anew(torch.sin, tmp_path)
+    for length in (10, 14, 18):
+        compiled(torch.ones(3, length))
+    assert thunder.cache_misses(compiled) == 2
+    compiled(torch.ones(21, 3).T)
+    assert thunder.cache_misses(compiled) == 3
+    compiled(torch.ones(22, 1).expand(22, 3).T)
+    assert thunder.cache_misses(compiled) == 4 and transform.stats().programs_filled == 1
+
+
+def test_a_layout_is_written_whole():
+    x = torch.ones(4, 6)
+    assert [write_layout(each) for each in (x, x.T, x[1:, 2:], x[0], x[0, 0].expand(3))] == [
+        "(4, 6) (6, 1)",
+        "(6, 4) (1, 6)",
+        "(3, 4) (6, 1) offset 8",
+        "(6,) (1,)",
+        "(3,) (0,)",
+    ]

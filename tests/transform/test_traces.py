@@ -1,0 +1,329 @@
+"""Traces without what changes nothing: what is left out of them, and that nobody can tell by what they compute."""
+
+import random
+from collections import Counter
+
+import pytest
+import thunder
+import torch
+from dispatched import Operations
+from models import Blocks, are_same, compile_with, step
+from stored_programs import compile_anew
+from thunder.core import dtypes
+from thunder.core.devices import Device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors import torchex
+
+import fusioncache
+from fusioncache.accelerators.attention.executor import cudnn_attention
+from fusioncache.accelerators.steps.traces import MATRICES, simplify
+from fusioncache.accelerators.steps.views import FAR, FOR_ATTENTION, NOTHING, OF_A_VIEW, TWICE, skip_views
+from fusioncache.transform.rewrite import derive
+
+SHAPES = (2, 3, 8), (8, 6), (3, 8)
+
+
+def trace_of(compute):
+    """The trace of a function of three tensors, with what lets go of values."""
+    with tracectx(TraceCtx()):
+        args = [
+            TensorProxy(name, shape=shape, device=Device("cpu"), dtype=dtypes.float32, requires_grad=False)
+            for name, shape in zip("xwv", SHAPES, strict=True)
+        ]
+
+    def computation(x, w, v):
+        return compute(x, w, v)
+
+    trace = thunder.common.trace(inline_trace=False, rename_proxies=False)(computation, *args)
+    return derive(trace, trace.bound_symbols, "Made by a test", 0.0)
+
+
+def lean_of(trace):
+    leaner = simplify(trace)
+    return derive(trace, leaner.symbols, "Without", 0.0), leaner.taken
+
+
+def lines_of(trace):
+    body = str(trace).partition("):\n")[2].splitlines()
+    lines = (line.partition("  #")[0].strip() for line in body)
+    return [line for line in lines if line and not line.startswith(("#", "del "))]
+
+
+def backward_of_a_linear(x, w, v):
+    rows = torchex.reshape(x, (-1, 8))
+    grad = torchex.reshape(torchex.matmul(rows, w), (2, 3, 6))
+    heads = torchex.torch_prims_reshape_impl(grad, (2, 3, 2, 3))
+    again = torchex.reshape(x, (-1, 8))
+    product = torchex.matmul(torchex.permute(again, (1, 0)), torchex.reshape(x, (-1, 8)))
+    return heads, product
+
+
+def test_the_backward_pass_of_a_linear():
+    lean, taken = lean_of(trace_of(backward_of_a_linear))
+    assert taken == {TWICE: 2, OF_A_VIEW: 1, MATRICES: 2}
+    assert lines_of(lean) == [
+        "t0 = torch.reshape(x, (-1, 8))",
+        "t1 = torch.mm(t0, w)",
+        "t3 = torch_prims_reshape_impl(t1, (2, 3, 2, 3))",
+        "t5 = torch.permute(t0, (1, 0))",
+        "t7 = torch.mm(t5, t0)",
+        "return (t3, t7)",
+    ]
+    assert str(lean).startswith("# Constructed by Without")
+
+
+def views_that_change_nothing(x, w, v):
+    a = torchex.expand(torchex.unsqueeze(v, 0), [1, 3, 8])
+    b = torchex.permute(torchex.reshape(a, (1, 3, 8)), (0, 1, 2))
+    return (torchex.add(b, x),)
+
+
+def test_views_that_change_nothing():
+    lean, taken = lean_of(trace_of(views_that_change_nothing))
+    assert taken == {NOTHING: 3}
+    assert lines_of(lean) == [
+        "t0 = torch.unsqueeze(v, 0)",
+        "t5 = torch.add(t0, x)",
+        "return (t5,)",
+    ]
+
+
+def permutations_of_permutations(x, w, v):
+    swapped = torchex.permute(torchex.permute(x, (0, -1, 1)), (0, 2, 1))
+    turned = torchex.transpose(torchex.permute(torchex.permute(x, (1, 2, 0)), (1, 2, 0)), dim1=-1, dim0=0)
+    return torchex.mul(swapped, 2.0), torchex.mul(turned, 3.0), torchex.permute(torchex.permute(w, (1, 0)), (1, 0))
+
+
+def test_a_permutation_of_a_permutation_is_one_of_what_that_is_of():
+    trace = trace_of(permutations_of_permutations)
+    lean, taken = lean_of(trace)
+    assert taken == {OF_A_VIEW: 4, NOTHING: 1}
+    assert lines_of(lean) == [
+        "t4 = torch.permute(x, (1, 0, 2))",
+        "t5 = torch.mul(x, 2.0)",
+        "t6 = torch.mul(t4, 3.0)",
+        "t8 = torch.permute(w, (0, 1))",
+        "return (t5, t6, t8)",
+    ]
+    check_same(trace, lean)
+
+
+ITSELF = {
+    "a copy of what is turned twice": lambda x: x.t().t().contiguous(),
+    "a conversion of it": lambda x: x.t().t().to(torch.float32),
+    "a reshape of it": lambda x: x.t().t().reshape(x.shape),
+    "a copy of what is expanded to its shape": lambda x: x.expand(x.shape).contiguous(),
+    "two copies": lambda x: (x.t().t().contiguous(), x.expand(x.shape).contiguous())[1],
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("case", ITSELF)
+def test_what_has_nothing_to_do_does_not_return_the_argument_for_a_view_of_it(case, requires_grad):
+    transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(record=False), programs=False)
+    compiled = thunder.jit(ITSELF[case], executors=fusioncache.executors(), transforms=[transform])
+    x = torch.randn(3, 4, requires_grad=requires_grad)
+    result = compiled(x)
+    assert result is not x and torch.equal(result, x)
+    assert result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert not (requires_grad and result.is_leaf)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_attention_does_without_a_copy_unless_what_it_is_of_is_written_before(written):
+    attend = cudnn_attention().attend
+
+    def compute(x, w, v):
+        heads = torchex.reshape(x, (1, 2, 3, 8))
+        query = torchex.contiguous(heads)
+        if written:
+            torchex.copy_(torchex.mul(x, 2.0), x, grad_enabled=False)
+        return (attend(query, heads, heads, None),)
+
+    symbols = [symbol for symbol in trace_of(compute).bound_symbols if symbol.sym.id is not PrimIDs.DEL]
+    assert skip_views(symbols).taken.get(FOR_ATTENTION, 0) == (not written)
+
+
+KEPT = {
+    "what is returned twice": lambda x, w, v: (torchex.reshape(x, (6, 8)), torchex.reshape(x, (6, 8))),
+    "a view that is returned": lambda x, w, v: (torchex.expand(x, [2, 3, 8]), x),
+    "other shapes": lambda x, w, v: (torchex.matmul(torchex.reshape(x, (6, 8)), torchex.reshape(x, (8, 6))),),
+    "a reshape of what may have gaps": lambda x, w, v: (
+        torchex.mul(torchex.reshape(torchex.reshape(torchex.permute(x, (0, 2, 1)), (16, 3)), (48,)), 2.0),
+    ),
+    "products of more dimensions": lambda x, w, v: (torchex.matmul(x, w),),
+    "products with a vector": lambda x, w, v: (torchex.matmul(w, torchex.sum(torchex.permute(w, (1, 0)), 1)),),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_has_to_stay_stays(name):
+    trace = trace_of(KEPT[name])
+    lean, taken = lean_of(trace)
+    assert set(taken) <= {MATRICES}
+    assert len(lines_of(lean)) == len(lines_of(trace))
+    check_same(trace, lean)
+
+
+def test_numbers_of_other_types_are_others():
+    def compute(x, w, v):
+        made = [torchex.arange(start=start, step=1, end=8, device="cpu", dtype=dtypes.float32) for start in (0, 0.0, 0)]
+        return (torchex.add(torchex.add(made[0], made[1]), made[2]),)
+
+    assert simplify(trace_of(compute)).taken == {TWICE: 1}
+
+
+def test_two_copies_far_apart_do_not_become_one_that_lives_long():
+    def compute(between):
+        def run(x, w, v):
+            turned = torchex.permute(x, (0, 2, 1))
+            result = torchex.reshape(turned, (48,))
+            for _ in range(between):
+                result = torchex.mul(result, 2.0)
+            return (torchex.add(result, torchex.reshape(turned, (48,))),)
+
+        return run
+
+    assert lean_of(trace_of(compute(FAR - 1)))[1] == {TWICE: 1}
+    assert lean_of(trace_of(compute(FAR)))[1] == {}
+
+
+def test_where_something_is_written_views_stay():
+    def compute(x, w, v):
+        one = torchex.reshape(x, (48,))
+        copied = torchex.copy_(torchex.mul(one, 2.0), one, grad_enabled=False)
+        return torchex.add(torchex.reshape(x, (48,)), copied), torchex.matmul(w, torchex.permute(w, (1, 0)))
+
+    lean, taken = lean_of(trace_of(compute))
+    assert taken == {MATRICES: 1}
+    assert sum("torch.reshape" in line for line in lines_of(lean)) == 2
+
+
+def check_same(one, other):
+    """Both compute the same: bits, strides, and which results share memory with which values."""
+    torch.manual_seed(0)
+    args = [torch.randn(shape) for shape in SHAPES]
+    results = [trace.python_callable()(*args) for trace in (one, other)]
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b) and a.stride() == b.stride() and a.dtype == b.dtype
+    described = [[describe_memory(each, (*args, *found)) for each in found] for found in results]
+    assert described[0] == described[1]
+
+
+def describe_memory(tensor, others):
+    """Which of some tensors lie in the same memory, and which are the very same."""
+    memory = tensor.untyped_storage().data_ptr()
+    return [(other.untyped_storage().data_ptr() == memory, other is tensor) for other in others]
+
+
+def random_compute(seed):
+    """A random program of views and products of what came before, which returns some of its values."""
+
+    def compute(x, w, v):
+        rng, values, done = random.Random(seed), [x, w, v], []
+        for _ in range(rng.randrange(4, 20)):
+            again = bool(done) and rng.random() < 0.2
+            function, *args = rng.choice(done) if again else random_operation(rng, values)
+            done.append((function, *args))
+            values.append(function(*args))
+        return tuple(rng.sample(values[3:], k=min(3, len(values) - 3)))
+
+    return compute
+
+
+def random_operation(rng, values):
+    """A function and its arguments."""
+    value = rng.choice(values[-2:] if rng.random() < 0.6 else values)
+    views = ("reshape", "reshape", "same", "permute", "transpose", "unsqueeze", "expand")
+    kind = rng.choice((*views, "matmul", "contiguous", "mul", "linear"))
+    size = value.numel
+    factor = next((each for each in (2, 3, 4) if size % each == 0), 1)
+    if kind == "reshape":
+        return torchex.reshape, value, rng.choice(((-1,), (factor, size // factor), (size // factor, -1)))
+    if kind == "same":
+        return torchex.torch_prims_reshape_impl, value, tuple(value.shape)
+    if kind == "permute":
+        return torchex.permute, value, tuple(rng.sample(range(value.ndim), value.ndim))
+    if kind == "transpose":
+        return torchex.transpose, value, rng.randrange(value.ndim), rng.randrange(-value.ndim, value.ndim)
+    if kind == "contiguous":
+        return torchex.contiguous, value
+    if kind == "unsqueeze":
+        return torchex.unsqueeze, value, rng.randrange(value.ndim)
+    if kind == "expand":
+        return torchex.expand, value, list(value.shape)
+    matrices = [each for each in values if each.ndim == 2 and each.shape[0] == value.shape[-1]]
+    if kind == "matmul" and matrices and value.ndim > 1:
+        return torchex.matmul, value, rng.choice(matrices)
+    weights = [each for each in values if each.ndim == 2 and each.shape[1] == value.shape[-1]]
+    if kind == "linear" and weights:
+        return torchex.linear, value, rng.choice(weights), None
+    return torchex.mul, value, 0.5
+
+
+def test_random_programs_compute_the_same():
+    found = Counter()
+    for seed in range(150):
+        trace = trace_of(random_compute(seed))
+        lean, taken = lean_of(trace)
+        found.update(taken)
+        assert len(lean.bound_symbols) <= len(trace.bound_symbols)
+        check_same(trace, lean)
+        assert lean_of(lean)[1].get(TWICE, 0) == 0
+    assert min(found[what] for what in (TWICE, NOTHING, OF_A_VIEW, MATRICES)) > 5, found
+
+
+def test_a_model_takes_fewer_operations_and_gives_the_same_bits():
+    found, operations = [], []
+    for lean in ("auto", "thunder"):
+        torch.manual_seed(0)
+        model = Blocks(2)
+        compiled, transform = compile_with(model, programs=False, lean=lean)
+        x = torch.ones(2, 3, 16)
+        found.append(step(compiled, model, x))
+        with Operations() as seen:
+            found.append(step(compiled, model, x))
+        operations.append(seen.names)
+        taken = transform.stats().taken_out
+        assert bool(taken) is (lean == "auto"), taken
+        assert transform.cache.stats().taken_out == taken
+        assert not transform.stats().bypasses
+        provenance = "What changes nothing left out" in str(thunder.last_backward_traces(compiled)[-1])
+        assert provenance is (lean == "auto")
+    assert all(are_same(found[0], each) for each in found)
+    ours, thunders = operations
+    assert ours["aten.mm.default"] == thunders["aten.mm.default"]
+    assert sum(ours.values()) < sum(thunders.values())
+
+
+def test_a_program_that_is_loaded_has_it_too(tmp_path):
+    texts, results = [], []
+    for loaded in (False, True):
+        torch.manual_seed(0)
+        model = Blocks(1)
+        compiled, transform = compile_anew(model, tmp_path)
+        results.append(step(compiled, model, torch.ones(2, 3, 16)))
+        assert transform.stats().programs_loaded == loaded
+        texts.append("torch.mm(" in str(thunder.last_backward_traces(compiled)[-1]))
+    assert texts == [True, True] and are_same(*results)
+    compiled, transform = compile_anew(model, tmp_path, lean="thunder")
+    step(compiled, model, torch.ones(2, 3, 16))
+    assert transform.stats().programs_made == 1  # its program is another one
+    assert "torch.mm(" not in str(thunder.last_backward_traces(compiled)[-1])
+
+
+def test_what_fails_leaves_the_trace_as_it_is(monkeypatch, recwarn):
+    monkeypatch.setattr("fusioncache.accelerators.steps.lean_steps.simplify", lambda trace: 1 / 0)
+    model = Blocks(1)
+    compiled, transform = compile_with(model, programs=False)
+    # TorchInductor need not round as PyTorch does.
+    torch.testing.assert_close(compiled(torch.ones(2, 16)), model(torch.ones(2, 16)))
+    assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}
+    assert any("what changes nothing stays" in str(warning.message) for warning in recwarn)
+
+
+def test_the_option_is_one_of_two():
+    with pytest.raises(ValueError, match='lean must be "auto" or "thunder"'):
+        compile_with(Blocks(1), lean="yes")

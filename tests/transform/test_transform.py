@@ -1,0 +1,316 @@
+"""Whole programs through Thunder on the CPU, without a compiler: what the transform makes of their traces."""
+
+import warnings
+from functools import partial
+
+import pytest
+import thunder
+import thunder.examine
+import torch
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
+from threads_at_once import run_at_once
+from thunder.dynamo import thunderfx
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+from thunder.recipes import BaseRecipe
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.transform import templates
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+@pytest.fixture
+def cache() -> fusioncache.Cache:
+    return fusioncache.Cache()
+
+
+@pytest.mark.parametrize("model_type", [Residual, Blocks])
+def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
+    torch.manual_seed(0)
+    model = model_type(3)
+    x = torch.randn(10, 10) if model_type is Residual else torch.randn(5, 16)
+    compiled, transform = compile_with(model, cache=cache)
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
+    stats = transform.stats()
+    assert stats.regions == len(find_all_fused(compiled)) == stats.hits + stats.misses
+    assert stats.hits > 0
+    assert not stats.bypasses
+
+
+def test_templates_do_not_grow_with_depth():
+    def templates(layers):
+        cache = fusioncache.Cache()
+        model = Blocks(layers)
+        step(compile_with(model, cache=cache)[0], model, torch.randn(5, 16))
+        return cache.stats().templates
+
+    assert templates(3) == templates(6)
+
+
+def test_recomputed_residual_streams_share_one_template(cache):
+    torch.manual_seed(0)
+    model, x = Residual(6), torch.randn(10, 10)
+    with recompute():
+        compiled, transform = compile_with(model, cache=cache)
+        result = step(compiled, model, x)
+        assert are_same(result, step(compile_plain(model), model, x))
+    forward = find_fused(thunder.last_traces(compiled)[-1])
+    assert [len(call.args) for call in forward] == list(range(1, 14))
+    assert len({call.sym.name for call in forward}) == 3
+    assert transform.stats().templates == 4
+
+
+def test_models_share_the_cache_and_keep_their_own_counts(cache):
+    torch.manual_seed(0)
+    x = torch.randn(5, 16)
+    (one, first), (other, second) = (compile_with(Blocks(2), cache=cache) for _ in range(2))
+    one(x)
+    other(x)
+    assert first.stats().misses > 0
+    assert second.stats().misses == second.stats().compiles == 0
+    assert second.stats().hits == second.stats().regions == first.stats().regions
+    assert cache.stats().regions == 2 * first.stats().regions
+    assert {call.sym.name for call in find_all_fused(one)} == {call.sym.name for call in find_all_fused(other)}
+
+
+def test_the_default_cache_is_shared_and_others_are_not():
+    assert fusioncache.FusionCache().cache is fusioncache.FusionCache().cache is fusioncache.default_cache()
+    assert fusioncache.FusionCache(cache=fusioncache.Cache()).cache is not fusioncache.default_cache()
+
+
+def test_traces_stay_readable(cache):
+    model = Residual(2)
+    compiled, _ = compile_with(model, cache=cache)
+    step(compiled, model, torch.randn(10, 10))
+    for traces in (thunder.last_traces(compiled), thunder.last_backward_traces(compiled)):
+        text = str(traces[-1])
+        assert "fusioncache" in str(traces[-1]._provenance)
+        for call in find_fused(traces[-1]):
+            summary, _, digest = call.sym.name.rpartition("_")
+            assert summary and len(digest) == 8 and int(digest, 16) >= 0
+            assert f"{call.sym.name}({', '.join(argument.name for argument in call.args)})" in text
+
+
+def test_values_are_deleted_after_their_last_use(cache):
+    model = Residual(3)
+    compiled, _ = compile_with(model, cache=cache)
+    step(compiled, model, torch.randn(10, 10))
+    reference = compile_plain(model)
+    step(reference, model, torch.randn(10, 10))
+    for getter in (thunder.last_traces, thunder.last_backward_traces):
+        ours, theirs = (str(getter(jitted)[-1]) for jitted in (compiled, reference))
+        for word in ("del ", "clear_mutable_collection("):
+            assert ours.count(word) == theirs.count(word) > 0 or word not in theirs
+
+
+def test_thunder_compile_takes_the_plugin(cache):
+    model, x = Blocks(2), torch.randn(5, 16)
+    plugin = fusioncache.Plugin(cache=cache, backend="eager")
+    compiled = thunder.compile(model, recipe=BaseRecipe(fuser="torch.compile"), plugins=[plugin])
+    assert torch.equal(compiled(x), compile_plain(model)(x))
+    assert plugin.transform.stats().hits > 0
+
+
+def test_thunderfx_takes_the_transform(cache):
+    model, x = Blocks(2), torch.randn(5, 16)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
+    reference = thunderfx(model, executors=fusioncache.executors())
+    assert are_same(step(compiled, model, x), step(reference, model, x))
+    assert transform.stats().hits > 0
+
+
+def test_the_executor_is_known_by_name(cache):
+    x = torch.randn(4)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=["fusioncache"], transforms=[transform])
+    assert torch.equal(compiled(x), torch.tanh(x) * 2)
+    assert transform.stats().regions == 1
+
+
+def test_other_strides_of_the_same_shapes_give_the_same_values(cache):
+    compiled, transform = compile_with(lambda a, b: torch.tanh(a) * b, cache=cache)
+    a, b = torch.randn(6, 6), torch.randn(6, 6)
+    for left in (a, a.t(), a.t().contiguous(), a[:, torch.randperm(6)].t()):
+        assert torch.equal(compiled(left, b), torch.tanh(left) * b)
+    assert transform.stats().regions == 1
+
+
+def test_symbolic_sizes(cache):
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
+    compiled = thunder.jit(lambda a, b: torch.tanh(a + b) * 2, **options)
+    for size in (3, 7, 3):
+        a, b = torch.randn(size, 4), torch.randn(size, 4)
+        assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
+    assert transform.stats().misses <= 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor", None])
+def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
+    """One region takes sizes as numbers: all of its tensors lie as before, and its result has another shape."""
+
+    def function(x):
+        return x + torch.arange(0, 8).unsqueeze(0) * 2
+
+    transforms = [fusioncache.FusionCache(cache=cache, backend=backend, jobs=0)] if backend else []
+    options = {"executors": fusioncache.executors(), "transforms": transforms, "cache": "symbolic values"}
+    compiled = thunder.jit(function, **options)
+    for shape in ((2, 3, 8), (4, 5, 8), (1, 3, 8), (2, 1, 8), (2, 3, 8)):
+        x = torch.randn(shape, requires_grad=True)
+        found, wanted = compiled(x), function(x)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+        found.sum().backward()
+        assert torch.equal(x.grad, torch.ones(shape))
+    regions = [call for call in find_fused(thunder.last_traces(compiled)[-1]) if len(call.args) > 2]
+    assert regions, "no region takes numbers"
+
+
+def test_two_outputs_of_one_value_stay_two_tensors(cache):
+    compiled, _ = compile_with(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache=cache)
+    one, other = compiled(torch.randn(5))
+    assert torch.equal(one, other)
+    one.add_(1)
+    assert not torch.equal(one, other)
+
+
+def test_threads_may_train_at_once(cache):
+    torch.manual_seed(0)
+    models = [Residual(3) for _ in range(4)]
+    x = torch.randn(10, 10)
+    expected = [step(compile_plain(model), model, x) for model in models]
+    compiled = [compile_with(model, cache=cache)[0] for model in models]
+    results: dict[int, list] = {}
+
+    def train(i):
+        results[i] = step(compiled[i], models[i], x)
+
+    train(0)  # Thunder itself traces one model at a time
+    for model, jitted in zip(models[1:], compiled[1:], strict=True):
+        step(jitted, model, x)
+    run_at_once(*(partial(train, i) for i in range(4)))
+    assert all(are_same(results[i], expected[i]) for i in range(4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"backend": "gcc"}, ValueError, "unknown backend 'gcc': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"),
+        ({"cache": "yes"}, TypeError, "cache must be a fusioncache.Cache, got str"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, says):
+    with pytest.raises(error, match=says):
+        fusioncache.FusionCache(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here nvFuser may work")
+def test_nvfuser_without_a_gpu_says_so():
+    with pytest.raises(ValueError, match="backend 'nvfuser' does not work here: there is no CUDA device"):
+        fusioncache.FusionCache(backend="nvfuser")
+
+
+def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
+    def fails(self, graph, args):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Eager, "compile", fails)
+    model, x = Residual(3), torch.randn(10, 10)
+    compiled, transform = compile_with(model, cache=cache)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = step(compiled, model, x)
+    assert are_same(result, step(compile_plain(model), model, x))
+    ours = [str(warning.message) for warning in caught if "fusioncache" in str(warning.message)]
+    assert len(ours) == 1 and "no luck" in ours[0]
+    assert transform.stats().bypasses.keys() == {"compile failed: RuntimeError"}
+    assert transform.stats().compiles == 0
+
+
+def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
+    monkeypatch.setattr(Eager, "compile", lambda *_: pytest.fail())
+    model, x = Residual(4), torch.randn(10, 10)
+    with recompute():
+        compiled, _ = compile_with(model, cache=cache)
+        expected = step(compile_plain(model), model, x)
+        monkeypatch.setattr(Eager, "compile", lambda *_: 1 / 0)
+        with pytest.warns(RuntimeWarning, match="division by zero"):
+            assert are_same(step(compiled, model, x), expected)
+
+
+def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch):
+    def fails(region):
+        raise RuntimeError("no form")
+
+    monkeypatch.setattr("fusioncache.transform.transform.canonicalize", fails)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_with(model, cache=cache)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
+    assert sum("stays as Thunder made it: RuntimeError" in str(warning.message) for warning in caught) == 1
+    assert transform.stats().bypasses == {"failed: RuntimeError": transform.stats().regions}
+
+
+def test_two_templates_of_one_name_are_called_by_two_names(cache, monkeypatch):
+    monkeypatch.setattr("fusioncache.cache.cache.template_name", lambda graph, key: "same")
+    model, x = Residual(2), torch.randn(10, 10)
+    compiled, transform = compile_with(model, cache=cache)
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
+    stats, calls = transform.stats(), transform.calls()
+    assert not stats.bypasses and stats.templates == len({call.template.key for call in calls}) > 1
+    assert {call.template.name for call in calls} == {"same"}
+    assert {call.target.name for call in calls} == {"same", *(f"same_{number}" for number in range(2, len(calls) + 1))}
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.tanh(x) * 2, lambda x: (x + 0, torch.sin(x), torch.sin(x))])
+def test_rewritten_traces_pass_thunders_own_check(function):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    checked = thunder.DebugOptions(check_traces=True)
+    compiled = thunder.jit(function, executors=["fusioncache"], transforms=[transform], debug_options=checked)
+    x = torch.linspace(-1, 1, 6)
+    torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+    assert transform.stats().regions
+
+
+def test_regions_that_compute_with_numbers_run():
+    function = lambda x: sum(x.shape)  # noqa: E731
+    compiled = thunder.jit(function, executors=["fusioncache"], cache="symbolic values")
+    assert compiled(torch.ones(2, 3, 4, 5)) == 14
+
+
+def test_what_another_executor_claimed_stays_with_it():
+    executor = OperatorExecutor("claims_add")
+    register_executor(executor)
+    try:
+        doubled = executor.register_operator(
+            "doubled", like=thunder.torch.add, fn=lambda a, b, **_: 2 * torch.add(a, b)
+        )
+        executor.register_implementation(thunder.torch.add, doubled)
+        compiled = thunder.jit(lambda x: torch.tanh(x + 1), executors=[executor, "fusioncache"])
+        x = torch.linspace(-1, 1, 6)
+        assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
+    finally:
+        deregister_executor(executor)
+
+
+def test_thunders_examination_finds_the_calls_by_their_names(cache):
+    compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
+    compiled(torch.ones(3))
+    found = thunder.examine.get_fusions(thunder.last_traces(compiled)[-1], warn_if_fusions_unavailable=False)
+    (template,) = transform.calls()
+    assert [(name, function.name) for name, function in found] == [(template.template.name,) * 2]
+
+
+def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
+    """And no later step does."""
+    told: list[float] = []
+    monkeypatch.setattr(templates, "collect_behind", told.append)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_with(model, cache=cache)
+    step(compiled, model, x)
+    assert len(told) >= transform.stats().templates > 0 and min(told) > 0
+    told.clear()
+    step(compiled, model, x)
+    assert told == []

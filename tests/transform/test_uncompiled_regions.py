@@ -1,0 +1,226 @@
+"""Regions that no compiler takes: operation by operation they give what Thunder gives without regions."""
+
+import copy
+from enum import IntEnum, StrEnum
+
+import pytest
+import thunder
+import torch
+from loaded_programs import load, no_interpretation, run, write
+from models import Blocks, are_same, compile_with, find_all_fused, step
+from store_contents import collect_warnings
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.warning import warn_once
+from fusioncache.transform import executor
+
+X = torch.linspace(-2, 3, 12).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch):
+    """Nothing was warned of so far, but that the transform is missing: ``test_executors.py`` is about that."""
+    warn_once.cache_clear()
+    monkeypatch.setattr(executor, "has_transform", lambda: True)
+
+
+class Compiled(list):
+    """Stands for TorchInductor: notes what it compiles, and fails when it is told to."""
+
+    fails = True
+
+    def __call__(self, function):
+        self.append(function)
+
+        def call(*args):
+            if self.fails:
+                raise TypeError("Dynamo takes no such number\nand more")
+            return function(*args)
+
+        return call
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Takes TorchInductor's place where our executor compiles a region by itself."""
+    compiled = Compiled()
+    monkeypatch.setattr("fusioncache.transform.executor.inductor_function", compiled)
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "inductor")
+    return compiled
+
+
+def two_regions(x):
+    return torch.tanh(torch.sin(x) * 2 @ torch.cos(x).t()) + 1
+
+
+def test_without_the_transform_a_region_is_compiled_once_and_then_runs_operation_by_operation(compiler):
+    compiled = thunder.jit(two_regions, executors=["fusioncache"])
+    with collect_warnings() as messages:
+        results = [compiled(X) for _ in range(3)]
+    assert all(torch.equal(result, thunder.jit(two_regions)(X)) for result in results)
+    assert len(compiler) == len(find_all_fused(compiled)) == 2
+    assert messages == [
+        "fusioncache: a region could not be compiled and runs operation by operation: "
+        "TypeError: Dynamo takes no such number"
+    ]
+
+
+def test_what_is_compiled_anew_at_a_later_call_may_fail_as_well(compiler):
+    compiled = thunder.jit(two_regions, executors=["fusioncache"])
+    compiler.fails = False
+    with collect_warnings() as messages:
+        first = compiled(X)
+        assert not messages
+        compiler.fails = True
+        assert torch.equal(compiled(X), first)
+    assert len(messages) == 1 and len(compiler) == 2
+
+
+def test_what_the_operations_raise_as_well_is_raised_each_time(compiler):
+    compiled = thunder.jit(lambda x, y: torch.remainder(x + 1, y + 0), executors=["fusioncache"])
+    x, zero = torch.tensor([3, 4]), torch.tensor([0, 0])
+    with collect_warnings() as messages:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="ZeroDivision"):
+                compiled(x, zero)
+        assert not messages
+        assert compiled(x, x).tolist() == [1, 1] and len(compiler) == 3
+
+
+def test_out_of_memory_is_not_hidden(compiler, monkeypatch):
+    def full(function):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("fusioncache.transform.executor.inductor_function", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        thunder.jit(two_regions, executors=["fusioncache"])(X)
+
+
+def fail(*_, **__):
+    raise RuntimeError("no luck")
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, loaded):
+    """Dynamo, which could not take a region for its template, is not asked about the same region once more."""
+    torch.manual_seed(0)
+    model, x = Blocks(2), torch.randn(3, 16)
+    compiled, transform = compile_with(copy.deepcopy(model), cache=fusioncache.Cache(record=False, store=False))
+    expected = run(compiled, thunder.compile_data(compiled).fn, x)
+    monkeypatch.setattr(Eager, "compile", fail)
+    if loaded:
+        again = load(model, write(compiled, transform))
+    else:
+        again, _ = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    with collect_warnings() as messages, no_interpretation() if loaded else pytest.MonkeyPatch.context():
+        assert are_same(run(again, model, x), expected)
+    assert len(messages) == 1 and "operation by operation: no luck" in messages[0]
+    assert not compiler
+
+
+def test_what_may_not_be_shared_is_compiled_by_itself(compiler, monkeypatch):
+    """Settings that cannot be compared are no failure: the region is compiled as Thunder made it."""
+
+    def bypass(self):
+        raise Declined("a setting without a value", Scope.REGION)
+
+    compiler.fails = False
+    model, x = Blocks(1), torch.randn(3, 16)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    expected = step(thunder.jit(model), model, x)
+    real = Eager.environment
+    calls = iter([True])
+    monkeypatch.setattr(Eager, "environment", lambda self: real(self) if next(calls, False) else bypass(self))
+    found = step(compiled, model, x)
+    torch.testing.assert_close(found, expected)
+    assert compiler and "a setting without a value" in transform.stats().bypasses
+
+
+class Real(float):
+    """A number of a class of the user's own, which answers otherwise when Python asks for its value."""
+
+    def __float__(self):
+        return 7.0
+
+
+class Whole(int):
+    def __int__(self):
+        return 7
+
+    __index__ = __int__
+
+
+class Complex(complex):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Member(IntEnum):
+    TWO = 2
+
+
+class Name(StrEnum):
+    A = "a"
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, number, name):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.number, self.name = number, name
+
+    def forward(self, x):
+        hidden = torch.sin(self.linear(x) * self.number) + self.number
+        return hidden * 2 if self.name == "a" else hidden
+
+
+VALUES = [
+    (Real(2.0), "a"),
+    (Real("nan"), Text("a")),
+    (Real(-0.0), Name.A),
+    (Whole(2), Text("a")),
+    (Member.TWO, Name.A),
+    (Complex(2 + 1j), "a"),
+]
+
+
+@pytest.mark.parametrize("programs", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_numbers_of_derived_classes_are_what_torch_reads_in_them(programs, early):
+    """At the first call, and where prologues are rewritten: for a value of another class all is derived anew."""
+    for number, name in VALUES:
+        torch.manual_seed(0)
+        model = Scaled(number if early else 2.0, name if early else "b")
+        cache = fusioncache.Cache(record=False, store=False)
+        compiled, transform = compile_with(model, cache=cache, programs=programs)
+        for _ in range(4):
+            compiled(X)
+        model.number, model.name = number, name
+        expected = thunder.jit(copy.deepcopy(model))(X)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), expected, rtol=0, atol=0, equal_nan=True)
+        assert transform.stats().regions and not transform.stats().bypasses
+
+
+def test_what_python_writes_with_two_strokes():
+    functions = [
+        lambda x: 3 // x,
+        lambda x: 3.0 // x,
+        lambda x: x // 3,
+        lambda x: Real(3.0) // x,
+        lambda x: 1e10 // x.to(torch.int8),
+        lambda x: torch.remainder(3, x),
+        lambda x: 2**x,
+        lambda x: 3 - x,
+        lambda x: 3 / x,
+        lambda x: (3 // x) * 2 + torch.sin(x),
+    ]
+    for function in functions:
+        for x in (torch.tensor([0.5, 2.0, -3.0]), torch.tensor([1, -2, 7])):
+            compiled, _ = compile_with(function, cache=fusioncache.Cache(record=False, store=False))
+            torch.testing.assert_close(compiled(x), thunder.jit(function)(x), rtol=0, atol=0)

@@ -1,0 +1,130 @@
+"""What becomes of each region of a model, taken down one by one: that it agrees with what was counted."""
+
+import warnings
+from collections import Counter
+
+import pytest
+import torch
+from models import Blocks, Residual, compile_with, recompute, step
+
+import fusioncache
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.transform import transform as transform_module
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+def trained(model: torch.nn.Module, cache: fusioncache.Cache, **options) -> fusioncache.FusionCache:
+    compiled, transform = compile_with(model, cache=cache, **options)
+    x = torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(2, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        step(compiled, model, x)
+    return transform
+
+
+def test_regions_on_disk_agree_with_the_counts():
+    cache = fusioncache.Cache()
+    trained(Blocks(2), cache)
+    trained(Blocks(2), cache)
+    cache.save()
+    (run,) = RecordReader().runs()
+    regions = RecordReader().regions(run.id)
+    assert Counter(region.outcome for region in regions) == {"hit": run.stats.hits, "miss": run.stats.misses}
+    assert Counter(region.digest for region in regions) == {
+        t.digest: t.regions for t in RecordReader().templates(run.id)
+    }
+    assert {(region.model, region.trace, region.trace_number) for region in regions} == {
+        ("Blocks", trace, number) for trace in ("forward", "backward") for number in (0, 1)
+    }
+    places = [(region.trace_number, region.trace == "backward", region.position) for region in regions]
+    assert places == sorted(places)
+    assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
+
+
+def test_executables_and_phases_on_disk_agree_with_the_counts():
+    cache = fusioncache.Cache()
+    trained(Blocks(1), cache)
+    cache.save()
+    (run,) = RecordReader().runs()
+    made = RecordReader().compiles(run.id)
+    assert len(made) == run.stats.compiles
+    assert sum(one.seconds for one in made) == pytest.approx(run.phases.compiling)
+    assert [one.started for one in made] == sorted(one.started for one in made)
+    assert {one.digest for one in made} == {template.digest for template in RecordReader().templates(run.id)}
+    named = run.phases.to_dict()
+    assert named.pop("loading") == 0
+    assert len(named) == 7 and all(seconds > 0 for seconds in named.values())
+    assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)
+
+
+def test_a_bypassed_region_carries_its_reason(monkeypatch):
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Declined("a lonely operation", Scope.REGION)
+        return region_of(fusion)
+
+    region_of = transform_module.region_of
+    monkeypatch.setattr(transform_module, "region_of", odd)
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(2), cache)
+    left = [region for region in cache.ledger.history.read().regions.values() if region.outcome == "bypass"]
+    assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
+    assert {region.ops for region in left} == {1}
+    assert cache.stats().bypasses == {"a lonely operation": len(left)}
+    assert {region.source.layer for region in left} == {0, 1}
+
+
+def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
+    monkeypatch.setattr(transform_module, "region_of", lambda fusion: [][0])
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(1), cache)
+    regions = tuple(cache.ledger.history.read().regions.values())
+    assert len(regions) == cache.stats().regions
+    assert {(region.outcome, region.reason) for region in regions} == {("bypass", "failed: IndexError")}
+
+
+def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
+    monkeypatch.setattr(transform_module, "replace_symbols", lambda *_: [][0])
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(1), cache)
+    regions = tuple(cache.ledger.history.read().regions.values())
+    assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
+    assert {region.reason for region in regions} == {"its trace stayed as it was"}
+
+
+def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
+    cache = fusioncache.Cache(record=False)
+    trained(Residual(2), cache)
+    regions = tuple(cache.ledger.history.read().regions.values())
+    assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
+    assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
+
+
+def test_streams_are_taken_down_as_they_were_chosen():
+    cache = fusioncache.Cache()
+    with recompute():
+        transform = trained(Residual(4), cache)
+    cache.save()
+    (run,) = RecordReader().runs()
+    choices = RecordReader().choices(run.id)
+    assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [
+        (choice.stream, choice.sums, choice.plan.value) for choice in transform.choices()
+    ]
+    for taken, chosen in zip(choices, transform.choices(), strict=True):
+        costs = {plan.value: (cost.moved, cost.alive, cost.kernels) for plan, cost in chosen.costs.items()}
+        assert {cost.plan: (cost.moved, cost.alive, cost.kernels) for cost in taken.costs} == costs
+        assert taken.plan in costs and len(costs) > 1
+    assert {choice.trace for choice in choices} <= {"forward", "backward"}
+
+
+def test_folded_regions_have_that_plan():
+    cache = fusioncache.Cache(record=False)
+    with recompute():
+        trained(Residual(4), cache, residual="fold")
+    assert {region.plan for region in cache.ledger.history.read().regions.values() if region.arities > (4,)} == {"fold"}
