@@ -88,7 +88,10 @@ SIZES = Setting(
 GRAPHS = Setting(
     "FUSIONCACHE_GRAPHS", "says whether forward and backward are captured in CUDA graphs", _one_of("0", "1")
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS)
+ACCELERATORS = Setting(
+    "FUSIONCACHE_ACCELERATORS", "lists the accelerators that may be used, with commas between them, or says none"
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS, ACCELERATORS)
 
 
 def find_directory() -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache as remember
 from typing import Any
 
@@ -47,6 +47,7 @@ from fusioncache.thunder_adapter.installation import install, install_more
 from fusioncache.thunder_adapter.version import read_digest
 from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
 from fusioncache.transform import dynamo_graphs, grouped_products
+from fusioncache.transform.accelerators import Options, find_unwanted
 from fusioncache.transform.calls import Compilers
 from fusioncache.transform.dynamo_account import StepAccount
 from fusioncache.transform.dynamo_frames import keep_dynamo_out
@@ -135,8 +136,12 @@ class FusionCache(Transform):
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
             ``stats()`` counts them, and why some are compiled for one size only. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
-        graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are
-            copied then, gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
+        graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
+            gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
+        accelerators: the names of those that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``, ``"lean steps"``,
+            ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``. Each other one is off, whatever its own
+            options say. None asks the environment: ``FUSIONCACHE_ACCELERATORS`` has names with commas between them,
+            or is ``none``; by default all may be used. ``"programs"`` needs ``"tracing"``.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
@@ -160,6 +165,7 @@ class FusionCache(Transform):
         programs: bool | None = None,
         sizes: str | None = None,
         graphs: bool | None = None,
+        accelerators: Collection[str] | None = None,
         schedule: str = "auto",
         lean: str = "auto",
         in_flight_bytes: int | None = None,
@@ -167,19 +173,24 @@ class FusionCache(Transform):
     ):
         super().__init__()
         self._limits, self._unusable = explain_limits(), explain_unusable()
-        self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         check_lean(lean)
-        when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
-        shares = choose_sizes(sizes)
+        when, explains = choose_when(verify), should_explain(explain)
         if self._limits:
-            when, off = when or When.TEMPLATE, find_off()
-            fast_tracing, keeps = fast_tracing and "tracing" not in off, keeps and "programs" not in off
-            graphs, shares = graphs if "graphs" not in off else False, shares if "sizes" not in off else Sizes.STATIC
-            lean = "thunder" if "lean steps" in off else lean
-            moving = CollectiveOptions.of("thunder", None, None) if "schedule" in off else moving
-        self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
-        self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
+            when = when or When.TEMPLATE
+        wanted = Options(
+            tracing=fast_tracing,
+            programs=should_keep_programs(programs),
+            sizes=choose_sizes(sizes),
+            graphs=graphs,
+            lean=lean,
+            schedule=CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes),
+            residual=ResidualOptions.of(recompute, residual, memory_budget),
+            jobs=jobs,
+        )
+        options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if self._limits else set()))
+        self._options = options.residual
+        self.lean = LeanSteps(options.lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
+        self._collectives = CollectivePasses(options.schedule, self.report_left, self._report_failure)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -194,14 +205,14 @@ class FusionCache(Transform):
         install_more("rematerialization")
         dynamo_graphs.separate_graphs()
         keep_dynamo_out()
-        if fast_tracing:
+        if options.tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
         self.step_account = StepAccount(self._ledger, self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
-        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, shares)
+        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, options.sizes)
         self._generations = Generations()
         self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
@@ -211,21 +222,21 @@ class FusionCache(Transform):
         compiler = "" if self._unusable else name_backend(backend)
         if compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
-        self._helpers = self._find_helpers(jobs, when, compiler)
-        if fast_tracing and compiler:
+        self._helpers = self._find_helpers(options, when, compiler)
+        if options.tracing and compiler:
             share_vector_probes()
         compares = when in (When.FIRST, When.EVERY)
         self.program_keeper: ProgramKeeper | None = None
-        if keeps and fast_tracing and compiler:
-            self.program_keeper = self._make_keeper(explains, compares, shares is not Sizes.STATIC)
-        self.graphs = make_graphs(graphs, self._ledger, verifies=compares) if compiler else None
+        if options.programs and options.tracing and compiler:
+            self.program_keeper = self._make_keeper(explains, compares, options.sizes is not Sizes.STATIC)
+        self.graphs = make_graphs(options.graphs, self._ledger, verifies=compares) if compiler else None
         if self.graphs:
             install_more("stored programs")
 
-    def _find_helpers(self, jobs: int | None, when: When | None, compiler: str) -> Helpers | None:
+    def _find_helpers(self, options: Options, when: When | None, compiler: str) -> Helpers | None:
         """Returns what compiles beside or before calls; None if each call compiles for itself."""
-        processes = choose_jobs(jobs, "" if when in (When.FIRST, When.EVERY) else compiler)
-        if not compiler:
+        processes = choose_jobs(options.jobs, "" if when in (When.FIRST, When.EVERY) else compiler)
+        if not (compiler and options.precompiles):
             return None
         return find_helpers(self.cache, processes, compiler) or find_batch_compiler(self.cache, compiler)
 

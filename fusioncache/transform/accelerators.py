@@ -1,0 +1,85 @@
+"""The one list of accelerators: what each is, and which of them a transform uses.
+
+The core shares and compiles regions. Each accelerator makes that faster in another way, and can be switched off alone:
+by the user, or because the installed Thunder lacks something that it relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from fusioncache.accelerators.residual.plans import ResidualPlan
+from fusioncache.accelerators.residual.stream_options import ResidualOptions
+from fusioncache.accelerators.schedule.scheduling import CollectiveOptions
+from fusioncache.cache.sizes import Sizes
+from fusioncache.process.settings import ACCELERATORS as VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``FusionCache`` that accelerators have.
+
+    Attributes:
+        tracing: whether Thunder's tracing is made faster.
+        programs: whether whole programs are stored.
+        sizes: which regions that differ in sizes alone share a compilation.
+        graphs: whether programs are captured in CUDA graphs; None asks the environment.
+        lean: ``"auto"`` or ``"thunder"``.
+        schedule: of collectives.
+        residual: of residual streams.
+        jobs: how many processes compile beside this one; None for as many as pay.
+        precompiles: whether anything is compiled before it is called.
+    """
+
+    tracing: bool
+    programs: bool
+    sizes: Sizes
+    graphs: bool | None
+    lean: str
+    schedule: CollectiveOptions
+    residual: ResidualOptions
+    jobs: int | None
+    precompiles: bool = True
+
+    def without(self, names: Iterable[str]) -> Options:
+        """Returns the options with these accelerators switched off."""
+        changes: dict[str, Any] = {}
+        for name in names:
+            changes |= ACCELERATORS[name]
+        return replace(self, **changes)
+
+
+ACCELERATORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "programs": {"programs": False},
+        "sizes": {"sizes": Sizes.STATIC},
+        "tracing": {"tracing": False, "programs": False},  # programs are recorded by what makes tracing faster
+        "lean steps": {"lean": "thunder"},
+        "graphs": {"graphs": False},
+        "schedule": {"schedule": CollectiveOptions.of("thunder", None, None)},
+        "residual": {"residual": ResidualOptions(False, ResidualPlan.INLINE, None)},
+        "precompile": {"jobs": 0, "precompiles": False},
+    }
+)
+"""The accelerators, each with the options that switch it off."""
+
+
+def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
+    """Returns the accelerators that are not asked for, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is a text.
+        ValueError: if one of them is unknown.
+    """
+    if isinstance(accelerators, str):
+        raise TypeError(f"accelerators must be a list of names or None, got {accelerators!r}")
+    if accelerators is None:
+        said = VARIABLE.read()
+        accelerators = [name.strip() for name in said.split(",") if name.strip() != "none"] if said else ACCELERATORS
+    unknown = sorted(set(accelerators) - set(ACCELERATORS))
+    if unknown:
+        raise ValueError(f"there are no accelerators {', '.join(unknown)}: there are {', '.join(ACCELERATORS)}")
+    return frozenset(ACCELERATORS) - set(accelerators)

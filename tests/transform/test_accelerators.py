@@ -1,0 +1,86 @@
+"""Each accelerator can be switched off alone: everything else goes on, and no bit changes."""
+
+import pytest
+import thunder
+import torch
+from torch import nn
+
+import fusioncache
+from fusioncache.process.settings import ACCELERATORS as VARIABLE
+from fusioncache.thunder_adapter import capabilities
+from fusioncache.transform.accelerators import ACCELERATORS, find_unwanted
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def train(directory, accelerators):
+    """Takes steps of three lengths in what could be two processes; returns all results, and the last transform."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), Block())
+    results = []
+    for _ in range(2):
+        cache = fusioncache.Cache(record=False, store=directory)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, accelerators=accelerators)
+        executors = [each for each in fusioncache.executors() if each.name != "nvfuser"]
+        compiled = thunder.jit(
+            model, executors=[*executors, thunder.get_executor("fusioncache")], transforms=[transform]
+        )
+        for length in (3, 5, 7, 3):
+            model.zero_grad()
+            result = compiled(torch.linspace(-1, 1, 8 * length).reshape(length, 8))
+            result.square().sum().backward()
+            results += [result.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+    return results, transform
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("all"), None)
+
+
+def test_all_are_used_by_default(expected):
+    stats = expected[1].stats()
+    assert stats.programs_loaded and stats.hits
+
+
+@pytest.mark.parametrize("off", [*([name] for name in ACCELERATORS), list(ACCELERATORS)], ids=", ".join)
+def test_everything_else_works_without(off, expected, tmp_path):
+    results, transform = train(tmp_path, [name for name in ACCELERATORS if name not in off])
+    assert all(map(torch.equal, results, expected[0]))
+    stats = transform.stats()
+    assert stats.templates == expected[1].stats().templates or "sizes" in off
+    assert bool(stats.programs_loaded) is {"programs", "tracing"}.isdisjoint(off)
+    assert transform.lean.option == ("thunder" if "lean steps" in off else "auto")
+
+
+def test_what_is_not_asked_for_is_off_whatever_its_own_option_says(tmp_path):
+    cache = fusioncache.Cache(record=False, store=tmp_path)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", programs=True, graphs=True, accelerators=[])
+    assert transform.graphs is None and transform.program_keeper is None
+
+
+def test_the_environment_is_asked_where_the_option_says_nothing(monkeypatch):
+    assert find_unwanted(None) == frozenset()
+    monkeypatch.setenv(VARIABLE.name, "programs, lean steps")
+    assert find_unwanted(None) == ACCELERATORS.keys() - {"programs", "lean steps"}
+    assert find_unwanted(["graphs"]) == ACCELERATORS.keys() - {"graphs"}
+    monkeypatch.setenv(VARIABLE.name, "none")
+    assert find_unwanted(None) == ACCELERATORS.keys()
+
+
+def test_an_unknown_one_is_refused():
+    with pytest.raises(ValueError, match="there are no accelerators speed: there are programs, sizes"):
+        fusioncache.FusionCache(accelerators=["speed"])
+    with pytest.raises(TypeError, match="accelerators must be a list of names or None, got 'programs'"):
+        fusioncache.FusionCache(accelerators="programs")
+
+
+def test_what_the_adapter_switches_off_is_in_the_list():
+    assert set(capabilities.ACCELERATORS) <= ACCELERATORS.keys()
