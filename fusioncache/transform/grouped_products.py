@@ -3,7 +3,7 @@
 A grouped product multiplies groups of rows, columns or matrices by matrices of their own. Where each group ends is a
 tensor, the offsets: other sizes of groups are other numbers, and no other program. Thunder 0.2.6 has the operation, but
 asks in a way that raises whether torch can run it, knows neither its gradient nor torch's names of its arguments, and
-takes one of its four forms. What is missing there is added, and taken out again with the shortcuts of ``tracing/``:
+takes one of its four forms. What is missing there is added, and taken out again with the shortcuts in tracing:
 
 ========================  =============  ========================================================
 operands                  offsets        the result

@@ -21,6 +21,7 @@ from fusioncache.accelerators.precompile.batch import find_batch_compiler
 from fusioncache.accelerators.precompile.jobs import choose_jobs
 from fusioncache.accelerators.programs import ahead
 from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
+from fusioncache.accelerators.residual.fused_calls import Compilers
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.stream_options import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.accelerators.schedule.placement import Placement
@@ -48,7 +49,6 @@ from fusioncache.thunder_adapter.version import read_digest
 from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
 from fusioncache.transform import dynamo_graphs, grouped_products
 from fusioncache.transform.accelerators import Options, find_unwanted
-from fusioncache.transform.calls import Compilers
 from fusioncache.transform.dynamo_account import StepAccount
 from fusioncache.transform.dynamo_frames import keep_dynamo_out
 from fusioncache.transform.executors import origin_of, why_unfused

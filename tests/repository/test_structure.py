@@ -37,7 +37,7 @@ KNOW_TORCH = {
     "process/tensor_guards.py",
 }
 PURE_BUT_FOR = {
-    "residual": {"chaining", "recompute", "stream_options"},
+    "residual": {"chaining", "fused_calls", "recompute", "stream_options"},
     "schedule": {
         *("agreement", "averaging", "coalescing", "collectives"),
         *("overwriting", "placement_records", "resharding", "scheduling"),
@@ -46,7 +46,6 @@ PURE_BUT_FOR = {
 """Accelerators that plan without torch and Thunder, each with the files that apply the plans to traces."""
 TO_BE_TURNED_ROUND = {
     "transform/accelerators.py": {"residual.plans", "residual.stream_options", "schedule.scheduling"},
-    "transform/calls.py": {"residual.streams", "residual.sums"},
     "transform/dynamo_account.py": {"programs.split_memory"},
     "transform/dynamo_frames.py": {"steps.autograd", "steps.installation"},
     "transform/executors.py": {"attention.executor"},
@@ -55,7 +54,14 @@ TO_BE_TURNED_ROUND = {
     "transform/provenance/trace_notes.py": {"residual.plans"},
     "transform/templates.py": {"programs.filling", "programs.references"},
     "transform/transform.py": {
-        *("graphs.graph_capture", "precompile.ahead", "precompile.batch", "precompile.jobs", "programs"),
+        *(
+            "residual.fused_calls",
+            "graphs.graph_capture",
+            "precompile.ahead",
+            "precompile.batch",
+            "precompile.jobs",
+            "programs",
+        ),
         *("programs.programs", "residual.plans", "residual.stream_options", "schedule.placement"),
         *("schedule.resharding", "schedule.scheduling", "steps.lean_steps", "steps.prologue.quickening"),
     },

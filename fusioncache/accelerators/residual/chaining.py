@@ -10,12 +10,12 @@ from typing import Any
 
 from fusioncache.accelerators.residual.costs import costs_of
 from fusioncache.accelerators.residual.events import PlanEvents, Step, events_of
+from fusioncache.accelerators.residual.fused_calls import UNKNOWN, Compilers, adds_twice, read_calls
 from fusioncache.accelerators.residual.obstacles import VARIES
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan, choose
 from fusioncache.accelerators.residual.streams import Stream, streams_of
 from fusioncache.accelerators.residual.sums import Call
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.transform.calls import UNKNOWN, Compilers, adds_twice, read_calls
 from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.accelerators.residual.fused_calls import UNKNOWN, Compilers
 from fusioncache.accelerators.residual.obstacles import Forward
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.accelerators.residual.segments import Rebuilding, rebuildings
 from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
-from fusioncache.transform.calls import UNKNOWN, Compilers
 from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
 from fusioncache.transform.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.accelerators.residual.chaining import replan_streams
+from fusioncache.accelerators.residual.fused_calls import Compilers
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import Recompute, drop_sums
-from fusioncache.transform.calls import Compilers
 
 
 @dataclass(frozen=True, slots=True)
