@@ -1,7 +1,6 @@
 """Counts the package: lines of code, files, exception classes, names that occur twice.
 
-    python benchmarks/code_size.py                     # of this checkout
-    python benchmarks/code_size.py FOLDER [FOLDER]     # of others, side by side
+Without folders it is this checkout that is counted, else the package in each, side by side.
 
 A line of code is one that is neither blank, nor a comment, nor a part of a docstring or of a text that stands alone.
 """
@@ -11,11 +10,12 @@ from __future__ import annotations
 import ast
 import io
 import json
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import click
 
 _CORE = ("backends", "cache", "ir", "observe", "process", "store", "template", "thunder_adapter", "transform")
 _VAGUE = frozenset({"find", "read", "write"})
@@ -68,17 +68,18 @@ def _count_repeated(names: Iterator[str]) -> int:
     return sum(count > 1 for count in Counter(names).values())
 
 
-def main(folders: list[str]) -> None:
-    """Prints the counts of each package in a column, as JSON after ``--json``."""
-    is_json = "--json" in folders
-    paths = [Path(each) for each in folders if each != "--json"] or [Path(__file__).resolve().parents[1]]
-    counts = {str(path): count_package(path / "fusioncache" if path.name != "fusioncache" else path) for path in paths}
-    if is_json:
-        print(json.dumps(counts, indent=1))
-        return
+@click.command(help=__doc__)
+@click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the counts as one JSON object.")
+def main(folders: tuple[Path, ...], json_file: Path | None) -> None:
+    """Prints the counts of each package in a column."""
+    paths = folders or (Path(__file__).resolve().parents[1],)
+    counts = {str(path): count_package(path / "fusioncache") for path in paths}
     for name in next(iter(counts.values())):
-        print(f"{name:34}", *(f"{each[name]:>8,}" for each in counts.values()))
+        click.echo(f"{name:34} " + " ".join(f"{each[name]:>8,}" for each in counts.values()))
+    if json_file:
+        json_file.write_text(json.dumps(counts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
