@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import ModuleType
@@ -63,11 +63,16 @@ class Replacement:
 
 
 class Importers:
-    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges."""
+    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges.
 
-    __slots__ = ("_by_value", "_count", "_seen")
+    Args:
+        wanted: the objects that will be exchanged; None if they are not known yet, which takes longer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_by_value", "_count", "_seen", "_wanted")
+
+    def __init__(self, wanted: Iterable[Any] | None = None) -> None:
+        self._wanted = None if wanted is None else set(map(id, wanted))
         self._by_value = defaultdict[int, list[dict[str, Any]]](list)
         self._seen, self._count = set[str](), 0
         self._look()
@@ -85,6 +90,8 @@ class Importers:
     def note(self, names: dict[str, Any], new: Any) -> None:
         """Takes note that a module has something now."""
         self._by_value[id(new)].append(names)
+        if self._wanted is not None:
+            self._wanted.add(id(new))
 
     def _look(self) -> None:
         """Looks through the modules that were not looked through before."""
@@ -92,8 +99,9 @@ class Importers:
         for name, names in _list_namespaces():
             if name not in self._seen:
                 self._seen.add(name)
-                for value in list(names.values()):
-                    self._by_value[id(value)].append(names)
+                found = map(id, list(names.values()))
+                for identity in found if self._wanted is None else self._wanted.intersection(found):
+                    self._by_value[identity].append(names)
 
 
 def exchange_everywhere(old: Any, new: Any) -> None:

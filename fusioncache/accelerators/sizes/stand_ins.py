@@ -41,7 +41,7 @@ def know_symbols() -> Iterator[None]:
     replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
-        importers = Importers()
+        importers = Importers([value for _, *values in swapped for value in values])
         for each, old, new in swapped:
             each.swap(old, new, importers)
         try:
