@@ -9,6 +9,7 @@ import fusioncache
 from fusioncache.process.settings import SETTINGS
 
 IN_KEY: dict[str, tuple[Any, Any]] = {
+    "accelerators": (None, ["programs", "sizes"]),
     "backend": ("eager", "inductor"),
     "fold": ("nvfuser", "triton"),
     "in_flight_bytes": (None, 0),
@@ -69,6 +70,7 @@ VALUES = {
     "FUSIONCACHE_PROGRAMS": "0",
     "FUSIONCACHE_SIZES": "dynamic",
     "FUSIONCACHE_GRAPHS": "1",
+    "FUSIONCACHE_ACCELERATORS": "lean steps, schedule, residual",  # those whose options are in the key
 }
 """A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""
 
@@ -80,3 +82,9 @@ def test_no_variable_of_ours_changes_a_trace(monkeypatch, tmp_path):
     for name, value in VALUES.items():
         monkeypatch.setenv(name, value)
     assert key_with() == before
+
+
+def test_accelerators_that_the_environment_switches_off_are_in_the_key(monkeypatch):
+    before = key_with()
+    monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", "none")
+    assert key_with() == key_with(accelerators=[]) != before
