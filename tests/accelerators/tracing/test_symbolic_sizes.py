@@ -4,12 +4,14 @@ import copy
 import gc
 import math
 import operator
+import sys
+import types
 
 import pytest
 import thunder
 import torch
 from stored_programs import compile_anew
-from thunder.core import devices, dtypes
+from thunder.core import devices, dtypes, pytree
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
@@ -345,3 +347,14 @@ def test_who_stands_in_for_a_function_leaves_it_as_it_is():
     before = gc.get_referents(decide)
     assert stand_ins.note_decision(decide).__wrapped__ is decide
     assert all(one is other for one, other in zip(before, gc.get_referents(decide), strict=True))
+
+
+def test_a_module_that_takes_a_stand_in_meanwhile_gets_thunders_function_back(monkeypatch):
+    """Another thread may import a module at that moment, of which some names are bound already."""
+    late = types.ModuleType("thunder.late")
+    monkeypatch.setitem(sys.modules, "thunder.late", late)
+    own = pytree.tree_map
+    with stand_ins.know_symbols():
+        assert pytree.tree_map is not own
+        late.tree_map = pytree.tree_map
+    assert pytree.tree_map is own and late.tree_map is own
