@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.accelerators.programs.programs import should_keep_programs
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.stream_options import ResidualOptions
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions
-from fusioncache.cache.sizes import Sizes
-from fusioncache.process.settings import ACCELERATORS as VARIABLE
+from fusioncache.accelerators.steps.lean_steps import check_lean
+from fusioncache.cache.sizes import Sizes, choose_sizes
+from fusioncache.process.settings import ACCELERATORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,40 @@ class Options:
     jobs: int | None
     precompiles: bool = True
 
+    @classmethod
+    def of(
+        cls,
+        fast_tracing: bool,
+        programs: bool | None,
+        sizes: str | None,
+        graphs: bool | None,
+        lean: str,
+        schedule: CollectiveOptions,
+        residual: ResidualOptions,
+        jobs: int | None,
+    ) -> Options:
+        """Returns the options of ``FusionCache``, with those of the environment where it has none.
+
+        Raises:
+            TypeError, ValueError: if one is not what it may be.
+        """
+        check_lean(lean)
+        keeps, shares = should_keep_programs(programs), choose_sizes(sizes)
+        return cls(fast_tracing, keeps, shares, graphs, lean, schedule, residual, jobs)
+
     def without(self, names: Iterable[str]) -> Options:
         """Returns the options with these accelerators switched off."""
         changes: dict[str, Any] = {}
         for name in names:
-            changes |= ACCELERATORS[name]
+            changes |= SWITCHES[name]
         return replace(self, **changes)
 
 
-ACCELERATORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+SWITCHES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "programs": {"programs": False},
         "sizes": {"sizes": Sizes.STATIC},
-        "tracing": {"tracing": False, "programs": False},  # programs are recorded by what makes tracing faster
+        "tracing": {"tracing": False},
         "lean steps": {"lean": "thunder"},
         "graphs": {"graphs": False},
         "schedule": {"schedule": CollectiveOptions.of("thunder", None, None)},
@@ -64,7 +87,7 @@ ACCELERATORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "precompile": {"jobs": 0, "precompiles": False},
     }
 )
-"""The accelerators, each with the options that switch it off."""
+"""All accelerators, each with the options that switch it off."""
 
 
 def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
@@ -77,9 +100,12 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
     if isinstance(accelerators, str):
         raise TypeError(f"accelerators must be a list of names or None, got {accelerators!r}")
     if accelerators is None:
-        said = VARIABLE.read()
-        accelerators = [name.strip() for name in said.split(",") if name.strip() != "none"] if said else ACCELERATORS
-    unknown = sorted(set(accelerators) - set(ACCELERATORS))
+        said = ACCELERATORS.read()
+        names = {name.strip() for name in said.split(",")} - {"none"} if said else SWITCHES.keys()
+    else:
+        said, names = "", set(accelerators)
+    unknown = sorted(names - SWITCHES.keys())
     if unknown:
-        raise ValueError(f"there are no accelerators {', '.join(unknown)}: there are {', '.join(ACCELERATORS)}")
-    return frozenset(ACCELERATORS) - set(accelerators)
+        place = ACCELERATORS.name if said else "accelerators"
+        raise ValueError(f"{place} must be names out of {', '.join(SWITCHES)}, got {', '.join(unknown)}")
+    return frozenset(SWITCHES) - names

@@ -20,21 +20,21 @@ from fusioncache.accelerators.precompile.ahead import find_helpers
 from fusioncache.accelerators.precompile.batch import find_batch_compiler
 from fusioncache.accelerators.precompile.jobs import choose_jobs
 from fusioncache.accelerators.programs import ahead
-from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
+from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates
 from fusioncache.accelerators.residual.fused_calls import Compilers
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.stream_options import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.accelerators.schedule.placement import Placement
 from fusioncache.accelerators.schedule.resharding import gather_again
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, CollectivePasses
-from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
+from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.accelerators.steps.prologue.quickening import quicken_last
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
-from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
+from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Scope, Template, is_declined
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
@@ -78,7 +78,7 @@ class FusionCache(Transform):
 
     Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
     Thunder made it, and counts why. In a version of Thunder that was not tried, regions share templates, and the first
-    call of each template is verified. Programs, sizes, fast tracing, lean steps, CUDA graphs and the schedule are off.
+    call of each template is verified. An accelerator is on there if what it relies on is known or passes a probe.
 
     A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
     TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
@@ -111,9 +111,9 @@ class FusionCache(Transform):
         explain: whether to say of each new template that had to be compiled, on stderr and once it was, which template
             is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
             environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
-        jobs: how many processes compile beside this one what the store does not have, from the moment in which a trace
-            is ready. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what
-            pays: some where nvFuser has the cores for it, and none in verify mode, with few cores, or without a store.
+        jobs: the number of background processes, which compile what the store lacks as soon as a trace is ready. None
+            asks the environment, ``FUSIONCACHE_JOBS``; the default is some where nvFuser has the cores for it, and 0
+            in verify mode, with few cores, or without a store.
         schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
             they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
@@ -127,10 +127,9 @@ class FusionCache(Transform):
             coalesced, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among
             more ranks are not coalesced, because that may change their bits, and neither is anything but over NCCL.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
-            again. It is used where everything that it depends on is equal. ``stats()`` counts what
-            was loaded and what was made, and why something was neither. None asks the environment:
-            ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and 1 by default. Nothing is loaded or kept without ``fast_tracing`` or
-            without a store.
+            again. It is used where everything that it depends on is equal. ``stats()`` counts what was loaded and what
+            was made, and why something was neither. None asks the environment: ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and
+            1 by default. Nothing is loaded or kept without ``fast_tracing`` or without a store.
         sizes: which regions that differ only in sizes share a compilation. ``"auto"``: those of one function. Its first
             program is compiled as it is; what a later one has with other sizes is compiled for any sizes, and serves
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
@@ -173,21 +172,12 @@ class FusionCache(Transform):
     ):
         super().__init__()
         self._limits, self._unusable = explain_limits(), explain_unusable()
-        check_lean(lean)
-        when, explains = choose_when(verify), should_explain(explain)
-        if self._limits:
-            when = when or When.TEMPLATE
-        wanted = Options(
-            tracing=fast_tracing,
-            programs=should_keep_programs(programs),
-            sizes=choose_sizes(sizes),
-            graphs=graphs,
-            lean=lean,
-            schedule=CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes),
-            residual=ResidualOptions.of(recompute, residual, memory_budget),
-            jobs=jobs,
-        )
+        moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
+        streams = ResidualOptions.of(recompute, residual, memory_budget)
+        wanted = Options.of(fast_tracing, programs, sizes, graphs, lean, moving, streams, jobs)
         options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if self._limits else set()))
+        when, explains = choose_when(verify), should_explain(explain)
+        when = when or When.TEMPLATE if self._limits else when
         self._options = options.residual
         self.lean = LeanSteps(options.lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         self._collectives = CollectivePasses(options.schedule, self.report_left, self._report_failure)

@@ -45,7 +45,9 @@ PURE_BUT_FOR = {
 }
 """Accelerators that plan without torch and Thunder, each with the files that apply the plans to traces."""
 TO_BE_TURNED_ROUND = {
-    "transform/accelerators.py": {"residual.plans", "residual.stream_options", "schedule.scheduling"},
+    "transform/accelerators.py": {
+        *("programs.programs", "residual.plans", "residual.stream_options", "schedule.scheduling", "steps.lean_steps"),
+    },
     "transform/dynamo_account.py": {"programs.split_memory"},
     "transform/dynamo_frames.py": {"steps.autograd", "steps.installation"},
     "transform/executors.py": {"attention.executor"},

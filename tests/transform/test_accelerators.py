@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import fusioncache
-from fusioncache.process.settings import ACCELERATORS as VARIABLE
+from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter import capabilities
-from fusioncache.transform.accelerators import ACCELERATORS, find_unwanted
+from fusioncache.transform.accelerators import SWITCHES, find_unwanted
 
 
 class Block(nn.Module):
@@ -50,9 +50,9 @@ def test_all_are_used_by_default(expected):
     assert stats.programs_loaded and stats.hits
 
 
-@pytest.mark.parametrize("off", [*([name] for name in ACCELERATORS), list(ACCELERATORS)], ids=", ".join)
+@pytest.mark.parametrize("off", [*([name] for name in SWITCHES), list(SWITCHES)], ids=", ".join)
 def test_everything_else_works_without(off, expected, tmp_path):
-    results, transform = train(tmp_path, [name for name in ACCELERATORS if name not in off])
+    results, transform = train(tmp_path, [name for name in SWITCHES if name not in off])
     assert all(map(torch.equal, results, expected[0]))
     stats = transform.stats()
     assert stats.templates == expected[1].stats().templates or "sizes" in off
@@ -68,19 +68,22 @@ def test_what_is_not_asked_for_is_off_whatever_its_own_option_says(tmp_path):
 
 def test_the_environment_is_asked_where_the_option_says_nothing(monkeypatch):
     assert find_unwanted(None) == frozenset()
-    monkeypatch.setenv(VARIABLE.name, "programs, lean steps")
-    assert find_unwanted(None) == ACCELERATORS.keys() - {"programs", "lean steps"}
-    assert find_unwanted(["graphs"]) == ACCELERATORS.keys() - {"graphs"}
-    monkeypatch.setenv(VARIABLE.name, "none")
-    assert find_unwanted(None) == ACCELERATORS.keys()
+    monkeypatch.setenv(ACCELERATORS.name, "programs, lean steps")
+    assert find_unwanted(None) == SWITCHES.keys() - {"programs", "lean steps"}
+    assert find_unwanted(["graphs"]) == SWITCHES.keys() - {"graphs"}
+    monkeypatch.setenv(ACCELERATORS.name, "none")
+    assert find_unwanted(None) == SWITCHES.keys()
+    monkeypatch.setenv(ACCELERATORS.name, "programs,speed")
+    with pytest.raises(ValueError, match=r"^FUSIONCACHE_ACCELERATORS must be names out of programs, .*, got speed$"):
+        find_unwanted(None)
 
 
 def test_an_unknown_one_is_refused():
-    with pytest.raises(ValueError, match="there are no accelerators speed: there are programs, sizes"):
+    with pytest.raises(ValueError, match=r"accelerators must be names out of programs, sizes, .*, got speed"):
         fusioncache.FusionCache(accelerators=["speed"])
     with pytest.raises(TypeError, match="accelerators must be a list of names or None, got 'programs'"):
         fusioncache.FusionCache(accelerators="programs")
 
 
 def test_what_the_adapter_switches_off_is_in_the_list():
-    assert set(capabilities.ACCELERATORS) <= ACCELERATORS.keys()
+    assert set(capabilities.ACCELERATORS) <= SWITCHES.keys()
