@@ -164,7 +164,7 @@ class Definitions:
         """Returns the name of a value: a line of text.
 
         Raises:
-            Declined: if it is of somebody else, and cannot be described.
+            Declined: if other code made the value, and it cannot be described.
         """
         kind = type(value)
         if kind in _PLAIN:

@@ -69,7 +69,7 @@ def _find_function(function: Any, name: str) -> FunctionType:
     """Returns the function that was compiled from a trace, out of what was wrapped around it.
 
     Raises:
-        Declined: if there is none.
+        Declined: if no function inside was compiled from a trace.
     """
     waiting, seen = [function], set()
     while waiting:
@@ -135,7 +135,7 @@ class _TraceWriter:
         """Returns a reference that leads back to a value of a trace's context.
 
         Raises:
-            Declined: if there is none.
+            Declined: if no reference leads back to the value.
         """
         called = self._refer_to_call(value) if isinstance(value, FunctionType) else self._find_reference(value)
         try:

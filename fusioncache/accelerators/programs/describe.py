@@ -17,10 +17,10 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import lru_cache
 
 import torch
 
-from fusioncache.accelerators.programs.class_lines import ClassTexts
 from fusioncache.accelerators.programs.classes import digest_graph, make_content
 from fusioncache.accelerators.programs.introspection import is_derived, mro_of
 from fusioncache.accelerators.programs.known_classes import KnownClasses
@@ -32,6 +32,10 @@ from fusioncache.accelerators.programs.records import Record, Recording, recordi
 from fusioncache.accelerators.programs.reviewed import LEFT_OUT
 from fusioncache.accelerators.programs.writer import Handler, Writer
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.key_text import NamedValue, write_values
+
+type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
+"""The hash of a class, which says all of it, and its own attributes, each with the beginning of its text."""
 
 
 class Describer:
@@ -261,3 +265,24 @@ def escape_name(name: object) -> str:
     if type(name) is not str:
         raise Declined("the name of an attribute is not a string", Scope.VALUE)
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)
+
+
+def write_classes(classes: Mapping[str, ClassTexts]) -> str:
+    """Returns the lines of classes."""
+    return "\n".join(_write_class(name, texts) for name, texts in sorted(classes.items()))
+
+
+@lru_cache(2000)
+def _write_class(name: str, texts: ClassTexts) -> str:
+    return write_values(list_lines({name: texts}))
+
+
+def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:
+    """Yields each class with its hash, by its name, and behind each its own attributes.
+
+    Each attribute is a line ``class:name``, in their order, so that a comparison of keys names what changed.
+    """
+    for name, (hash_, attributes) in sorted(classes.items()):
+        yield "_".join(name.split()), hash_
+        for attribute, text in attributes:
+            yield "_".join(f"{name}:{attribute}".split()), text

@@ -13,9 +13,8 @@ from itertools import chain, repeat
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.accelerators.programs.class_lines import write_classes
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer, escape_name
+from fusioncache.accelerators.programs.describe import Describer, escape_name, write_classes
 from fusioncache.accelerators.programs.function_map import WriteThunder, write_function_map, write_thunder
 from fusioncache.accelerators.programs.introspection import find_in_class
 from fusioncache.accelerators.programs.kept_passes import FAMILY_FORMAT

@@ -7,7 +7,7 @@ import torch
 from recorded_reads import describe_key, record
 
 from fusioncache import tracing
-from fusioncache.accelerators.programs.class_lines import list_lines
+from fusioncache.accelerators.programs.describe import list_lines
 from fusioncache.accelerators.programs.dynamo_tags import MARK, find_original
 from fusioncache.ir.errors import Declined
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_read_any_more_has_changed():
 
 
 class Stranger:
-    """An object that nobody may ask anything."""
+    """An object that raises whatever it is asked."""
 
     def _refuse(self, *given: object) -> bool:
         raise AssertionError("was asked")

@@ -11,8 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.programs.class_lines import list_lines
-from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.describe import Describer, list_lines
 from fusioncache.accelerators.programs.known_classes import KnownClasses
 
 

@@ -119,7 +119,7 @@ def test_no_name_is_used_again_once_a_container_changed():
 
 
 def test_what_was_described_is_described_again():
-    """Its classes belong to each key, and whether it is somebody else's code."""
+    """Its classes belong to each key, as well as whether other code defines it."""
 
     def mine() -> None:
         pass

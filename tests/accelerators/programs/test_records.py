@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusioncache.accelerators.programs.class_lines import list_lines
-from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.describe import Describer, list_lines
 from fusioncache.accelerators.programs.known_classes import KnownClasses
 
 
