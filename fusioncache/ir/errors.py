@@ -50,5 +50,5 @@ class Declined(Exception):
 
 
 def is_declined(error: BaseException, *scopes: Scope) -> TypeGuard[Declined]:
-    """Tells whether an exception declines something of one of these scopes."""
+    """True if an exception declines something of one of these scopes."""
     return isinstance(error, Declined) and error.scope in scopes

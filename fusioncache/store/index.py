@@ -212,7 +212,7 @@ class Index:
 
 
 def is_in_use(error: Exception) -> bool:
-    """Tells whether an exception says that others have the index open all the time."""
+    """True if an exception says that other processes keep the index open."""
     return isinstance(error, Refusal) and error.reason == _IN_USE
 
 

@@ -1,4 +1,4 @@
-"""Attention by another kernel of torch's than the one that Thunder would choose, for those who ask for it."""
+"""Attention by another kernel of torch's than the one that Thunder would choose, if the user asks for it."""
 
 NAME = "fusioncache_attention"
 """By which Thunder knows the executor."""

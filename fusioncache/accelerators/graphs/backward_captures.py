@@ -31,7 +31,7 @@ class BackwardCaptures:
         """Returns the pool for another capture for gradients of a kind.
 
         Raises:
-            Declined: if there is none now.
+            Declined: if no pool is free.
         """
         pool = self._loans.find_pool([each.pool for each in self._captured if each.kind == kind])
         if pool is None:

@@ -30,7 +30,6 @@ class KindReader:
 
     Args:
         arguments: of its first call.
-        recorder_of: returns the recorder of a device, or raises ``Declined`` if nothing can be captured there.
 
     Attributes:
         positions: of the tensors among the arguments.

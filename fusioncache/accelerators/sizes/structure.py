@@ -45,7 +45,7 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     """Returns a tuple or a list of the same kind.
 
     Raises:
-        Declined: if there is none of these items.
+        Declined: if no object of the kind can be made of these items.
     """
     import torch
 

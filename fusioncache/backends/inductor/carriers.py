@@ -124,7 +124,7 @@ def _find_dtype(graph: Graph, number: int) -> str:
     """Returns the dtype of the tensor that may stand for a number.
 
     Raises:
-        Declined: if there is none.
+        Declined: if no dtype can.
     """
     if number in graph.outputs:
         raise Declined("a variable number is a result", Scope.GENERAL)

@@ -108,7 +108,7 @@ def _open(address: str | None, dry_run: bool) -> Store:
     """Opens the store in a directory, or the usual one after everything at a URL was pulled into it.
 
     Raises:
-        StoreError, OSError: if there is none, or it cannot be used.
+        StoreError, OSError: if the directory has no store, or its store cannot be used.
     """
     from fusioncache.store import Store, sharing
     from fusioncache.store.remote import Remote
