@@ -93,10 +93,12 @@ def test_nothing_is_held_for_each_length(few, tmp_path):
     counted = []
     for length in range(2, 92):
         train(compiled, model, length)
-        if length in (20, 31, 91):  # what comes once has come by the second
+        if length in (20, 31, 61, 91):  # the first count makes what counting needs
             counted.append(count_objects(cache))
-    _, before, after = counted
-    assert {kind: count - before[kind] for kind, count in after.items() if count - before[kind] >= 60 / 2} == {}
+    _, before, between, after = counted
+    # What a length holds grows in both halves. What Python keeps for classes (caches of `abc`) grows in one of them.
+    grown = {kind: (between[kind] - before[kind], count - between[kind]) for kind, count in after.items()}
+    assert {kind: growth for kind, growth in grown.items() if min(growth) >= 30 / 2} == {}
     stats = transform.stats()
     assert (stats.programs_made, stats.programs_filled) == (2, 88)
     assert len(entries_of(compiled)) == MOST
