@@ -1,8 +1,7 @@
 """Models that the ranks of a job share: Thunder's ``fsdp`` and ``ddp``, tensor parallelism, checkpoints, clipping."""
 
-from fusioncache.distributed.checkpoint import optimizer_state_dict, state_dict
-from fusioncache.distributed.clipping import clip_grad_norm_
 from fusioncache.distributed.cuts import CutError
+from fusioncache.distributed.shards import clip_grad_norm_, optimizer_state_dict, state_dict
 from fusioncache.distributed.sharing import ddp, fsdp
 from fusioncache.distributed.tensor_parallel import tensor_parallel
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fusioncache.distributed.cut_rules import RULES, is_elementwise, operation_name
-from fusioncache.distributed.cut_values import CutValues
-from fusioncache.distributed.cuts import Cut, CutError, align_right
+from fusioncache.distributed.cuts import RULES, Cut, CutError, CutValues, align_right, is_elementwise, operation_name
 
 
 def partition_trace(trace: Any, values: CutValues) -> Any:

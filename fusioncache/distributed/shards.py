@@ -1,8 +1,15 @@
-"""Which part of each parameter a rank keeps of a model that ranks share by ``fsdp`` or ``tensor_parallel``."""
+"""Parts of parameters: which part each rank keeps, checkpoints of them, and gradient clipping by the common norm.
+
+Thunder's ``thunder.distributed.checkpoint`` saves parameters with the rows that pad them, so that no other number of
+ranks can load them, and leaves out the second name of tied ones. Its ``state_dict`` has bare shards, of which each rank
+would save its own under one name. Here all have the names and the shapes of the module that was shared.
+
+``torch.nn.utils.clip_grad_norm_`` sees a rank's shards only: each rank would clip by another norm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +49,7 @@ def find_shards(model: Any) -> Shards | None:
     Raises:
         TypeError: if it is nothing that Thunder compiled.
     """
-    from fusioncache.distributed.parallel_transform import TensorParallelTransform
+    from fusioncache.distributed.tensor_parallel import TensorParallelTransform
     from fusioncache.thunder_adapter.api import ThunderModule
     from fusioncache.thunder_adapter.schedule_api import FSDPTransform
 
@@ -57,3 +64,143 @@ def find_shards(model: Any) -> Shards | None:
             shapes = {name: parameter.shape for name, parameter in cut.items()}
             return Shards(transform.process_group, shapes, {name: parameter.dim for name, parameter in cut.items()})
     return None
+
+
+def state_dict(model: Any) -> dict[str, Any]:
+    """Returns a model's parameters and buffers, with the names and shapes of the module that was shared.
+
+    They lie in the memory of the model: what loads into them, as ``torch.distributed.checkpoint.load`` does, changes
+    it. Shards are ``DTensor``s, so that any number of ranks, FSDP2 or a single process can load what was saved::
+
+        torch.distributed.checkpoint.save(fusioncache.distributed.state_dict(model), checkpoint_id=folder)
+        torch.distributed.checkpoint.load(fusioncache.distributed.state_dict(model), checkpoint_id=folder)
+
+    Args:
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+    """
+    wholes = _Wholes(find_shards(model))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+    return {name: wholes.of(name, parameter) for name, parameter in parameters.items()} | buffers
+
+
+def optimizer_state_dict(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Returns the tensors that an optimizer keeps of a model's parameters, as in ``exp_avg.head.weight``.
+
+    They lie in the optimizer's memory, as those of ``state_dict`` do in the model's. What an optimizer that took no
+    step would not have yet is made, by a step without gradients. Options, such as learning rates, are not among these.
+
+    Args:
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+        optimizer: of its parameters.
+    """
+    _fill(optimizer)
+    return dict(_name_state(_Wholes(find_shards(model)), model, optimizer))
+
+
+def _name_state(wholes: _Wholes, model: Any, optimizer: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                shares = value.dim() > 0 and value.shape == parameter.shape
+                yield f"{key}.{name}", wholes.of(name, value) if shares else value
+
+
+class _Wholes:
+    """Gives a shard the shape of what it is a part of, in its memory.
+
+    Args:
+        shards: how parameters are shared; None: each rank keeps them whole.
+    """
+
+    def __init__(self, shards: Shards | None):
+        self._shards = shards
+        self._mesh = None if shards is None else _make_mesh(shards.group)
+
+    def of(self, name: str, value: Any) -> Any:
+        """Returns a parameter, or what an optimizer keeps of it.
+
+        Args:
+            name: of the parameter.
+            value: what this rank keeps of it: the part that ``DTensor`` gives this rank, too, and then padding.
+        """
+        import torch
+        from torch.distributed.tensor import DTensor, Shard
+
+        value = value.detach()
+        if self._shards is None or name not in self._shards.shapes:
+            return value
+        shape, dim = torch.Size(self._shards.shapes[name]), self._shards.dims[name]
+        local = value.narrow(dim, 0, self._shards.measure(name, value.shape[dim]))
+        strides = tuple(local.stride()) if dim == 0 else torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(local, self._mesh, [Shard(dim)], run_check=False, shape=shape, stride=strides)
+
+
+def _make_mesh(group: Any) -> Any:
+    from torch.distributed import get_backend
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh.from_group(group, "cuda" if get_backend(group) == "nccl" else "cpu")
+
+
+def _fill(optimizer: Any) -> None:
+    """Has an optimizer that took no step make what it keeps. Nothing else changes: gradients and rates are zero."""
+    import torch
+
+    if optimizer.state:
+        return
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+    gradients = [parameter.grad for parameter in parameters]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        optimizer.step()
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
+    """Clips a model's gradients as ``torch.nn.utils.clip_grad_norm_`` does, by their norm over all ranks.
+
+    All ranks of the model call it. It returns the norm that all gradients had, the same on each rank.
+
+    Args:
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+        max_norm: the norm that gradients have at most behind it.
+        norm_type: of the norm; infinity is that of the greatest number.
+    """
+    from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    shards = find_shards(model)
+    cut = gradients.keys() & shards.shapes.keys() if shards else set()
+    norm = get_total_norm([gradient for name, gradient in gradients.items() if name not in cut], norm_type)
+    if shards is not None:
+        # A whole parameter has the same gradient on each rank, and counts once.
+        parts = get_total_norm([gradients[name] for name in gradients if name in cut], norm_type)
+        together = _add_up(parts.to(next(iter(parameters.values())).device), norm_type, shards.group)
+        norm = get_total_norm([together, norm.to(together)], norm_type) if cut < gradients.keys() else together
+    clip_grads_with_norm_(parameters.values(), max_norm, norm)
+    return norm
+
+
+def _add_up(norm: Any, norm_type: float, group: Any) -> Any:
+    """Returns the norm of what all ranks have, of the norm of what this one has."""
+    from torch.distributed import ReduceOp, all_reduce
+
+    norm = norm.float()
+    if norm_type == float("inf"):
+        all_reduce(norm, ReduceOp.MAX, group)
+        return norm
+    powers = norm**norm_type
+    all_reduce(powers, ReduceOp.SUM, group)
+    return powers ** (1.0 / norm_type)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.programs.programs import should_keep_programs
 from fusioncache.accelerators.residual.plans import ResidualPlan
-from fusioncache.accelerators.residual.stream_options import ResidualOptions
+from fusioncache.accelerators.residual.recompute import ResidualOptions
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions
 from fusioncache.accelerators.steps.lean_steps import check_lean
 from fusioncache.cache.sizes import Sizes, choose_sizes

@@ -21,12 +21,12 @@ from fusioncache.accelerators.precompile.batch import find_batch_compiler
 from fusioncache.accelerators.precompile.jobs import choose_jobs
 from fusioncache.accelerators.programs import ahead
 from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates
-from fusioncache.accelerators.residual.fused_calls import Compilers
+from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
-from fusioncache.accelerators.residual.stream_options import PlannedStreams, ResidualOptions, plan_streams
-from fusioncache.accelerators.schedule.placement import Placement
+from fusioncache.accelerators.residual.recompute import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.accelerators.schedule.resharding import gather_again
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, CollectivePasses
+from fusioncache.accelerators.schedule.timeline import Placement
 from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.accelerators.steps.prologue.quickening import quicken_last
 from fusioncache.backends.api import check_fold

@@ -31,9 +31,8 @@ from torch.distributed.distributed_c10d import _get_default_group
 import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.accelerators.schedule.agreement import find_stretches
-from fusioncache.distributed.joined_products import Products
-from fusioncache.distributed.joining_agreement import Talk, agree_on_joining, list_trials
-from fusioncache.distributed.symmetric_memory import SymmetricProducts
+from fusioncache.distributed.joined_products import Products, SymmetricProducts
+from fusioncache.distributed.joining import Talk, agree_on_joining, list_trials
 
 SIZES = {2: Sizes(), 3: Sizes(heads=6, groups=3, vocabulary=33, length=6)}
 LENGTHS = (8, 4, 6, 5)

@@ -12,7 +12,7 @@ from sharded_training import list_calls, run_ranks
 
 import fusioncache
 import fusioncache.distributed as distributed
-from fusioncache.distributed.symmetric_memory import SymmetricProducts
+from fusioncache.distributed.joined_products import SymmetricProducts
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ from fake_graphs import FakeRecorder
 from thunder.executors.torch_autograd import connect_to_autograd
 
 from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.program import CudaGraphs, Program
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs, Program
 from fusioncache.observe.record.ledger import Ledger
 
 WIDTH = 4

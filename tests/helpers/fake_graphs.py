@@ -6,8 +6,7 @@ from weakref import WeakSet, finalize
 
 import torch
 
-from fusioncache.accelerators.graphs.aliases import Aliases
-from fusioncache.accelerators.graphs.copies import find_base
+from fusioncache.accelerators.graphs.buffers import Aliases, find_base
 from fusioncache.accelerators.graphs.recorder import FORWARD, Recording
 
 ALIGNMENT = 64

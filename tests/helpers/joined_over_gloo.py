@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fusioncache.distributed import joined_products
-from fusioncache.distributed.symmetric_memory import SymmetricProducts
+from fusioncache.distributed.joined_products import SymmetricProducts
 
 
 class PlainProducts:

@@ -12,7 +12,7 @@ from sharded_training import device_of, list_calls, share
 
 import fusioncache
 import fusioncache.distributed as distributed
-from fusioncache.distributed.parallel_transform import TensorParallelTransform
+from fusioncache.distributed.tensor_parallel import TensorParallelTransform
 
 MODES = ("zero2", "zero3", "ddp", "layers", "rows", "joined")
 WIDTH = 6

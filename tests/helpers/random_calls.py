@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
-from fusioncache.accelerators.schedule.dependences import find_makers, find_memory, find_waits
+from fusioncache.accelerators.schedule.calls import (
+    COLLECTIVES,
+    CallGraph,
+    CallNode,
+    Kind,
+    find_makers,
+    find_memory,
+    find_waits,
+)
 
 SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
 

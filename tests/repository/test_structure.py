@@ -37,16 +37,13 @@ KNOW_TORCH = {
     "process/tensor_guards.py",
 }
 PURE_BUT_FOR = {
-    "residual": {"chaining", "fused_calls", "recompute", "stream_options"},
-    "schedule": {
-        *("agreement", "averaging", "coalescing", "collectives"),
-        *("overwriting", "placement_records", "resharding", "scheduling"),
-    },
+    "residual": {"chaining", "recompute"},
+    "schedule": {"agreement", "collective_passes", "collectives", "resharding", "scheduling"},
 }
 """Accelerators that plan without torch and Thunder, each with the files that apply the plans to traces."""
 TO_BE_TURNED_ROUND = {
     "transform/accelerators.py": {
-        *("programs.programs", "residual.plans", "residual.stream_options", "schedule.scheduling", "steps.lean_steps"),
+        *("programs.programs", "residual.plans", "residual.recompute", "schedule.scheduling", "steps.lean_steps"),
     },
     "transform/dynamo_account.py": {"programs.split_memory"},
     "transform/dynamo_frames.py": {"steps.autograd", "steps.installation"},
@@ -57,14 +54,14 @@ TO_BE_TURNED_ROUND = {
     "transform/templates.py": {"programs.filling", "programs.references"},
     "transform/transform.py": {
         *(
-            "residual.fused_calls",
+            "residual.chaining",
             "graphs.graph_capture",
             "precompile.ahead",
             "precompile.batch",
             "precompile.jobs",
             "programs",
         ),
-        *("programs.programs", "residual.plans", "residual.stream_options", "schedule.placement"),
+        *("programs.programs", "residual.plans", "residual.recompute", "schedule.timeline"),
         *("schedule.resharding", "schedule.scheduling", "steps.lean_steps", "steps.prologue.quickening"),
     },
 }

@@ -13,8 +13,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.distributed.prims import DistributedReduceOps
 from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_impl, wait_prim_impl
 
-from fusioncache.accelerators.schedule import averaging
-from fusioncache.accelerators.schedule.averaging import average_in_collectives, averages_exactly, divided_by
+from fusioncache.accelerators.schedule import collective_passes
+from fusioncache.accelerators.schedule.collective_passes import average_in_collectives, averages_exactly, divided_by
 from fusioncache.accelerators.schedule.collectives import read_calls
 from fusioncache.transform.rewrite import deletes
 
@@ -23,7 +23,7 @@ GROUP = torch.distributed.ProcessGroup(0, 2)
 
 @pytest.fixture(autouse=True)
 def pair_that_averages(monkeypatch):
-    monkeypatch.setattr(averaging, "averages_exactly", lambda group: group is GROUP)
+    monkeypatch.setattr(collective_passes, "averages_exactly", lambda group: group is GROUP)
 
 
 def trace_of(compute: Callable[[Any], Any], dtype: dtypes.dtype = dtypes.bfloat16) -> TraceCtx:

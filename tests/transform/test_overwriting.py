@@ -12,10 +12,14 @@ from thunder.distributed.prims import DistributedReduceOps
 from thunder.executors import torchex
 from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_impl, wait_prim_impl
 
-from fusioncache.accelerators.schedule.averaging import average_in_collectives
-from fusioncache.accelerators.schedule.coalescing import all_reduce_together, coalesce
+from fusioncache.accelerators.schedule.collective_passes import (
+    all_reduce_in_place,
+    all_reduce_together,
+    average_in_collectives,
+    coalesce,
+    reduce_in_place,
+)
 from fusioncache.accelerators.schedule.collectives import read_message
-from fusioncache.accelerators.schedule.overwriting import all_reduce_in_place, reduce_in_place
 from fusioncache.transform.rewrite import deletes
 
 GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)

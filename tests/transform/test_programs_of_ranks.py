@@ -33,8 +33,7 @@ from fusioncache.accelerators.programs.references import (
     encode_reference,
 )
 from fusioncache.accelerators.sizes.lengths import SHARED
-from fusioncache.distributed.parallel_layers import CutParameter, Role
-from fusioncache.distributed.parallel_transform import TensorParallelTransform
+from fusioncache.distributed.tensor_parallel import CutParameter, Role, TensorParallelTransform
 from fusioncache.ir import Key
 from fusioncache.ir.strict_json import Value
 

@@ -11,8 +11,8 @@ from residual_stacks import SIZE, Stack, train
 from unrounded_backend import Unrounded
 
 import fusioncache
-from fusioncache.accelerators.residual.obstacles import UNROUNDED, UNSAVED
 from fusioncache.accelerators.residual.plans import ResidualPlan
+from fusioncache.accelerators.residual.rebuild import UNROUNDED, UNSAVED
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 

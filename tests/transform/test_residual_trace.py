@@ -16,8 +16,8 @@ from unrounded_backend import Unrounded
 
 import fusioncache
 from fusioncache.accelerators.residual.chaining import replan_streams
-from fusioncache.accelerators.residual.obstacles import VARIES
 from fusioncache.accelerators.residual.plans import ResidualPlan
+from fusioncache.accelerators.residual.rebuild import VARIES
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 CARRY, SEGMENTED, INLINE = ResidualPlan.CARRY, ResidualPlan.SEGMENTED, ResidualPlan.INLINE

@@ -26,8 +26,8 @@ from sharded_training import (
 )
 
 import fusioncache
-from fusioncache.accelerators.schedule import averaging
-from fusioncache.distributed.groups import find_time_limits
+from fusioncache.accelerators.schedule import collective_passes
+from fusioncache.distributed.sharing import find_time_limits
 
 MODES = ("zero2", "zero3", "ddp")
 ORDERS = {
@@ -75,7 +75,7 @@ def averaging_pairs() -> Iterator[None]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(averaging, "averages_exactly", lambda group: group.size() == 2)
+        patch.setattr(collective_passes, "averages_exactly", lambda group: group.size() == 2)
         for name in ("all_reduce", "reduce_scatter_tensor"):
             patch.setattr(torch.distributed, name, halving(getattr(torch.distributed, name)))
         yield

@@ -6,9 +6,13 @@ import torch
 from sharded_training import count_saved, equal_bits, list_calls, make_model, run_ranks, share, train
 
 import fusioncache
-from fusioncache.accelerators.schedule.averaging import all_reduce_average, reduce_scatter_average
-from fusioncache.accelerators.schedule.coalescing import all_reduce_together, reduce_scatter_together
-from fusioncache.accelerators.schedule.overwriting import all_reduce_in_place
+from fusioncache.accelerators.schedule.collective_passes import (
+    all_reduce_average,
+    all_reduce_in_place,
+    all_reduce_together,
+    reduce_scatter_average,
+    reduce_scatter_together,
+)
 
 pytestmark = [
     pytest.mark.gpu,

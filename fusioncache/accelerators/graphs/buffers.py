@@ -1,11 +1,106 @@
-"""Memory at a fixed address that takes over what arguments hold, for a captured program to find it there."""
+"""The tensors that enter and leave a captured program.
+
+Arguments are read where they are if they stay there, else copied into memory at a fixed address. Results leave as
+copies, as the next replay overwrites the memory; or as the memory itself, where that is lent. Memory that a captured
+program leaves in the pool is found by its address: to the allocator it is free, so that other captures may use it at
+other times; ``memory.py`` decides which capture may use it when.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from weakref import ref
 
 from fusioncache.ir.errors import Declined, Scope
+
+MOST_MOVES = 1
+"""How often a parameter may move and still counts as lying still: a model is moved or loaded once, and then stays."""
+
+
+class Addresses:
+    """Where the arguments of one kind of call were found.
+
+    Whether an argument lies still is a guess: what is captured asks in each call whether all those are where they were.
+    A parameter does. So does what is the same object in each call, as buffers are: an address says little, as it is
+    soon that of the next batch.
+
+    Args:
+        parameters: of each argument whether it is a parameter of the model.
+    """
+
+    def __init__(self, parameters: Sequence[bool]):
+        self._parameters = tuple(parameters)
+        self._moves = [0] * len(parameters)
+        self._last: list[tuple[ref[Any], int]] | None = None
+
+    def observe(self, tensors: Sequence[Any]) -> None:
+        """Takes note of the arguments of a call."""
+        if self._last is not None:
+            pairs = zip(self._last, tensors, self._parameters, strict=True)
+            for position, ((last, address), tensor, owned) in enumerate(pairs):
+                is_another = not owned and last() is not tensor
+                self._moves[position] += is_another or address != tensor.data_ptr()
+        self._last = [(ref(tensor), tensor.data_ptr()) for tensor in tensors]
+
+    def list_still(self) -> tuple[int, ...]:
+        """Returns the positions of the arguments that lie still."""
+        pairs = zip(self._moves, self._parameters, strict=True)
+        return tuple(place for place, (moves, owned) in enumerate(pairs) if moves <= (MOST_MOVES if owned else 0))
+
+
+class Aliases:
+    """Makes tensors for the memory of others; those that share memory share it again.
+
+    Args:
+        keeper: something that lives as long as anybody has one of the tensors, a view of it, or its memory. None where
+            somebody else sees to it that the memory is there.
+    """
+
+    def __init__(self, keeper: object = None) -> None:
+        self._keeper = keeper
+        self._storages: dict[int, Any] = {}
+
+    def make(self, tensor: Any) -> Any:
+        """Returns a tensor in the memory of another one, which may be gone afterwards."""
+        import torch
+
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        if tensor.numel() == 0:
+            return alias.new_empty_strided(tensor.shape, tensor.stride())
+        return alias.set_(self._find_storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def make_bytes(self, tensor: Any) -> Any:
+        """Returns all the memory that a tensor is part of, as bytes."""
+        import torch
+
+        storage = self._find_storage(tensor)
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+    def _find_storage(self, tensor: Any) -> Any:
+        import torch
+
+        own = tensor.untyped_storage()
+        address = own.data_ptr()
+        found = self._storages.get(address)
+        if found is None:
+            found = torch._C._construct_storage_from_data_pointer(address, tensor.device, own.nbytes())
+            if self._keeper is not None:
+                found.keeper = self._keeper
+                found._share_cuda_ = partial(_share_copy, address, tensor.device, own.nbytes())
+            self._storages[address] = found
+        return found
+
+
+def _share_copy(address: int, device: Any, size: int, *args: Any) -> Any:
+    """Gives another process a copy of memory that has a keeper: nobody counts here who has it there."""
+    import torch
+
+    return torch._C._construct_storage_from_data_pointer(address, device, size).clone()._share_cuda_(*args)
+
 
 _ALIGNMENT = 16
 """Bytes. Kernels are chosen by how an address lies within so many, so a buffer lies as the argument does."""
@@ -67,3 +162,177 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return True
         reach += stride * (size - 1)
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A tensor in memory that others share, and its views, as autograd knows them.
+
+    Attributes:
+        alias: lies as the tensor is to lie in its own memory.
+        is_detached: whether it is the first one of its memory, detached, so that autograd sees writes into the one in
+            the other. Else nobody knows what it shares its memory with.
+        views: those that leave, by their index among what is copied; an alias of each, or None for the tensor itself.
+    """
+
+    alias: Any
+    is_detached: bool
+    views: list[tuple[int, Any]]
+
+    def make(self, storage: Any, first: Any) -> Any:
+        """Returns the tensor in a copy of the memory, whose first one was made before."""
+        if not self.is_detached or first.dtype != self.alias.dtype:
+            return _place(storage, self.alias)
+        detached = first.detach()
+        return detached if _lies_as(first) == _lies_as(self.alias) else _take(detached, self.alias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Memory that is copied as a whole.
+
+    Attributes:
+        content: its bytes.
+        roots: the tensors in it.
+    """
+
+    content: Any
+    roots: tuple[_Root, ...]
+
+    def copy_into(self, copies: list[Any]) -> None:
+        """Puts copies of what leaves into their places."""
+        storage = self.content.clone().untyped_storage()
+        first: Any = None
+        for root in self.roots:
+            tensor = root.make(storage, first)
+            first = tensor if first is None else first
+            for index, alias in root.views:
+                if alias is None:
+                    copies[index] = tensor
+                else:
+                    copies[index] = _take(tensor, alias) if alias.dtype == tensor.dtype else _place(storage, alias)
+
+
+class Copier:
+    """Copies tensors out of the memory of a graph, or lends them. Those that share memory share it outside as well.
+
+    Args:
+        tensors: that lie in memory of the graph.
+        aliases: makes tensors that lie there and do not own it.
+    """
+
+    __slots__ = ("_aliases", "_dense", "_empty", "_shared")
+
+    def __init__(self, tensors: Sequence[Any], aliases: Aliases):
+        self._aliases = [aliases.make(tensor) for tensor in tensors]
+        self._empty = [index for index, alias in enumerate(self._aliases) if not alias.numel()]
+        self._dense: dict[Any, tuple[list[int], list[Any]]] = {}
+        owners = Counter(find_memory(tensor) for tensor in tensors)
+        shared: dict[int, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            alias, memory = self._aliases[index], find_memory(tensor)
+            if tensor.numel() == 0 or (owners[memory] == 1 and is_dense(tensor)):
+                indices, sources = self._dense.setdefault(tensor.dtype, ([], []))
+                indices.append(index)
+                sources.append(alias)
+                continue
+            shared.setdefault(memory, []).append(index)
+        self._shared = [
+            _Memory(aliases.make_bytes(tensors[indices[0]]), tuple(self._find_roots(tensors, indices, aliases)))
+            for indices in shared.values()
+        ]
+
+    def _find_roots(self, tensors: Sequence[Any], indices: Sequence[int], aliases: Aliases) -> Iterator[_Root]:
+        """Yields the tensors that lie in one memory. One that is alone there is a view of nothing that anybody has."""
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index in indices:
+            base = find_base(tensors[index]) if len(indices) > 1 else tensors[index]
+            groups.setdefault(id(base), (base, []))[1].append(index)
+        first: Any = None
+        for base, members in groups.values():
+            views = [(index, None if tensors[index] is base else self._aliases[index]) for index in members]
+            yield _Root(aliases.make(base), first is not None and _share_version(first, base), views)
+            first = base if first is None else first
+
+    @property
+    def count(self) -> int:
+        """How many tensors it copies."""
+        return len(self._aliases)
+
+    def copy(self) -> list[Any]:
+        """Returns a copy of each tensor, in order, with the same strides."""
+        import torch
+
+        copies: list[Any] = [None] * len(self._aliases)
+        for indices, sources in self._dense.values():
+            if len(sources) == 1:  # the other kernel would give all of a small one to one block of threads
+                fresh = [sources[0].clone()]
+            else:
+                fresh = [torch.empty_like(source) for source in sources]
+                torch._foreach_copy_(fresh, sources)
+            for index, tensor in zip(indices, fresh, strict=True):
+                copies[index] = tensor
+        for memory in self._shared:
+            memory.copy_into(copies)
+        return copies
+
+    def lend(self) -> list[Any]:
+        """Returns each tensor where it lies, in order, as a tensor of its own."""
+        import torch
+
+        lent = list(map(torch.Tensor.detach, self._aliases))
+        for index in self._empty:
+            lent[index] = self._aliases[index].clone()
+        return lent
+
+    def list_storages(self) -> dict[int, Any]:
+        """Returns the memory that is lent, by its address."""
+        return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
+
+
+def _lies_as(tensor: Any) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _place(storage: Any, alias: Any) -> Any:
+    """Returns a tensor of its own that lies in a memory as an alias does in another."""
+    import torch
+
+    own = torch.empty(0, dtype=alias.dtype, device=alias.device)
+    return own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
+
+
+def _take(tensor: Any, alias: Any) -> Any:
+    """Returns a view that lies as an alias does."""
+    return tensor.as_strided(alias.shape, alias.stride(), alias.storage_offset())
+
+
+def _share_version(one: Any, other: Any) -> bool:
+    """Tells whether autograd sees writes into the one in the other. Nobody has them yet."""
+    from torch.autograd.graph import increment_version
+
+    before = other._version
+    increment_version(one)
+    return bool(other._version != before)
+
+
+def find_base(tensor: Any) -> Any:
+    """Returns what a tensor is a view of to autograd; itself if it is none."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def find_memory(tensor: Any) -> int:
+    """Returns the address of the memory that a tensor is part of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def is_dense(tensor: Any) -> bool:
+    """Tells whether the elements of a tensor lie side by side, in any order, each in a place of its own."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

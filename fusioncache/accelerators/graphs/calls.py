@@ -1,17 +1,127 @@
-"""The kinds of calls of a program: what must be equal for a replay to do what the call would."""
+"""The kinds of calls of a program: what must be equal for a replay to do what the call would.
+
+Part of a kind are torch's settings, read in a microsecond or two: a captured program launches the kernels that the
+settings of its capture asked for, while one that runs as it is asks for them in each call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fusioncache.accelerators.graphs.recorder import Recorder
 from fusioncache.accelerators.graphs.results import check_tensor
-from fusioncache.accelerators.graphs.settings import is_intercepted, read_settings
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.preparation import WAITING, prepare
 from fusioncache.process.tensor_guards import Guard, guard_tensors
+
+_GETTERS = (
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_float32_matmul_precision",
+    "_get_cudnn_enabled",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_deterministic_algorithms",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_deterministic_fill_uninitialized_memory",
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_sdp_priority_order",
+    "_get_blas_preferred_backend",
+    "_get_linalg_preferred_backend",
+    "_len_torch_dispatch_stack",
+    "_len_torch_function_stack",
+)
+_PRECISIONS = (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+_AS_IT_IS = nullcontext()
+
+
+def read_settings() -> tuple[Any, ...]:
+    """Returns torch's settings, in an order of their own, as values that can be compared."""
+    getters, read_precision = _find_getters()
+    return (*[get() for get in getters], *[read_precision(*which) for which in _PRECISIONS])
+
+
+@cache
+def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
+    import torch
+
+    found = tuple(getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name))
+    return tuple(_hashable(get) for get in found), getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+
+
+def _hashable(get: Callable[[], Any]) -> Callable[[], Any]:
+    return (lambda: tuple(get())) if isinstance(get(), list) else get
+
+
+def is_intercepted() -> bool:
+    """Tells whether a mode sees each of torch's operations, which it would not in a replay.
+
+    The mode that ``torch.set_default_device`` and ``with device:`` install is none of these: a trace names its devices.
+    """
+    import torch
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def is_saving_hooked() -> bool:
+    """Tells whether hooks take over what autograd saves: they may keep it for longer than its memory is promised."""
+    import torch
+
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Returns a context in which autograd records nothing. It takes no time where autograd records nothing anyway."""
+    import torch
+
+    return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
+
+
+Build = Callable[[Sequence[Any]], Any]
+"""Puts leaves together as they were, in new lists and dicts."""
+
+
+def take_apart(value: Any) -> tuple[list[Any], Build]:
+    """Returns the leaves of nested tuples, lists and dicts, and what puts others together in the same way."""
+    leaves: list[Any] = []
+    return leaves, _take_apart(value, leaves)
+
+
+def _take_apart(value: Any, leaves: list[Any]) -> Build:
+    if type(value) is dict:
+        names = tuple(value)
+        builds = [_take_apart(value[name], leaves) for name in names]
+        return lambda found: {name: build(found) for name, build in zip(names, builds, strict=True)}
+    if type(value) in (tuple, list):
+        return _take_sequence_apart(value, leaves)
+    position = len(leaves)
+    leaves.append(value)
+    return lambda found: found[position]
+
+
+def _take_sequence_apart(value: Sequence[Any], leaves: list[Any]) -> Build:
+    start, kind = len(leaves), type(value)
+    builds = [_take_apart(each, leaves) for each in value]
+    stop = len(leaves)
+    if stop - start == len(value) and not any(type(each) in (tuple, list, dict) for each in value):
+        return (lambda found: list(found[start:stop])) if kind is list else (lambda found: tuple(found[start:stop]))
+    if kind is list:
+        return lambda found: [build(found) for build in builds]
+    return lambda found: tuple([build(found) for build in builds])
+
 
 MOST_KINDS = 16
 """How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""

@@ -1,19 +1,50 @@
-"""A backward program as it was captured, after the forward program that saved what it takes."""
+"""A captured backward program, and all captures of it that belong to one forward capture.
+
+There is one capture, and more where the user holds on to gradients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusioncache.accelerators.graphs.buffers import make_buffer
-from fusioncache.accelerators.graphs.calls import Kind
-from fusioncache.accelerators.graphs.copies import find_memory
-from fusioncache.accelerators.graphs.loans import Keeper, Loan, can_lend
-from fusioncache.accelerators.graphs.memory import GraphMemory
-from fusioncache.accelerators.graphs.promises import Promise
+from fusioncache.accelerators.graphs.buffers import find_memory, make_buffer
+from fusioncache.accelerators.graphs.calls import Build, Kind, take_apart, without_gradients
+from fusioncache.accelerators.graphs.memory import LENT, GraphMemory, Keeper, Loan, Loans, Promise, can_lend
 from fusioncache.accelerators.graphs.results import Arguments, Results
-from fusioncache.accelerators.graphs.settings import without_gradients
-from fusioncache.accelerators.graphs.structure import Build, take_apart
+from fusioncache.ir.errors import Declined, Scope
+
+
+class BackwardCaptures:
+    """The backward programs that were captured after one forward program: for a kind of gradients one in each pool.
+
+    Args:
+        loans: of the device.
+    """
+
+    def __init__(self, loans: Loans):
+        self._loans = loans
+        self._captured: list[CapturedBackward] = []
+
+    def find(self, kind: Kind) -> CapturedBackward | None:
+        """Returns what may be replayed now for gradients of a kind; None if nothing may."""
+        return next((each for each in self._captured if each.kind == kind and each.is_free()), None)
+
+    def find_pool(self, kind: Kind) -> int:
+        """Returns the pool for another capture for gradients of a kind.
+
+        Raises:
+            Declined: if no pool is free.
+        """
+        pool = self._loans.find_pool([each.pool for each in self._captured if each.kind == kind])
+        if pool is None:
+            raise Declined(LENT, Scope.CAPTURE)
+        return pool
+
+    def add(self, captured: CapturedBackward) -> None:
+        """Adds what was captured."""
+        self._captured.append(captured)
+
 
 BackwardFunction = Callable[[list[Any], list[Any]], Any]
 """Takes what the forward program saved, tensors and others, and the gradients of its outputs. It empties both lists."""

@@ -1,4 +1,10 @@
-"""A forward program as it was captured for one kind of call."""
+"""A captured forward program, and all captures for one kind of call: one, and more where calls overlap.
+
+A graph's results are copied when they leave, as the next replay overwrites them. Most of those bytes are often one
+product at the end of the program, such as a language model's logits. That last product is computed behind the graph:
+its operands stay where the graph leaves them, and it follows each replay on the same stream. The host takes longer to
+launch it than to launch a copy, so a result that is copied quickly is computed in the graph.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,53 @@ from operator import itemgetter
 from typing import Any, Protocol
 from weakref import ref
 
-from fusioncache.accelerators.graphs.aliases import Aliases
-from fusioncache.accelerators.graphs.backward_captures import BackwardCaptures
-from fusioncache.accelerators.graphs.buffers import StaticBuffer, make_buffer
-from fusioncache.accelerators.graphs.last_product import BEHIND, LastProduct
-from fusioncache.accelerators.graphs.memory import GraphMemory
-from fusioncache.accelerators.graphs.promises import Promise, SavedValues
+from fusioncache.accelerators.graphs.buffers import Addresses, Aliases, StaticBuffer, make_buffer
+from fusioncache.accelerators.graphs.calls import Build, take_apart, without_gradients
+from fusioncache.accelerators.graphs.captured_backward import BackwardCaptures
+from fusioncache.accelerators.graphs.memory import PROMISED, GraphMemory, Promise, SavedValues
 from fusioncache.accelerators.graphs.recorder import Recording
 from fusioncache.accelerators.graphs.results import Arguments, Results
-from fusioncache.accelerators.graphs.settings import without_gradients
-from fusioncache.accelerators.graphs.structure import Build, take_apart
 from fusioncache.ir.errors import Declined, Scope
+
+
+class _Behind:
+    """Stands among the results of a program for what is computed behind its graph."""
+
+
+BEHIND = _Behind()
+
+LEAST_BYTES = 16 * 2**20
+"""Bytes from which on a product is computed behind the graph. A GPU copies fewer in less time than the host saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastProduct:
+    """A program in two parts.
+
+    Attributes:
+        head: takes what the program takes. Returns what that returns, with ``BEHIND`` wherever the product would be,
+            and the product's operands.
+        product: one of torch's functions.
+    """
+
+    head: Callable[..., tuple[Any, Sequence[Any]]]
+    product: Callable[..., Any]
+
+    def is_large(self, operands: Sequence[Any]) -> bool:
+        """Tells whether the product of these operands is better computed behind the graph than copied out of it."""
+        import torch
+
+        shapes = [each.to("meta") if isinstance(each, torch.Tensor) else each for each in operands]
+        return int(self.product(*shapes).nbytes) >= LEAST_BYTES
+
+    def compute(self, operands: Sequence[Any]) -> Any:
+        """Computes the product, without autocast like the rest of the program. Gradients are off."""
+        import torch
+
+        if not torch.is_autocast_enabled(operands[0].device.type):
+            return self.product(*operands)
+        with torch.autocast(operands[0].device.type, enabled=False):
+            return self.product(*operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,3 +347,110 @@ def _record(
 
     recording = memory.recorder.record(record, list(inside))
     return recording, seen[-1]
+
+
+MOST_COPIES = 4
+"""How many captures one kind of call may have: for calls that overlap, each before the backward of the one before."""
+MOST_TIMES = 24
+"""How often one kind of call may be captured in all. What needs more does not stay as it was captured."""
+
+
+class ForwardCaptures:
+    """The captures of a forward program for one kind of call.
+
+    Args:
+        function: the program.
+        positions: of the tensors among its arguments.
+        parameters: of each tensor whether it is a parameter.
+        memory: of the device.
+
+    Attributes:
+        refused: why it is not captured any more; None if it is.
+    """
+
+    def __init__(
+        self,
+        function: ForwardFunction,
+        positions: Sequence[int],
+        parameters: Sequence[bool],
+        memory: GraphMemory,
+    ):
+        self.refused: str | None = None
+        self._function = function
+        self._positions = tuple(positions)
+        self._addresses = Addresses(parameters)
+        self._memory = memory
+        self._captured: list[CapturedForward] = []
+        self._times = 0
+
+    @property
+    def count(self) -> int:
+        """How many captures there are."""
+        return len(self._captured)
+
+    def observe(self, arguments: Sequence[Any]) -> None:
+        """Takes note of where the tensors of a call are."""
+        self._addresses.observe([arguments[place] for place in self._positions])
+
+    def find(self, arguments: Sequence[Any]) -> CapturedForward | None:
+        """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
+        free = [captured for captured in self._captured if captured.is_free()]
+        if not free:
+            return None
+        # Those that may be replayed while more is promised are left for calls that come before the next backward.
+        captured = free[0] if len(free) == 1 else min(free, key=CapturedForward.count_safe)
+        is_fresh = not captured.is_stale or self._times >= MOST_TIMES
+        if is_fresh and captured.finds(arguments):
+            return captured
+        self._memory.remove(captured.name)
+        return None
+
+    def capture(self, arguments: Sequence[Any]) -> CapturedForward:
+        """Captures the program for a call.
+
+        Raises:
+            Declined: if it cannot be, now or at all; ``refused`` tells which.
+            Exception: whatever goes wrong in the capture.
+        """
+        if not self._memory.allows_capture():
+            overlaps = any(self._memory.is_promised(each.name) for each in self._captured)
+            raise Declined(
+                "a call before the backward pass of the previous call" if overlaps else PROMISED, Scope.CAPTURE
+            )
+        if self._times >= MOST_TIMES:
+            reason = "addresses of arguments, or other programs, change too often"
+            self.refused = None if self._captured else reason
+            raise Declined(reason, Scope.CAPTURE)
+        self._make_room()
+        self._times += 1
+        self.observe(arguments)
+        still, moving = self._divide()
+        try:
+            captured = CapturedForward(self._function, arguments, still, moving, self._memory, ref(self))
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
+            self.refused = refusal.reason
+            raise
+        self._captured.append(captured)
+        self._memory.add(captured.name, captured)
+        return captured
+
+    def forget(self, captured: CapturedForward) -> None:
+        """Drops one of the captures."""
+        self._captured.remove(captured)
+
+    def _make_room(self) -> None:
+        if len(self._captured) < MOST_COPIES:
+            return
+        idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
+        if idle is None:
+            raise Declined(f"more than {MOST_COPIES} calls before the backward pass of the first", Scope.CAPTURE)
+        self._memory.remove(idle.name)
+
+    def _divide(self) -> tuple[list[int], list[int]]:
+        lie_still = {self._positions[index] for index in self._addresses.list_still()}
+        moving = [place for place in self._positions if place not in lie_still]
+        if moving and self._function.writes:
+            self.refused = "it writes into arguments whose addresses change"
+            raise Declined(self.refused, Scope.CAPTURE)
+        return [place for place in self._positions if place in lie_still], moving

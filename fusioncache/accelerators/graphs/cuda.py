@@ -1,17 +1,95 @@
-"""Captures with CUDA graphs."""
+"""Captures programs with CUDA graphs, on a stream with a cuBLAS workspace of its own.
+
+Torch keeps a workspace for each stream on which cuBLAS was called, and frees all of them on request, as
+``torch.compile(mode="reduce-overhead")`` does. A captured graph goes on to work in its workspace. So programs are
+captured on a private stream, and its workspace comes from a private pool. A graph that is never replayed keeps that
+pool alive: memory that torch freed stays there, and torch takes it again before the next capture.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 from fusioncache.accelerators.graphs.recorder import FORWARD, Record, Recorder, Recording
-from fusioncache.accelerators.graphs.workspace import borrow_workspace
 from fusioncache.ir.errors import Declined, Scope
+
+_NON_BLOCKING = 1
+"""A flag of CUDA's streams: work on the default stream neither waits for one, nor ends a capture on it."""
+
+
+class Workspace:
+    """A stream to capture on, and the memory in which cuBLAS works there.
+
+    Args:
+        device: of type cuda, with an index.
+
+    Attributes:
+        stream: the same as long as the process lives, as torch knows workspaces by their streams.
+
+    Raises:
+        Declined: if CUDA makes no stream.
+    """
+
+    def __init__(self, device: Any):
+        import torch
+
+        self.stream = make_stream(device)
+        self._device = device
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._keeper: Any = None
+
+    def prepare(self) -> None:
+        """Has torch take the workspace out of the pool, if it does not have it. The stream is the current one."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            matrix = torch.empty(16, 16, dtype=torch.bfloat16, device=self._device)
+            torch.mm(matrix, matrix)
+            torch.addmm(matrix[0], matrix, matrix)  # cuBLASLt's may be another
+        finally:
+            graph.capture_end()
+        self._keeper = self._keeper or graph
+
+
+def borrow_workspace(device: Any, borrower: object) -> Workspace:
+    """Returns a workspace that nobody else has as long as the borrower lives.
+
+    Raises:
+        Declined: if CUDA makes no stream.
+    """
+    idle = find_idle(device.index)
+    workspace = idle.pop() if idle else Workspace(device)
+    weakref.finalize(borrower, idle.append, workspace).atexit = False
+    return workspace
+
+
+@cache
+def find_idle(_index: int) -> list[Workspace]:
+    """Returns the workspaces of a device that nobody has now. They stay: torch does not let go of a single one."""
+    return []
+
+
+def make_stream(device: Any) -> Any:
+    """Returns a stream that nobody else has. Those of torch are one for several, and with them their workspaces."""
+    import torch
+
+    handle = ctypes.c_void_p()
+    with torch.cuda.device(device):
+        torch.cuda.current_blas_handle()  # makes the device's context
+        code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _NON_BLOCKING)
+    if code:
+        raise Declined("CUDA has no stream to capture on", Scope.CAPTURE)
+    return torch.cuda.ExternalStream(handle.value, device=device)
 
 
 def find_recorder(device: Any) -> Recorder:

@@ -1,26 +1,253 @@
-"""The memory that all captures of one device share, and whose it is at a moment.
+"""The memory that all captures of one device share, and which tensors in it are still in use.
 
-While a forward program is captured, its memory comes from one pool. What it does not hold at the end goes to the
-forward programs that are captured later. Backward programs have another pool, and a rule of its own: see ``loans.py``.
-So a replay overwrites whatever lies in memory that it had, and that is harmless but for one thing: tensors that a
-forward program saved stay in the pool until the backward program took them. Until then they are promised.
+While a forward program is captured, its memory comes from one pool. What it does not hold at the end goes to forward
+programs that are captured later. So a replay overwrites all memory that its capture had. That is harmless but for two
+kinds of tensors:
 
-The rule: a capture may be replayed only while all that is promised was promised, and owned, when it was captured. The
-pool did not give it that memory then. And nothing is captured while something is promised that nobody owns any more.
+- tensors that a forward program saved stay in the pool until its backward took them. Until then they are *promised*. A
+  capture may be replayed only while all that is promised was promised, and owned, when it was captured: then the pool
+  did not give it that memory. Nothing is captured while something is promised that has no owner any more.
+- gradients that a backward program leaves in its own pool are *lent*: the caller may keep them. A loan is
+  over when only this module still refers to the memory, which is counted, and when its backward pass is over: until
+  then autograd may read it on another stream. The same rule holds for replays and captures of backward programs.
+  Where gradients are held on to, the same program is captured again in another pool.
 
 Only one thread at a time captures or replays, and none waits for another: it runs its program as it is.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Protocol
-from weakref import ref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+from weakref import WeakSet, ref
 
-from fusioncache.accelerators.graphs.loans import Loans
+from fusioncache.accelerators.graphs.buffers import Aliases, Copier
 from fusioncache.accelerators.graphs.recorder import Recorder
 from fusioncache.process import forks
+
+LENT = "gradients of an earlier backward pass that are still referenced"
+"""Why a backward program is not replayed, or captured, at a moment."""
+
+POOLS = range(1, 5)
+"""The pools of backward programs, of which all but the first are for what is captured again."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Keeper:
+    """Lives as long as anybody has memory of a graph that was lent, and so does the graph: with it the pool would go.
+
+    Attributes:
+        replay: of the graph.
+    """
+
+    replay: Callable[[], None]
+
+
+class Loan:
+    """What one captured backward program gives as it lies.
+
+    Args:
+        copier: has the tensors. From now on it holds their memory as often as it does.
+        keeper: of the memory.
+        owners: the tensors that own the memory in the pool.
+        pool: where it is.
+
+    Attributes:
+        name: by which others know it without having it.
+        keeper: the same, if anybody has something of it.
+        pool: the same.
+        is_recalled: whether copies are to be given from now on.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_addresses", "_at_rest", "_copier", "_owners", "_storages", "_task"),
+        *("is_recalled", "keeper", "name", "pool"),
+    )
+
+    def __init__(self, copier: Copier, keeper: Keeper, owners: Sequence[Any], pool: int):
+        self.name = object()
+        self.pool = pool
+        self.keeper = ref(keeper)
+        self.is_recalled = False
+        self._copier = copier
+        self._owners = tuple(owners)
+        self._task = -1
+        self._storages = tuple(copier.list_storages().values())
+        self._addresses = tuple(storage._cdata for storage in self._storages)
+        self._at_rest = self._count()
+
+    def _count(self) -> tuple[list[int], list[int]]:
+        """Returns how often each memory is held: by tensors, and by name in Python."""
+        import torch
+
+        return list(map(torch._C._storage_Use_Count, self._addresses)), list(map(sys.getrefcount, self._storages))
+
+    @property
+    def is_owned(self) -> bool:
+        """Tells whether the memory is ours, so that no capture is given it."""
+        return bool(self._owners)
+
+    def is_out(self) -> bool:
+        """Tells whether somebody else has the memory, or may be reading it in the backward that is under way."""
+        return _find_task() == self._task != -1 or self.is_held()
+
+    def is_held(self) -> bool:
+        """Tells whether somebody else has the memory."""
+        return self._count() != self._at_rest
+
+    def lend(self) -> list[Any]:
+        """Returns the tensors in the memory of the graph, in order."""
+        self._task = _find_task()
+        return self._copier.lend()
+
+    def let_go(self) -> None:
+        """Leaves the memory to captures that come later. It is for the time in which nothing of it is lent."""
+        self._owners = ()
+
+
+class Loans:
+    """What the backward programs of one device have lent. What nobody else has of it goes with its graph."""
+
+    def __init__(self) -> None:
+        self._out: dict[int, dict[object, tuple[ref[Keeper], ref[Loan]]]] = {pool: {} for pool in POOLS}
+        self._known: WeakSet[Loan] = WeakSet()
+
+    def settle(self) -> None:
+        """Finds out what is back."""
+        for out in self._out.values():
+            for name, (keeper, loan) in [*out.items()]:
+                if keeper() is None or ((own := loan()) is not None and not own.is_out()):
+                    del out[name]
+
+    def add(self, loan: Loan) -> None:
+        """Says that something is lent from now on."""
+        self._known.add(loan)
+        self._out[loan.pool][loan.name] = loan.keeper, ref(loan)
+
+    def list_names(self, pool: int) -> frozenset[object]:
+        """Returns the names of what is lent out of a pool."""
+        return frozenset(self._out[pool])
+
+    def allows(self, pool: int, safe: frozenset[object]) -> bool:
+        """Tells whether nothing is lent out of a pool but these."""
+        return self._out[pool].keys() <= safe
+
+    def find_pool(self, others: Collection[int]) -> int | None:
+        """Returns the pool for a capture, which is none of the others; None if there is none now.
+
+        What is not lent out of it goes to the capture. If there is no pool, copies are given from now on of what is
+        lent at this moment.
+        """
+        for pool in POOLS:
+            if pool not in others and all(loan is not None and loan.is_owned for loan in self._list(pool)):
+                for loan in self._known:
+                    if loan.pool == pool and loan.name not in self._out[pool]:
+                        loan.let_go()
+                return pool
+        for loan in [each for pool in POOLS for each in self._list(pool) if each is not None]:
+            loan.is_recalled = True
+        return None
+
+    def _list(self, pool: int) -> list[Loan | None]:
+        """Returns what is lent out of a pool; None for what was captured and is gone."""
+        return [loan() for _, loan in self._out[pool].values()]
+
+
+def _find_task() -> int:
+    """Returns the number of the backward that is under way on this thread; -1 if there is none."""
+    import torch
+
+    return int(torch._C._current_graph_task_id())
+
+
+@cache
+def can_lend() -> bool:
+    """Tells whether this torch says who holds memory, and keeps what is attached to memory as long as that is held."""
+    import torch
+
+    if not all(hasattr(torch._C, name) for name in ("_storage_Use_Count", "_current_graph_task_id")):
+        return False
+    keeper, memory = Keeper(lambda: None), torch.zeros(8, device="cpu")
+    kept = ref(keeper)
+    copier = Copier([memory], Aliases(keeper))
+    loan = Loan(copier, keeper, [], 1)
+    del keeper
+    (lent,) = loan.lend()
+    steps = [kept() is not None, loan.is_held(), lent.data_ptr() == memory.data_ptr()]
+    held = lent.untyped_storage()
+    del lent
+    steps.append(loan.is_held())
+    del held
+    steps.append(not loan.is_held())
+    (lent,) = loan.lend()
+    del copier, loan
+    steps.append(kept() is not None)
+    del lent
+    return all(steps) and kept() is None
+
+
+class Promise:
+    """Ends when the backward program has run for the last time, or when autograd forgets it.
+
+    Args:
+        captured: the ``CapturedForward`` that saved the tensors.
+        outside: where those are that do not lie in the pool, and how.
+        release: ends it.
+
+    Attributes:
+        captured: the same.
+        outside: the same.
+    """
+
+    __slots__ = ("_release", "captured", "outside")
+
+    def __init__(self, captured: Any, outside: object, release: Callable[[], None]):
+        self.captured = captured
+        self.outside = outside
+        self._release: Callable[[], None] | None = release
+
+    @property
+    def is_over(self) -> bool:
+        """Tells whether other programs may have overwritten the tensors."""
+        return self._release is None
+
+    def end(self) -> None:
+        """Ends it, if it is not over."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __del__(self) -> None:
+        self.end()
+
+
+class SavedValues(tuple[Any, ...]):
+    """What a program saves for its backward besides tensors, and the promise that these stay.
+
+    Autograd keeps it as long as the tensors, and gives it back with them.
+
+    Attributes:
+        promise: the promise.
+    """
+
+    promise: Promise
+
+    @classmethod
+    def make(cls, values: Iterable[Any], promise: Promise) -> SavedValues:
+        """Returns the values with a promise."""
+        made = cls(values)
+        made.promise = promise
+        return made
+
+
+def find_promise(values: object) -> Promise | None:
+    """Returns the promise that came with what a program saved; None if it ran without a graph."""
+    return values.promise if isinstance(values, SavedValues) else None
+
 
 PROMISED = "its memory is in use until the backward pass of another program"
 """Why something is not replayed, or captured, at a moment."""

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.accelerators.graphs.aliases import Aliases
-from fusioncache.accelerators.graphs.buffers import count_elements
-from fusioncache.accelerators.graphs.copies import Copier, find_base, find_memory
+from fusioncache.accelerators.graphs.buffers import Aliases, Copier, count_elements, find_base, find_memory
 from fusioncache.ir.errors import Declined, Scope
 
 _CONSTANTS = (type(None), bool, int, float, complex, str)

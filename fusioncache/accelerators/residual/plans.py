@@ -1,10 +1,15 @@
-"""The plans for the sums of a residual stream, their costs, and the choice among them."""
+"""Plans for the sums of a residual stream: which regions compute, pass on or rebuild them, and what each plan costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby, pairwise
+from math import isqrt
+
+from fusioncache.accelerators.residual.sums import Stream
+from fusioncache.template.plan import fold_widths
 
 
 class ResidualPlan(Enum):
@@ -88,3 +93,288 @@ def choose(
     few = _FEW_KERNELS + min(cost.kernels for cost in costs.values())
     linear = [plan for plan, cost in costs.items() if cost.moved <= most and cost.kernels <= few] or list(costs)
     return min(linear, key=lambda plan: (costs[plan].alive, costs[plan].moved, costs[plan].kernels))
+
+
+TOGETHER = 8
+"""How many terms that wait for each other are added by one call: fewer are not worth a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call that adds terms to a sum, to be inserted before what is at this position of the trace.
+
+    Attributes:
+        position: of the region that wants the sum, or an earlier one where the terms are there.
+        start: the sum that it takes; None if it starts from the head.
+        sums: those on the way, in order. The last one is what it gives.
+    """
+
+    position: int
+    start: str | None
+    sums: tuple[str, ...]
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Returns the sums that are read."""
+        return (self.start,) if self.start else ()
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """Returns the sums that are written."""
+        return self.sums[-1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A region, at its position, that is changed.
+
+    Attributes:
+        position: of the region.
+        takes: the sums that it is given.
+        sums: those that it still computes itself, in order.
+        gives: those that it computes and passes on.
+    """
+
+    position: int
+    takes: tuple[str, ...]
+    sums: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+Event = Step | Change
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEvents:
+    """What a plan makes of a stream, in order.
+
+    Each sum is given at most once, before everything that takes it.
+
+    Attributes:
+        events: what is done.
+        early: how many of these add terms as they become available, long before a region wants their sum.
+    """
+
+    events: tuple[Event, ...]
+    early: int = 0
+
+
+def events_of(stream: Stream) -> dict[ResidualPlan, PlanEvents]:
+    """Returns the events of each plan that changes regions.
+
+    Where the sums are wanted in the order in which they are added up, a segment is a single sum, and only carrying is
+    left.
+    """
+    index = Index(stream)
+    found = {ResidualPlan.CARRY: _Carrying(index).order()}
+    if index.goes_back():
+        found[ResidualPlan.SEGMENTED] = PlanEvents(tuple(_segments(index)))
+    return found
+
+
+class Index:
+    """A stream, ready to be walked. ``depth`` counts the sums that one sum is made of."""
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+        self.sums = {sum_.name: sum_ for sum_ in stream.sums}
+        self.depth: dict[str, int] = {}
+        for sum_ in stream.sums:
+            self.depth[sum_.name] = self.depth[sum_.parent] + 1 if sum_.parent else 1
+        grouped = groupby(stream.wants, lambda want: want.position)
+        self.wants = [
+            (position, sorted((want.sum for want in wants), key=self.depth.__getitem__)) for position, wants in grouped
+        ]
+
+    def goes_back(self) -> bool:
+        """Returns whether a sum is wanted after a deeper one."""
+        deepest = [max(self.depth[sum_] for sum_ in wants) for _, wants in self.wants]
+        return any(later < earlier for earlier, later in pairwise(deepest))
+
+    def path(self, sum_: str, held: Collection[str]) -> tuple[str | None, list[str]]:
+        """Returns the nearest held sum that a sum can start from (itself, if held), and the sums from there to it."""
+        path: list[str] = []
+        at: str | None = sum_
+        while at is not None and at not in held:
+            path.append(at)
+            at = self.sums[at].parent
+        return at, path[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A region, where its sums start from, and the ways from there to those that it wants."""
+
+    position: int
+    wants: list[str]
+    takes: tuple[str, ...]
+    paths: list[tuple[str | None, list[str]]]
+    sums: tuple[str, ...]
+
+
+class _Carrying:
+    """Computes each sum once, where it is wanted first, and passes it on.
+
+    Of a long sum whose terms wait for it, as many as a fold takes are added as soon as they are there.
+    """
+
+    def __init__(self, index: Index):
+        self.index = index
+        self.given: dict[str, int] = {}  # the sums computed so far, and the position from which on they are available
+        self.passed: set[str] = set()  # to other calls
+        self.early: list[Step] = []
+
+    def order(self) -> PlanEvents:
+        """Returns the events, in order."""
+        visits = [self._visit(position, wants) for position, wants in self.index.wants]
+        events = [*self.early, *(event for visit in visits for event in self._events(visit))]
+        events.sort(key=lambda event: (event.position, isinstance(event, Change)))
+        return PlanEvents(tuple(events), len(self.early))
+
+    def _visit(self, position: int, wants: list[str]) -> _Visit:
+        takes: dict[str, None] = {}
+        paths: list[tuple[str | None, list[str]]] = []
+        sums: dict[str, None] = {}
+        for want in wants:
+            start, path = self._add_early(position, *self.index.path(want, self.given))
+            if start is not None and start not in sums:
+                takes[start] = None
+            paths.append((start, path))
+            sums.update(dict.fromkeys(path))
+            self.given.update(dict.fromkeys(path, position + 1))
+        self.passed.update(takes)
+        return _Visit(position, wants, tuple(takes), paths, tuple(sums))
+
+    def _add_early(self, position: int, start: str | None, path: list[str]) -> tuple[str | None, list[str]]:
+        """Adds terms early that are available early; returns what is left of the path."""
+        ready = self.given[start] if start is not None else 0
+        while len(path) > TOGETHER:
+            sums, rest = path[:TOGETHER], path[TOGETHER:]
+            since = [self.index.sums[sum_].since for sum_ in sums]
+            ready = max(ready, *(position if there is None else there for there in since))
+            if ready >= position:
+                break
+            self.early.append(Step(ready, start, tuple(sums)))
+            self.passed.update(self.early[-1].takes)
+            start, path = sums[-1], rest
+            self.given[start] = ready
+        return start, path
+
+    def _events(self, visit: _Visit) -> Iterator[Event]:
+        gives = tuple(sum_ for sum_ in visit.sums if sum_ in self.passed)
+        if set(gives) <= set(visit.wants):
+            yield Change(visit.position, visit.takes, visit.sums, gives)
+            return
+        # The region would give sums that it does not use itself, perhaps many of them: they get calls of their own.
+        stops = self.passed.union(visit.wants, (start for start, _ in visit.paths if start))
+        for start, path in visit.paths:
+            yield from _steps(visit.position, start, path, stops)
+        yield Change(visit.position, tuple(visit.wants), (), ())
+
+
+def _steps(position: int, start: str | None, path: Iterable[str], stops: Collection[str]) -> Iterator[Step]:
+    """Steps along a path that give each sum in ``stops``."""
+    passed: list[str] = []
+    for sum_ in path:
+        passed.append(sum_)
+        if sum_ in stops:
+            yield Step(position, start, tuple(passed))
+            start, passed = sum_, []
+
+
+def _segments(index: Index) -> Iterator[Event]:
+    """Keeps every k-th sum, and rebuilds what is wanted from the nearest one, with all that is wanted on the way."""
+    width = max(1, isqrt(max(index.depth[want.sum] for want in index.stream.wants)))
+    until: dict[str, int] = {}  # where a sum is needed for the last time, for itself or to rebuild others
+    kept = {want.sum: _nearest_kept(index, want.sum, width) for want in index.stream.wants}
+    for want in index.stream.wants:
+        until.update({sum_: want.position for sum_ in (want.sum, kept[want.sum]) if sum_})
+    held: set[str] = set()
+    for position, wants in index.wants:
+        for wanted in wants:
+            start, path = index.path(wanted, held)
+            below = index.depth[wanted] - index.depth[wanted] % width
+            stops = {
+                sum_
+                for sum_ in path
+                if until.get(sum_, -1) > position and (index.depth[sum_] >= below or index.depth[sum_] % width == 0)
+            }
+            held |= stops | {wanted}
+            yield from _steps(position, start, path, stops | {wanted})
+        yield Change(position, tuple(wants), (), ())
+        ended = [sum_ for wanted in wants for sum_ in (wanted, kept[wanted]) if sum_]
+        held.difference_update(sum_ for sum_ in ended if until[sum_] <= position)
+
+
+def _nearest_kept(index: Index, sum_: str, width: int) -> str | None:
+    """Returns the nearest sum whose depth is a multiple of the width, at or below this one."""
+    at: str | None = sum_
+    while at is not None and index.depth[at] % width:
+        at = index.sums[at].parent
+    return at
+
+
+def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
+    """Returns the cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
+
+    Sums that are rounded to another dtype on the way cannot be folded. If carrying adds terms early, those that wait
+    for it count as alive, under each plan.
+    """
+    index = Index(stream)
+    plans = events_of(stream)
+    early = plans[ResidualPlan.CARRY].early > 0
+    costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index, early), strict=True))
+    if not all(sum_.direct for sum_ in stream.sums):
+        del costs[ResidualPlan.FOLD]
+    return costs | {plan: _cost(index, planned, early) for plan, planned in plans.items()}
+
+
+def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
+    """Returns the costs of adding up each region's sums anew, inline and by folds."""
+    moved = extra = largest = 0
+    arities: set[int] = set()
+    widths: set[int] = set()
+    for _, wants in index.wants:
+        sums: set[str] = set()
+        for want in wants:
+            sums.update(index.path(want, sums)[1])
+        size = max(index.sums[want].size for want in wants)
+        folds = fold_widths(len(sums))
+        moved += sum(index.sums[sum_].term_size for sum_ in sums)
+        extra += 2 * size * len(folds)
+        largest = max(largest, size)
+        arities.add(len(sums))
+        widths.update(folds)
+    waiting = sum(sum_.term_size for sum_ in index.stream.sums if early and sum_.since is not None)
+    return Cost(moved, waiting, len(arities)), Cost(moved + extra, waiting + largest, len(widths) + 1)
+
+
+def _cost(index: Index, planned: PlanEvents, early: bool) -> Cost:
+    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in planned.events}
+    moved = 0
+    for event in planned.events:
+        moved += sum(index.sums[sum_].term_size for sum_ in event.sums)
+        moved += sum(index.sums[sum_].size for sum_ in (*event.takes, *event.gives))
+    return Cost(moved, _most_alive(index, planned, early), len(kernels))
+
+
+def _most_alive(index: Index, planned: PlanEvents, early: bool) -> int:
+    """Returns the most bytes that given sums have at any time, each from where it is given to where it is last taken.
+
+    With ``early`` the terms count as well, each from where it is available to where it is last added.
+    """
+    taken = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.takes}
+    added = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.sums}
+    waiting = [(sum_.since, sum_.term_size) for sum_ in index.stream.sums if sum_.since is not None and early]
+    waiting.sort(reverse=True)
+    most = alive = 0
+    for number, event in enumerate(planned.events):
+        while waiting and waiting[-1][0] <= event.position:
+            alive += waiting.pop()[1]
+        alive += sum(index.sums[sum_].size for sum_ in event.gives)
+        most = max(most, alive)
+        alive -= sum(index.sums[sum_].size for sum_ in dict.fromkeys(event.takes) if taken[sum_] == number)
+        if early:
+            ended = [index.sums[sum_] for sum_ in event.sums if added[sum_] == number]
+            alive -= sum(sum_.term_size for sum_ in ended if sum_.since is not None)
+    return most

@@ -1,11 +1,16 @@
-"""The sums of a residual stream that backward can rebuild from what is saved for it anyway."""
+"""Finds the sums of a residual stream that backward can rebuild from saved values, and chooses among them by cost."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
+from math import isqrt
 
-from fusioncache.ir import TensorType
+from fusioncache.accelerators.residual.plans import Choice, Cost, ResidualPlan, choose
+from fusioncache.ir import Arithmetic, TensorType
+from fusioncache.ir.arithmetic import is_narrow
 from fusioncache.ir.ops import ADD, op_traits
 
 
@@ -191,3 +196,168 @@ class _Parents:
             yield from self._addends.get(value, {}).items()
         elif value in self._types:
             yield self._types[value], value
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """The sums of one stream that backward rebuilds.
+
+    Attributes:
+        recipes: of the sums that are not saved any more, in the order of the forward pass.
+        retained: whether a sum that was rebuilt on the way to another one waits for its own use; else it is rebuilt
+            again.
+        choice: the plan of the stream, and its alternatives.
+    """
+
+    recipes: tuple[Recipe, ...]
+    retained: bool
+    choice: Choice
+
+
+def rebuildings(
+    recipes: Sequence[Recipe],
+    lines: Sequence[Line],
+    types: Mapping[str, TensorType],
+    wanted: ResidualPlan | None = None,
+    budget: int | None = None,
+) -> tuple[Rebuilding, ...]:
+    """Chooses what to rebuild of each stream.
+
+    Args:
+        recipes: of all sums that can be rebuilt.
+        lines: what these are made of.
+        types: of every value that they name.
+        wanted: the plan that the user asked for; None for the cheapest. ``FOLD`` is ``INLINE`` here: the terms are
+            computed, so that there is nothing to fold.
+        budget: how many bytes of a stream's sums may be kept alive.
+    """
+    plan = ResidualPlan.INLINE if wanted is ResidualPlan.FOLD else wanted
+    streams = (_Stream(name, found, lines, types) for name, found in _by_stream(recipes).items())
+    return tuple(stream.rebuilding(plan, budget) for stream in streams)
+
+
+def _by_stream(recipes: Sequence[Recipe]) -> dict[str, list[Recipe]]:
+    """Returns the recipes by the value that their stream starts from."""
+    start: dict[str, str] = {}
+    streams: dict[str, list[Recipe]] = defaultdict(list)
+    for recipe in recipes:
+        start[recipe.sum] = start.get(recipe.parent, recipe.parent)
+        streams[start[recipe.sum]].append(recipe)
+    return streams
+
+
+class _Stream:
+    """The sums of one stream, with the three figures of each plan."""
+
+    def __init__(self, name: str, recipes: list[Recipe], lines: Sequence[Line], types: Mapping[str, TensorType]):
+        self.name, self.recipes = name, recipes
+        self.size = {recipe.sum: types[recipe.sum].bytes for recipe in recipes}
+        self.moved = {
+            recipe.sum: self.size[recipe.sum] + sum(types[value].bytes for value in recipe.inputs) for recipe in recipes
+        }
+        self.kernels = len({_shape(recipe, lines, types) for recipe in recipes})
+
+    def rebuilding(self, wanted: ResidualPlan | None, budget: int | None) -> Rebuilding:
+        every = self._segment_length(budget)
+        costs = {
+            ResidualPlan.CARRY: Cost(0, sum(self.size.values()), 0),
+            ResidualPlan.SEGMENTED: self._segmented_cost(every),
+            ResidualPlan.INLINE: self._inline_cost(),
+        }
+        plan = choose(costs, wanted, budget)
+        dropped = {
+            ResidualPlan.CARRY: (),
+            ResidualPlan.SEGMENTED: self._drop(every),
+            ResidualPlan.INLINE: tuple(self.recipes),
+        }[plan]
+        choice = Choice(self.name, len(self.recipes), plan, costs)
+        return Rebuilding(dropped, plan is not ResidualPlan.INLINE, choice)
+
+    def _segment_length(self, budget: int | None) -> int:
+        """Returns the length of a segment: as short as the budget allows, else the one that keeps least alive."""
+        best = isqrt(len(self.recipes)) + 1
+        if budget is None:
+            return best
+        within = (every for every in range(1, best) if self._segmented_cost(every).alive <= budget)
+        return next(within, best)
+
+    def _drop(self, every: int) -> tuple[Recipe, ...]:
+        """Returns all recipes but those of each sum that lies ``every`` steps behind one that is kept."""
+        steps: dict[str, int] = {}
+        for recipe in self.recipes:
+            steps[recipe.sum] = (1 + max(steps.get(value, 0) for value in recipe.inputs)) % every
+        return tuple(recipe for recipe in self.recipes if steps[recipe.sum])
+
+    def _segmented_cost(self, every: int) -> Cost:
+        dropped = self._drop(every)
+        if not dropped:
+            return Cost(0, sum(self.size.values()), 0)
+        rebuilt = sum(self.size[recipe.sum] for recipe in dropped)
+        segments = -(-len(dropped) // (every - 1))
+        kept = sum(self.size.values()) - rebuilt
+        return Cost(sum(self.moved[recipe.sum] for recipe in dropped), kept + rebuilt // segments, self.kernels)
+
+    def _inline_cost(self) -> Cost:
+        """Returns the cost of each sum from the start of the stream, with all sums on the way thrown away."""
+        from_start: dict[str, int] = {}
+        for recipe in self.recipes:
+            before = sum(from_start.get(value, 0) for value in recipe.inputs)
+            from_start[recipe.sum] = self.moved[recipe.sum] + before
+        return Cost(sum(from_start.values()), 2 * max(self.size.values()), self.kernels)
+
+
+def _shape(recipe: Recipe, lines: Sequence[Line], types: Mapping[str, TensorType]) -> Hashable:
+    """Returns what is the same for recipes that one kernel computes."""
+    operations = tuple(lines[index].operation for index in recipe.lines)
+    return operations, types[recipe.sum], tuple(sorted(str(types[value]) for value in recipe.inputs))
+
+
+VARIES = "a residual stream whose compiler gives other bits if a sum is an input"
+WRITTEN = "a residual sum of a value that is written in place"
+UNSAVED = "a residual sum of an input that is not saved for backward"
+APART = "a residual sum that several executors compute"
+UNROUNDED = "a residual sum of values that its compiler does not round in every kernel"
+CONTRACTED = "a residual sum of a product that its compiler does not contract in every kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What must be known of a forward pass to say whether a recipe gives a saved sum again, bit for bit.
+
+    Attributes:
+        lines: the operations inside its fused calls.
+        types: of the values that have a static shape.
+        saved: the values that are saved for backward.
+        written: the values that are written in place.
+        executor: which one computes a fused call, by the call's number.
+        arithmetic: of its compiler, by the call's number.
+    """
+
+    lines: Sequence[Line]
+    types: Mapping[str, TensorType]
+    saved: Set[str]
+    written: Set[str]
+    executor: Callable[[int], object]
+    arithmetic: Callable[[int], Arithmetic]
+
+    def obstacle(self, recipe: Recipe) -> str | None:
+        """Returns why a recipe must not be used; None if it may."""
+        calls = {self.lines[index].call for index in recipe.lines}
+        if not self._is_untouched(recipe):
+            return WRITTEN
+        if any(name not in self.saved for name in recipe.inputs):
+            return UNSAVED
+        if len({self.executor(call) for call in calls}) > 1:
+            return APART
+        if any(not self.arithmetic(call).rounds for call in calls) and any(map(self._is_narrow, recipe.local)):
+            return UNROUNDED
+        if any(not self.arithmetic(call).contracts_alike for call in calls) and recipe.adds_product:
+            return CONTRACTED
+        return None
+
+    def _is_narrow(self, name: str) -> bool:
+        return is_narrow(self.types.get(name))
+
+    def _is_untouched(self, recipe: Recipe) -> bool:
+        inner = chain.from_iterable(self.lines[index].results for index in recipe.lines)
+        return self.written.isdisjoint(inner) and self.written.isdisjoint(recipe.inputs)

@@ -1,7 +1,8 @@
-"""The order: gathers in order of need, reduces behind what they add up, waits where something is first used.
+"""Orders the calls: gathers by need, reduces behind what they add up, waits where a value is first used.
 
-What decides is the structure of the calls and the bytes of messages, and nothing else: no time, no name, and no size of
-anything that stays on its rank. So each rank of a job finds the same sequence of collectives.
+Only the structure of the calls and the bytes of messages decide: no time, no name, and no size that differs by rank.
+So each rank of a job finds the same sequence of collectives. Gathers that are needed together travel in one coalesced
+call.
 """
 
 from __future__ import annotations
@@ -11,11 +12,54 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fusioncache.accelerators.schedule.alive import measure_peaks
-from fusioncache.accelerators.schedule.batches import batch_gathers
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind
-from fusioncache.accelerators.schedule.needs import Needs, find_needs
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind, Needs, find_needs, measure_peaks
 from fusioncache.ir.errors import Declined, Scope
+
+_SHARES = 16
+"""How many batches there are at least of all that is gathered, so that most travels beside what is computed."""
+
+
+def choose_budget(graph: CallGraph, most: int) -> int:
+    """Returns how many bytes may travel together: so many at most, and a small share of all."""
+    total: dict[Kind, int] = defaultdict(int)
+    for index, call in enumerate(graph.calls):
+        if call.kind in COLLECTIVES:
+            total[call.kind] += graph.message_bytes(index)
+    return min(most, max(total.values(), default=0) // _SHARES)
+
+
+def batch_gathers(graph: CallGraph, needs: Needs, budget: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the gathers in order of need, and together those that travel together. Takes n log n.
+
+    Together travel gathers of one channel that follow each other and do not have more bytes than the budget, if all of
+    them can be started when the first one has to be.
+    """
+    gathers = [index for index, call in enumerate(graph.calls) if call.kind is Kind.GATHER]
+    gathers.sort(key=lambda index: (needs.needed[index], index))
+    return tuple(_batch(graph, needs, gathers, budget))
+
+
+def _batch(graph: CallGraph, needs: Needs, gathers: list[int], budget: int) -> Iterator[tuple[int, ...]]:
+    batch: list[int] = []
+    total = 0
+    for index in gathers:
+        size = graph.message_bytes(index)
+        joins = (
+            batch
+            and graph.calls[index].channel
+            and total + size <= budget
+            and graph.calls[index].channel == graph.calls[batch[0]].channel
+            and needs.given[index] < needs.needed[batch[0]]
+            and not needs.chained.keys() & {index, batch[0]}
+        )
+        if batch and not joins:
+            yield tuple(batch)
+            batch, total = [], 0
+        batch.append(index)
+        total += size
+    if batch:
+        yield tuple(batch)
+
 
 LEAD = 2
 """How many reduces start behind one before what reduces its result again, as between copies of shards, waits for it."""

@@ -1,4 +1,4 @@
-"""Thunder's traces in another order: each collective where it runs beside what is computed."""
+"""Applies an order to Thunder's traces: each collective runs beside computation. Records where it was placed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,50 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.accelerators.schedule.agreement import agree_first
-from fusioncache.accelerators.schedule.averaging import average_in_collectives
-from fusioncache.accelerators.schedule.batches import choose_budget
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph
-from fusioncache.accelerators.schedule.coalescing import coalesce_steps
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Peaks
+from fusioncache.accelerators.schedule.collective_passes import average_in_collectives, coalesce_steps, reduce_in_place
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
-from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
-from fusioncache.accelerators.schedule.overwriting import reduce_in_place
-from fusioncache.accelerators.schedule.placement import Placement
-from fusioncache.accelerators.schedule.placement_records import describe_placement
+from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
 from fusioncache.accelerators.schedule.resharding import Resharding, save_shards, wants_resharding
+from fusioncache.accelerators.schedule.timeline import Placement, make_timeline, measure_bounds
 from fusioncache.ir.errors import Scope, is_declined
-from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 from fusioncache.process.warning import warn_once
 from fusioncache.transform.rewrite import deletes, derive
+
+
+def describe_placement(placement: Placement) -> PlacementRecord:
+    """Returns what goes on record of a placement, without what says of which trace it is.
+
+    Raises:
+        Declined: if its calls are not understood.
+    """
+    graph, schedule = placement.graph, placement.schedule
+    timeline = make_timeline(graph, schedule)
+    flights = (
+        FlightRecord(str(one.kind), one.name, one.size, one.start, one.end, one.beside) for one in timeline.flights
+    )
+    bounds = (
+        BoundRecord(one.name, one.bound, one.most, one.without, one.delayed)
+        for one in measure_bounds(graph, schedule, placement.bounds)
+    )
+    return PlacementRecord(
+        model=None,
+        trace="forward",
+        trace_number=0,
+        reason=placement.left,
+        calls=timeline.calls,
+        alive=timeline.alive,
+        flights=tuple(flights),
+        before=_record_peaks(placement.before()),
+        after=_record_peaks(placement.after()),
+        bounds=tuple(bounds),
+    )
+
+
+def _record_peaks(peaks: Peaks) -> PeakRecord:
+    return PeakRecord(peaks.gathering, peaks.reducing, peaks.alive)
+
 
 IN_FLIGHT_BYTES = 512 * 2**20
 """How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""

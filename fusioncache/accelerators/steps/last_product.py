@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.accelerators.graphs.last_product import BEHIND, LastProduct
+from fusioncache.accelerators.graphs.captured_forward import BEHIND, LastProduct
 from fusioncache.accelerators.steps.leaving import NEW_VIEWS
 from fusioncache.accelerators.steps.views import RESHAPES
 

@@ -8,10 +8,10 @@ import torch.utils.checkpoint
 from captured_programs import WIDTH, Layer, are_alike, are_equal, compute, make_graphs, make_input, settle, step
 from dispatched import Operations
 
-from fusioncache.accelerators.graphs import captures
+from fusioncache.accelerators.graphs import captured_forward as captures
 from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
 from fusioncache.accelerators.graphs.cuda import find_recorder
-from fusioncache.accelerators.graphs.program import CudaGraphs, Program
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs, Program
 
 
 @pytest.fixture

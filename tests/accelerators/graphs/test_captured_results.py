@@ -6,11 +6,10 @@ from captured_programs import make_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.graphs.buffers import make_buffer, overlaps
+from fusioncache.accelerators.graphs.buffers import is_dense, make_buffer, overlaps
+from fusioncache.accelerators.graphs.calls import take_apart
 from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.copies import is_dense
-from fusioncache.accelerators.graphs.program import Program
-from fusioncache.accelerators.graphs.structure import take_apart
+from fusioncache.accelerators.graphs.graph_capture import Program
 from fusioncache.ir.errors import Declined
 
 

@@ -10,8 +10,8 @@ import torch
 from models import Blocks
 
 import fusioncache
-from fusioncache.accelerators.graphs.copies import Copier
-from fusioncache.accelerators.graphs.workspace import borrow_workspace
+from fusioncache.accelerators.graphs.buffers import Copier
+from fusioncache.accelerators.graphs.cuda import borrow_workspace
 
 pytestmark = pytest.mark.gpu
 
@@ -70,7 +70,7 @@ def test_a_model_trains_with_the_same_bits():
 def test_the_last_product_is_computed(trains, least, monkeypatch):
     copies = []
     if least is not None:
-        monkeypatch.setattr("fusioncache.accelerators.graphs.last_product.LEAST_BYTES", least)
+        monkeypatch.setattr("fusioncache.accelerators.graphs.captured_forward.LEAST_BYTES", least)
     own = Copier.copy
     monkeypatch.setattr(Copier, "copy", lambda copier: copies.append(copier) or own(copier))
     model = torch.nn.Sequential(

@@ -13,10 +13,9 @@ from models import are_same
 from torch.utils._pytree import tree_leaves
 
 import fusioncache
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.copies import Copier
-from fusioncache.accelerators.graphs.last_product import BEHIND
-from fusioncache.accelerators.graphs.program import Program
+from fusioncache.accelerators.graphs.buffers import Copier
+from fusioncache.accelerators.graphs.captured_forward import BEHIND, ForwardFunction
+from fusioncache.accelerators.graphs.graph_capture import Program
 from fusioncache.accelerators.steps.last_product import split_last_product
 
 HEAD = """
@@ -73,7 +72,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
     """Products of a few numbers are large enough to be computed behind a graph."""
-    monkeypatch.setattr("fusioncache.accelerators.graphs.last_product.LEAST_BYTES", 0)
+    monkeypatch.setattr("fusioncache.accelerators.graphs.captured_forward.LEAST_BYTES", 0)
 
 
 def test_the_operands_live_until_the_product_is_computed():
@@ -191,7 +190,7 @@ def test_an_operand_that_no_result_may_be_has_the_program_captured_whole():
 @pytest.mark.parametrize("body", [PROGRAM, TRAINED], ids=["linear", "mm"])
 @pytest.mark.parametrize("more", [0, 1])
 def test_only_a_large_product_is_computed_behind(body, more, monkeypatch, copies):
-    monkeypatch.setattr("fusioncache.accelerators.graphs.last_product.LEAST_BYTES", 4 * 4 * 4 + more)
+    monkeypatch.setattr("fusioncache.accelerators.graphs.captured_forward.LEAST_BYTES", 4 * 4 * 4 + more)
     graphs, _, ledger = make_graphs()
     function = make_split_function(body, has_backward=body is TRAINED)
     captured, _ = graphs.capture(Program(function, None))

@@ -9,7 +9,7 @@ import torch
 from captured_programs import Layer, add_gradient, are_equal, compute_gradients, make_graphs, make_input, settle
 
 from fusioncache.accelerators.graphs import captured_backward
-from fusioncache.accelerators.graphs.loans import LENT, can_lend
+from fusioncache.accelerators.graphs.memory import LENT, can_lend
 
 STEPS = 10
 

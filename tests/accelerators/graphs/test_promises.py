@@ -8,7 +8,7 @@ from captured_programs import Layer, are_alike, are_equal, make_graphs, make_inp
 
 from fusioncache.accelerators.graphs import memory
 from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.program import Program
+from fusioncache.accelerators.graphs.graph_capture import Program
 
 OVERLAP = "a call before the backward pass of the previous call"
 KEPT = "a backward pass with retain_graph=True"

@@ -10,7 +10,7 @@ from models import Blocks, are_same
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
-from fusioncache.accelerators.graphs.program import CudaGraphs
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.process.settings import GRAPHS
 
 WIDTH = 16

@@ -6,7 +6,7 @@ import pytest
 import torch
 from captured_programs import Layer, add_gradient, make_graphs, make_input
 
-from fusioncache.accelerators.graphs.loans import LENT
+from fusioncache.accelerators.graphs.memory import LENT
 
 STEPS = 10
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fusioncache.accelerators.graphs import workspace
-from fusioncache.accelerators.graphs.workspace import Workspace, borrow_workspace
+from fusioncache.accelerators.graphs import cuda
+from fusioncache.accelerators.graphs.cuda import Workspace, borrow_workspace
 from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 91)
@@ -32,14 +32,14 @@ def told(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(numbers))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(workspace, "make_stream", lambda device: SimpleNamespace(number=next(numbers)))
+    monkeypatch.setattr(cuda, "make_stream", lambda device: SimpleNamespace(number=next(numbers)))
     matrix = torch.ones(2, 2)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: matrix)
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, lambda *_, name=name: told.append((name,)))
     yield told
     gc.collect()
-    workspace.find_idle.cache_clear()
+    cuda.find_idle.cache_clear()
 
 
 def test_both_workspaces_come_out_of_one_pool_each_time(told):
@@ -102,6 +102,6 @@ def test_without_a_stream_nothing_is_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
     library = SimpleNamespace(cuStreamCreate=lambda handle, flags: 2)
-    monkeypatch.setattr(workspace.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: library)
     with pytest.raises(Declined, match="CUDA has no stream"):
         Workspace(DEVICE)

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.residual.obstacles import APART, CONTRACTED, UNROUNDED, UNSAVED, WRITTEN, Forward
-from fusioncache.accelerators.residual.rebuild import Line, Recipe, Saved, recipes_of
+from fusioncache.accelerators.residual.rebuild import (
+    APART,
+    CONTRACTED,
+    UNROUNDED,
+    UNSAVED,
+    WRITTEN,
+    Forward,
+    Line,
+    Recipe,
+    Saved,
+    recipes_of,
+)
 from fusioncache.ir import AS_WRITTEN, Arithmetic, TensorType
 
 WIDE, NARROW = TensorType("float32", (4,), "cpu"), TensorType("float16", (4,), "cpu")

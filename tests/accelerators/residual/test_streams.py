@@ -5,11 +5,8 @@ from math import isqrt
 
 import pytest
 
-from fusioncache.accelerators.residual.costs import costs_of
-from fusioncache.accelerators.residual.events import Change, Step, events_of
-from fusioncache.accelerators.residual.plans import ResidualPlan, choose
-from fusioncache.accelerators.residual.streams import FEWEST_SUMS, Around, Stream, Want, streams_of
-from fusioncache.accelerators.residual.sums import Call, Sum
+from fusioncache.accelerators.residual.plans import Change, ResidualPlan, Step, choose, costs_of, events_of
+from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, Call, Stream, Sum, Want, streams_of
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED

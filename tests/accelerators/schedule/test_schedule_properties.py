@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_calls import SIZES, call_graphs, execute, sharded_backwards, sharded_forwards
 
-from fusioncache.accelerators.schedule.alive import measure_peaks
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind, find_movable, measure_peaks
 from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
-from fusioncache.accelerators.schedule.roles import find_movable
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
 graphs = st.one_of(call_graphs(), sharded)

@@ -4,10 +4,9 @@ import sys
 
 from written_calls import read_calls
 
-from fusioncache.accelerators.schedule.alive import measure_peaks
-from fusioncache.accelerators.schedule.bound_costs import measure_bounds
+from fusioncache.accelerators.schedule.calls import measure_peaks
 from fusioncache.accelerators.schedule.order import Bounds, Schedule, schedule_calls
-from fusioncache.accelerators.schedule.timeline import make_timeline
+from fusioncache.accelerators.schedule.timeline import make_timeline, measure_bounds
 
 GRAPH = read_calls(
     """
