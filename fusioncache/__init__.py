@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from fusioncache.accelerators.precompile.warm import Warmed, warm
     from fusioncache.accelerators.schedule.agreement import CollectiveMismatch
     from fusioncache.cache.cache import Cache, default_cache
+    from fusioncache.fusion_cache import FusionCache, Plugin, executors
     from fusioncache.observe.record.stats import Stats, TemplateStats
-    from fusioncache.transform.executors import executors
-    from fusioncache.transform.plugin import Plugin
-    from fusioncache.transform.transform import FusionCache
     from fusioncache.verification.verifier import VerificationError
 
 __version__ = "0.1.0"
@@ -41,14 +39,14 @@ __all__ = [
 _HOME = {
     "Cache": "cache.cache",
     "CollectiveMismatch": "accelerators.schedule.agreement",
-    "FusionCache": "transform.transform",
-    "Plugin": "transform.plugin",
+    "FusionCache": "fusion_cache",
+    "Plugin": "fusion_cache",
     "Stats": "observe.record.stats",
     "TemplateStats": "observe.record.stats",
     "VerificationError": "verification.verifier",
     "Warmed": "accelerators.precompile.warm",
     "default_cache": "cache.cache",
-    "executors": "transform.executors",
+    "executors": "fusion_cache",
     "warm": "accelerators.precompile.warm",
 }
 

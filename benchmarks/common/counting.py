@@ -21,7 +21,7 @@ from thunder.extend import get_executor
 from fusioncache.backends.nvfuser.definition import nvfuser_executor
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.template.plan import Plan
-from fusioncache.transform import executor, transform
+from fusioncache.transform import executor, sharing
 from fusioncache.transform.executors import NAME
 
 
@@ -132,7 +132,7 @@ def _count_definitions(counter: Counter, lru: bool) -> None:
 
 def count_folds() -> Callable[[], int]:
     """Counts the regions that are run by folds, from now on. What it returns says how many there were."""
-    choose, folds = transform.choose_plan, 0
+    choose, folds = sharing.choose_plan, 0
 
     def choose_plan(*args: Any, **kwargs: Any) -> Plan:
         nonlocal folds
@@ -140,5 +140,5 @@ def count_folds() -> Callable[[], int]:
         folds += plan is Plan.FOLD
         return plan
 
-    transform.choose_plan = choose_plan  # type: ignore[attr-defined]
+    sharing.choose_plan = choose_plan  # type: ignore[attr-defined]
     return lambda: folds

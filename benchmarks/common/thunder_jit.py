@@ -12,7 +12,8 @@ from thunder.extend import get_executor
 
 import fusioncache
 from benchmarks.common.steps import synchronize
-from fusioncache.transform.executors import NAME, Attention
+from fusioncache.fusion_cache import Attention
+from fusioncache.transform.executors import NAME
 
 
 def executors(backend: str, attention: Attention = "thunder") -> list[Any]:

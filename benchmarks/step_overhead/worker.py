@@ -206,7 +206,7 @@ def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., An
     from benchmarks.common.counting import use_backend
     from benchmarks.common.thunder_jit import executors, make_transform
     from fusioncache.accelerators.steps.prologue import quickening
-    from fusioncache.transform.executors import Attention
+    from fusioncache.fusion_cache import Attention
 
     use_backend(backend)
     if spec.way == "own prologue":

@@ -11,16 +11,16 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from fusioncache.accelerators.programs.split_memory import split_memory_of_process
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.warning import warn_once
-from fusioncache.store import Store
 from fusioncache.thunder_adapter.faults import explain_fault, find_fault_of_graph
+from fusioncache.transform.passes import Accelerator
 
 logger = logging.getLogger("fusioncache")
 
@@ -144,7 +144,9 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if rest and callable(rest[0]):  # later versions compile these parts when they run
             rest = (time_compile(rest[0]), *rest[1:])
-        with split_memory_of_process().answering(_find_store(thunder_jit)):
+        with ExitStack() as contexts:
+            for accelerator in _list_accelerators(thunder_jit):
+                contexts.enter_context(accelerator.around_splitting())
             split, info = original(gm, thunder_jit, *rest, **options)
         try:
             transforms = list(_list_transforms(info))
@@ -184,11 +186,10 @@ def warn_of_fault(graph: Any) -> None:
         warn_once(explain_fault(fault))
 
 
-def _find_store(thunder_jit: Any) -> Store | None:
-    """Returns the store of the transform that keeps programs of a graph's parts; None if there is no such one."""
-    transforms = getattr(thunder_jit, "keywords", {}).get("transforms", ())
-    keepers = (getattr(each, "program_keeper", None) for each in transforms)
-    return next((keeper.cache.store for keeper in keepers if keeper is not None), None)
+def _list_accelerators(thunder_jit: Any) -> Iterator[Accelerator]:
+    """Yields the accelerators of the transforms that a graph's parts are compiled with."""
+    for transform in getattr(thunder_jit, "keywords", {}).get("transforms", ()):
+        yield from getattr(transform, "accelerators", ())
 
 
 def _list_transforms(info: Any) -> Iterator[Any]:

@@ -11,18 +11,17 @@ list of files that it never traces.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
 import torch
 
-from fusioncache.accelerators.steps.autograd import ProgramInputs, ProgramOutputs
-from fusioncache.accelerators.steps.installation import OWN_CALL
-
 logger = logging.getLogger("fusioncache")
 
 _PACKAGE = "fusioncache"
+OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
+"""The name of Thunder's function that a call of a compiled function enters first."""
 
 
 def keep_dynamo_out() -> None:
@@ -35,9 +34,17 @@ def keep_dynamo_out() -> None:
 
         if not trace_rules.check_file(__file__).skipped:
             trace_rules.add(_PACKAGE)
+        skip_frames(_list_entry_points())
+    except Exception as error:  # whatever is otherwise in this torch, Dynamo only takes longer
+        logger.info("Dynamo traces Thunder's calls", exc_info=error)
+
+
+def skip_frames(codes: Iterable[CodeType]) -> None:
+    """Has Dynamo skip the frames of these code objects from now on. Never raises."""
+    try:
         frames: Any = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
-        for code in _list_entry_points():
+        for code in codes:
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
     except Exception as error:  # whatever is otherwise in this torch, Dynamo only takes longer
         logger.info("Dynamo traces Thunder's calls", exc_info=error)
@@ -50,8 +57,14 @@ def _list_entry_points() -> Iterator[CodeType]:
 
     yield from (code for code in _walk(thunder.jit.__code__) if code.co_qualname == OWN_CALL)
     yield ThunderModule.forward.__code__
-    for node in (ThunderFunction, ThunderOutputFunction, ProgramInputs, ProgramOutputs):
-        yield getattr(node.backward, "__wrapped__", node.backward).__code__
+    for node in (ThunderFunction, ThunderOutputFunction):
+        yield backward_code(node)
+
+
+def backward_code(node: Any) -> CodeType:
+    """Returns the code that autograd runs for the backward pass of one of its functions."""
+    code: CodeType = getattr(node.backward, "__wrapped__", node.backward).__code__
+    return code
 
 
 def _walk(code: CodeType) -> Iterator[CodeType]:

@@ -225,11 +225,11 @@ class FusionCacheExecutor(FusionExecutor):
 
 def has_transform() -> bool:
     """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
-    from fusioncache.transform.transform import FusionCache
+    from fusioncache.transform.transform import TemplateTransform
 
     compile_data = get_compile_data()
     transforms = getattr(compile_data, "transforms", None)
-    return transforms is None or any(isinstance(transform, FusionCache) for transform in transforms)
+    return transforms is None or any(isinstance(transform, TemplateTransform) for transform in transforms)
 
 
 def _warn_of_failure(error: Exception) -> None:

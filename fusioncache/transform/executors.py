@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir.errors import Declined, Scope
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fusioncache.transform.provenance.compilation import Compilation
 
 NAME = "fusioncache"
-
-type Attention = Literal["thunder", "cudnn"]
 
 _PASS = "pass executors=fusioncache.executors() to Thunder"
 _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
@@ -41,30 +39,11 @@ def register() -> Executor:
     return register_executor(FusionCacheExecutor(NAME))
 
 
-def executors(*, attention: Attention = "thunder") -> list[Executor]:
-    """Returns the executors for ``thunder.jit(..., executors=...)``.
-
-    Where nvFuser works these are Thunder's own, with nvFuser making the regions, and one that makes none; elsewhere
-    fusioncache's executor makes them. Either way a function without the ``FusionCache`` transform is warned of once:
-    its regions are not shared.
-
-    Args:
-        attention: who computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
-            chooses among, or ``"cudnn"``: torch's kernel by cuDNN where torch would choose it, else those. Its bits are
-            not Thunder's.
-
-    Raises:
-        ValueError: if ``attention`` is something else.
-    """
+def list_executors() -> list[Executor]:
+    """Returns the executors that ``fusioncache.executors`` gives to Thunder, without one for attention."""
     from fusioncache.thunder_adapter.api import get_always_executors, get_default_executors, get_executor
 
-    if attention not in ("thunder", "cudnn"):
-        raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')
     others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
-    if attention == "cudnn":
-        from fusioncache.accelerators.attention.executor import cudnn_attention
-
-        others.insert(0, cudnn_attention())
     if explain_unusable():
         return others
     if problem("nvfuser", "cuda") is None:

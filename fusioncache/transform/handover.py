@@ -12,16 +12,13 @@ trace never comes, because there is none or because something failed in between.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fusioncache.accelerators.residual.recompute import Recompute, rebuild_sums
-from fusioncache.accelerators.schedule.resharding import Resharding
-from fusioncache.accelerators.steps.saved_results import SavedResults, view_results
 from fusioncache.cache.sizes import Generation
 from fusioncache.process import forks
-from fusioncache.transform.foresight import Layouts
 from fusioncache.transform.provenance.compilation import current_forward_trace
 from fusioncache.transform.provenance.trace_notes import ForwardTrace
 
@@ -32,26 +29,13 @@ class ForwardState:
 
     Attributes:
         noted: the forward trace's number, compilation and sources.
-        recompute: what the backward trace must rebuild, if the forward trace saves less than Thunder made it save.
-        layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
         generation: the program that both traces are of, if that is known.
-        resharding: what the backward trace must gather, if the forward trace saves shards of parameters.
-        results: what the backward trace must view, if the forward trace saves results of attention once.
+        left: what the passes of the forward trace left, by the name of the pass.
     """
 
     noted: ForwardTrace
-    recompute: Recompute | None
-    layouts: Layouts = field(default_factory=dict)
     generation: Generation | None = None
-    resharding: Resharding | None = None
-    results: SavedResults | None = None
-
-    def restore(self, backward_trace: Any) -> Any:
-        """Returns the backward trace with what it must view and rebuild, as its forward trace saves less."""
-        # In the order in which the forward trace was changed: each takes what is saved from the one before.
-        if self.results:
-            backward_trace = view_results(backward_trace, self.results)
-        return rebuild_sums(backward_trace, self.recompute) if self.recompute else backward_trace
+    left: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Handover:

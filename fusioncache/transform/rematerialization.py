@@ -35,10 +35,10 @@ def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def rematerialize_ours(trace: Any) -> Any:
         from fusioncache.thunder_adapter.api import get_compile_data
-        from fusioncache.transform.transform import FusionCache
+        from fusioncache.transform.transform import TemplateTransform
 
         transforms = getattr(get_compile_data(), "transforms", None) or ()
-        ours = any(isinstance(transform, FusionCache) for transform in transforms)
+        ours = any(isinstance(transform, TemplateTransform) for transform in transforms)
         return rematerialize(trace) if ours else original(trace)
 
     return rematerialize_ours

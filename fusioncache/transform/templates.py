@@ -1,28 +1,19 @@
-"""The calls of templates in the traces of one transform, and the way from a call to a reference and back."""
+"""The calls of templates in the traces of one transform."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from functools import cache as remember
-from functools import partial
 from itertools import chain, count
-from types import FunctionType
-from typing import Any
 from weakref import WeakValueDictionary
 
-from fusioncache.accelerators.programs.filling import Identity
-from fusioncache.accelerators.programs.references import TemplateReference, TemplateUse
-from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.backend_executables import BackendExecutables
-from fusioncache.cache.cache import Cache
-from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Declined, Graph, Instance, Scope, Template
+from fusioncache.ir import Instance, Template
 from fusioncache.process.collector import collect_behind
 from fusioncache.process.lru import LruMap
 from fusioncache.template.plan import Arities
-from fusioncache.transform.region_backends import RegionBackends
-from fusioncache.transform.rewrite import fuse
 
 type Environments = Callable[[BackendExecutables], Mapping[str, str]]
 """Returns what the templates of a backend depend on beside their graphs, by the name of the ingredient."""
@@ -92,7 +83,7 @@ class TemplateCalls:
         group = self._find_group(template.key.digest)
         call = next((call for call in group.calls if call.claim_all(instances)), None)
         if call is None:
-            name = _choose_name(template, self._named)
+            name = choose_name(template, self._named)
             self._named[name] = group
             call = TemplateCall(template, executables, name, group.note_first_call, generation, self._count_uncalled)
             call.claim_all(instances)
@@ -108,152 +99,7 @@ class TemplateCalls:
         return group
 
 
-def _choose_name(template: Template, taken: Container[str]) -> str:
+def choose_name(template: Template, taken: Container[str]) -> str:
     """Returns a name for a template's calls: two templates may have one name, as it is cut short."""
     names = chain((template.name,), (f"{template.name}_{number}" for number in count(2)))
     return next(name for name in names if name not in taken)
-
-
-def find_references(calls: Iterable[TemplateCall]) -> Callable[[Any], TemplateReference | None]:
-    """Returns what says of what a trace calls or holds which template it stands for; None if it is none of these."""
-    by_function = {call.target.function: call for call in calls}
-
-    def find(function: Any) -> TemplateReference | None:
-        call = by_function.get(function) if isinstance(function, FunctionType) else None
-        return None if call is None else refer_to(call)
-
-    return find
-
-
-def refer_to(call: TemplateCall) -> TemplateReference | None:
-    """Returns a reference to the template that is called; None if another process could not call it alike."""
-    uses = tuple(
-        TemplateUse(allowed.arities, allowed.plan, allowed.fallback.executor, allowed.instance, allowed.layouts)
-        for allowed in call.allowed()
-        if allowed.instance is not None
-    )
-    if len(uses) < len(call.arities()):
-        return None
-    compiler, template = call.compiler, call.template
-    options = tuple(sorted(compiler.options.items()))
-    return TemplateReference(compiler.backend.name, options, template.graph, template.key.digest, uses)
-
-
-class TemplateLoader:
-    """Gives the functions for the calls of templates in one stored program, under the settings of this moment.
-
-    Args:
-        cache: where templates are.
-        backends: compile them.
-        calls: those of the transform, which get the new ones.
-        compile_data: Thunder's, of the function that is compiled.
-        generation: the program.
-        environments: return what its templates depend on besides; read anew if they are not given.
-    """
-
-    def __init__(
-        self,
-        cache: Cache,
-        backends: RegionBackends,
-        calls: TemplateCalls,
-        compile_data: Any,
-        generation: Generation | None = None,
-        environments: Environments | None = None,
-    ):
-        self._cache = cache
-        self._backends = backends
-        self._calls = calls
-        self._generation = generation
-        self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
-        self._compile_options = dict(compile_data.compile_options)
-        self._environment = environments or read_once()
-
-    def __call__(self, reference: TemplateReference) -> Callable[..., Any]:
-        """Returns the function to call in a trace, for ``fusioncache.accelerators.programs.build``."""
-        return self.load(reference).target.function
-
-    def load(self, reference: TemplateReference) -> TemplateCall:
-        """Returns the call of a template that a stored program has.
-
-        Raises:
-            ValueError: if the template is another one here, because of its backend or the settings, or if the executor
-                that made its regions is not there.
-        """
-        try:
-            executables = self._backends.find(reference.backend, dict(reference.options))
-            template, _ = self._cache.template(reference.graph, self._environment(executables))
-        except (Declined, TypeError) as error:
-            if isinstance(error, Declined):
-                error.require(Scope.REGION)
-            raise ValueError(f"a template cannot be had from the backend {reference.backend}: {error}") from error
-        if template.key.digest != reference.digest:
-            raise ValueError(f"{template.name} is another template here")
-        fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
-        call = self._calls.find(
-            template, {use.arities: use.instance for use in reference.uses}, executables, self._generation
-        )
-        for use in reference.uses:
-            call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
-        return call
-
-    def identify(self, references: Mapping[str, TemplateReference]) -> dict[str, Identity]:
-        """Returns the digests and the names that the templates of one program have here, whatever digests they had.
-
-        Raises:
-            Declined: if a backend does not have such a template.
-        """
-        identities: dict[str, Identity] = {}
-        taken: set[str] = set()
-        for name, reference in references.items():
-            executables = self._backends.find(reference.backend, dict(reference.options))
-            template, _ = self._cache.template(reference.graph, self._environment(executables))
-            identities[name] = Identity(_choose_name(template, taken), template.key.digest)
-            taken.add(identities[name].name)
-        return identities
-
-    def _make_fallback(self, use: TemplateUse) -> Fallback:
-        """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.
-
-        Its bits are those of the region in the process that stored it. The instance has every operation of that
-        region that anything used, in the same order, with the same operands, literals, dtypes and shapes. The executor
-        of the same name makes its call of these, as it did then; that it is the same and has the same options is what
-        the program's key says. Only the names of values are others, and no executor computes with names.
-        """
-        executor = self._executors.get(use.executor)
-        if executor is None or not hasattr(executor, "fuse"):
-            raise ValueError(f"there is no executor {use.executor} that fuses")
-        make = partial(_make_region, executor, self._compile_options, use.instance.region)
-        return Fallback(
-            _make_when_called(use.instance.region, make), use.instance.inputs, use.instance.outputs, use.executor
-        )
-
-
-def _make_when_called(region: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
-    run: Callable[[Sequence[Any]], Any] | None = None
-
-    def call(*args: Any) -> Any:
-        nonlocal run
-        run = run or on_each_gpu(region, args, make)
-        return run(args)
-
-    return call
-
-
-def _make_region(executor: Any, compile_options: Mapping[str, Any], region: Graph, gpu: int) -> Callable[..., Any]:
-    """Returns a region as this executor makes it.
-
-    Args:
-        executor: of Thunder.
-        compile_options: those of ``thunder.jit``, which executors ask for.
-        region: as Thunder wrote it.
-        gpu: the number of the one that inputs lie on.
-    """
-    from fusioncache.thunder_adapter.api import CompileData, CompileStats, compile_data_and_stats
-
-    bound = bind(region, gpu)
-    options = CompileData(
-        fn=_make_region, executors_list=(), disable_preprocessing=True, compile_options=dict(compile_options)
-    )
-    with compile_data_and_stats(options, CompileStats()):
-        fusion = fuse(executor, 0, bound.inputs, bound.outputs, bound.bound_symbols)
-    return fusion._call_ctx[fusion.sym.name]

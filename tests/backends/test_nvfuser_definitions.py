@@ -10,10 +10,10 @@ from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_executables, define_regions
 
 import fusioncache
+from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
-from fusioncache.transform.transform import FusionCache
 
 
 def norm_residual(x, *weights):

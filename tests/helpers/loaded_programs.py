@@ -13,10 +13,11 @@ import fusioncache
 from fusioncache.accelerators.programs.build import build_program
 from fusioncache.accelerators.programs.bytecode import compile_program
 from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import ProgramText, decode, encode
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.transform.region_backends import RegionBackends
-from fusioncache.transform.templates import TemplateCalls, TemplateLoader, find_references
+from fusioncache.transform.templates import TemplateCalls
 
 
 def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1) -> ProgramText:

@@ -4,9 +4,9 @@ import fake_cuda
 import torch
 from models import find_fused
 
+from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor, nvfuser_executor
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.transform.transform import FusionCache
 
 
 def add_residuals(x, *weights):

@@ -41,31 +41,6 @@ PURE_BUT_FOR = {
     "schedule": {"agreement", "collective_passes", "collectives", "resharding", "scheduling"},
 }
 """Accelerators that plan without torch and Thunder, each with the files that apply the plans to traces."""
-TO_BE_TURNED_ROUND = {
-    "transform/accelerators.py": {
-        *("programs.programs", "residual.plans", "residual.recompute", "schedule.scheduling", "steps.lean_steps"),
-    },
-    "transform/dynamo_account.py": {"programs.split_memory"},
-    "transform/dynamo_frames.py": {"steps.autograd", "steps.installation"},
-    "transform/executors.py": {"attention.executor"},
-    "transform/handover.py": {"residual.recompute", "schedule.resharding", "steps.saved_results"},
-    "transform/plugin.py": {"attention"},
-    "transform/provenance/trace_notes.py": {"residual.plans"},
-    "transform/templates.py": {"programs.filling", "programs.references"},
-    "transform/transform.py": {
-        *(
-            "residual.chaining",
-            "graphs.graph_capture",
-            "precompile.ahead",
-            "precompile.batch",
-            "precompile.jobs",
-            "programs",
-        ),
-        *("programs.programs", "residual.plans", "residual.recompute", "schedule.timeline"),
-        *("schedule.resharding", "schedule.scheduling", "steps.lean_steps", "steps.prologue.quickening"),
-    },
-}
-"""What the core still imports of accelerators. The list only shrinks."""
 
 
 @cache
@@ -89,14 +64,8 @@ FILES = sorted(path for folder in MAY_IMPORT for path in (PACKAGE / folder).rglo
 def test_imports_run_one_way():
     for path in FILES:
         folder = path.relative_to(PACKAGE).parts[0]
-        known = {f"fusioncache.accelerators.{name}" for name in TO_BE_TURNED_ROUND.get(_place(path), ())}
-        used = {name.split(".")[1] for name in imports(path) - known if name.startswith("fusioncache.")}
+        used = {name.split(".")[1] for name in imports(path) if name.startswith("fusioncache.")}
         assert used <= MAY_IMPORT[folder] | {folder} | EVERYBODY_MAY, path
-
-
-def test_nothing_is_left_in_the_list_that_was_turned_round():
-    for place, names in TO_BE_TURNED_ROUND.items():
-        assert {f"fusioncache.accelerators.{name}" for name in names} <= imports(PACKAGE / place), place
 
 
 @pytest.mark.parametrize("accelerator", PURE_BUT_FOR)

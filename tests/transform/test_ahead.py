@@ -12,7 +12,7 @@ from stored_programs import compile_anew
 from fusioncache.accelerators.programs import ahead
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.general import blank
-from fusioncache.transform.templates import find_references
+from fusioncache.accelerators.programs.template_loader import find_references
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -194,7 +194,7 @@ class Helpers:
 
 def test_only_what_somebody_asked_for_is_explained_and_compiled_beside(tmp_path, capsys, monkeypatch):
     helpers = Helpers()
-    monkeypatch.setattr("fusioncache.transform.transform.find_helpers", lambda *_: helpers)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.precompilation.find_helpers", lambda *_: helpers)
     compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own={"explain": True})
     assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 2]
     assert helpers.times == 2

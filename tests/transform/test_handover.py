@@ -137,7 +137,7 @@ def test_nothing_stays_of_a_forward_trace_that_is_gone():
     del other, token, tokens, trace
     gc.collect()
     assert [token() is None for token in alive] == [True, False]
-    assert handover.take(backward).recompute is alive[1]()
+    assert handover.take(backward).generation is alive[1]()
     assert handover.take(backward) is None
 
 
@@ -145,7 +145,7 @@ def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
     model, x = stack(4)
     expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
-    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.TraceNotes.record_choices", lambda *_: 1 / 0)
+    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.TraceNotes.record_choice", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
         assert are_same(train(model, compile_with(model, transform), x), expected)
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}

@@ -102,7 +102,7 @@ def test_a_failure_leaves_the_trace_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("fusioncache.accelerators.steps.query_layout.find_queries", fail)
     model = Layer()
     compiled, transform = compile_anew(model, tmp_path)
-    with pytest.warns(RuntimeWarning, match="what attention copies stays as Thunder made it"):
+    with pytest.warns(RuntimeWarning, match="pass 'attention copies': a trace stays as Thunder made it"):
         results = compute(compiled)
     torch.testing.assert_close(results, compute(model))
     assert transform.stats().bypasses == {"failed: RuntimeError": 1}

@@ -15,13 +15,14 @@ from nvfuser_definitions import define_regions
 
 import fusioncache
 from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.template_loader import TemplateLoader, refer_to
 from fusioncache.accelerators.programs.text import ProgramText
 from fusioncache.backends.eager import Eager
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Plan
 from fusioncache.transform.executor import FusionCacheExecutor
 from fusioncache.transform.region_backends import RegionBackends
-from fusioncache.transform.templates import TemplateCalls, TemplateLoader, refer_to
+from fusioncache.transform.templates import TemplateCalls
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.bytecode import compile_trace
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.general import blank
+from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import families, program_families
 from fusioncache.accelerators.sizes.lengths import Lengths
-from fusioncache.transform.templates import find_references
 
 SCALE = 2.0
 

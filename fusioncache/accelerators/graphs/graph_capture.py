@@ -33,6 +33,8 @@ from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import GRAPHS
+from fusioncache.thunder_adapter.installation import install_more
+from fusioncache.transform.passes import Accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Program:
     refused: tuple[str | None, str | None] = (None, None)
 
 
-class CudaGraphs:
+class CudaGraphs(Accelerator):
     """Captures the programs of one transform, all in one pool of memory for each device.
 
     Args:
@@ -61,7 +63,10 @@ class CudaGraphs:
         find_recorder: the same. It is asked once for each device.
     """
 
+    name = "graphs"
+
     def __init__(self, tally: Tally, find_recorder: Callable[[Any], Recorder]):
+        install_more("stored programs")
         self._failures = Failures(tally)
         self.find_recorder = find_recorder
         self._memories: dict[Any, GraphMemory] = {}

@@ -28,6 +28,7 @@ from fusioncache.accelerators.programs.program_jobs import find_job_references, 
 from fusioncache.accelerators.programs.program_regions import count_regions
 from fusioncache.accelerators.programs.reads import Read, ReadDifference, find_difference
 from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import ProgramText
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers
@@ -41,7 +42,7 @@ from fusioncache.process.warning import warn
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.region_backends import RegionBackends
-from fusioncache.transform.templates import Environments, TemplateCalls, TemplateLoader, find_references, read_once
+from fusioncache.transform.templates import Environments, TemplateCalls, read_once
 
 logger = logging.getLogger("fusioncache")
 

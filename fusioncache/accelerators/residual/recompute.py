@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, replan_streams
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.rebuild import Forward, Line, Rebuilding, Recipe, Saved, rebuildings, recipes_of
 from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
+from fusioncache.observe.record.observations import PlanCost
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext
 from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
 from fusioncache.transform.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
 
@@ -255,34 +257,74 @@ class ResidualOptions:
         return cls(recompute is not None, plans.get(residual), memory_budget)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStreams:
-    """A trace whose residual streams come about as the options say.
+class _SavedSums:
+    """Saves fewer sums in forward, and rebuilds them in backward."""
+
+    name: ClassVar[str] = "saved sums"
+
+    def __init__(self, streams: ResidualStreams):
+        self._streams = streams
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        if context.is_backward:
+            recompute = context.left.get(self.name)
+            return trace if recompute is None else rebuild_sums(trace, recompute)
+        options = self._streams.options
+        if not options.recompute:
+            return trace
+        trace, recompute = drop_sums(trace, options.plan, options.budget, self._streams.compilers)
+        if recompute:
+            self._streams.note(recompute.choices, context)
+            context.leaves[self.name] = recompute
+        return trace
+
+
+class _Streams:
+    """Passes sums on from region to region, or rebuilds them, by the cheapest plan or the one that was asked for."""
+
+    name: ClassVar[str] = "residual streams"
+
+    def __init__(self, streams: ResidualStreams):
+        self._streams = streams
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        options = self._streams.options
+        trace, choices = replan_streams(trace, options.plan, options.budget, self._streams.compilers)
+        self._streams.note(choices, context)
+        return trace
+
+
+class ResidualStreams(Accelerator):
+    """The accelerator of residual streams.
+
+    Args:
+        options: what the user asked for.
+        compilers: of fused calls.
 
     Attributes:
-        trace: the new trace, or the old one if nothing changes.
-        choices: what was chosen for each stream, with what the alternatives would have cost.
-        recompute: what the backward trace must rebuild, if this is a forward trace that saves less now.
+        options: these.
+        compilers: these.
+        choices: how the sums of each stream come about, and what the alternatives would cost.
     """
 
-    trace: Any
-    choices: tuple[Choice, ...] = ()
-    recompute: Recompute | None = None
+    name = "residual"
 
+    def __init__(self, options: ResidualOptions, compilers: Compilers):
+        self.options = options
+        self.compilers = compilers
+        self.choices: list[Choice] = []
 
-def plan_streams(
-    trace: Any, options: ResidualOptions, compilers: Compilers, report_failure: Callable[[str, Exception], None]
-) -> PlannedStreams:
-    """Plans the residual streams of a trace. What fails stays as it is, and ``report_failure`` is told why."""
-    from fusioncache.thunder_adapter.api import TraceTag
+    def passes(self) -> Sequence[Pass]:
+        """Returns the pass that saves fewer sums, and the one that plans streams."""
+        return _SavedSums(self), _Streams(self)
 
-    planned = PlannedStreams(trace)
-    try:
-        if options.recompute and TraceTag.BACKWARD not in trace.tags:
-            trace, recompute = drop_sums(trace, options.plan, options.budget, compilers)
-            planned = PlannedStreams(trace, recompute.choices if recompute else (), recompute)
-        trace, choices = replan_streams(trace, options.plan, options.budget, compilers)
-        return PlannedStreams(trace, (*planned.choices, *choices), planned.recompute)
-    except Exception as error:
-        report_failure("a residual stream", error)
-        return planned
+    def ingredients(self) -> str:
+        """Returns the options as text."""
+        return str(self.options)
+
+    def note(self, choices: Sequence[Choice], context: TraceContext) -> None:
+        """Takes note of what was chosen for the streams of a trace."""
+        self.choices.extend(choices)
+        for choice in choices:
+            costs = (PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items())
+            context.notes.record_choice(choice.stream, choice.sums, choice.plan.value, costs)

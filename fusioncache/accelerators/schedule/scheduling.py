@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fusioncache.accelerators.schedule.agreement import agree_first
 from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Peaks
 from fusioncache.accelerators.schedule.collective_passes import average_in_collectives, coalesce_steps, reduce_in_place
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
 from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
-from fusioncache.accelerators.schedule.resharding import Resharding, save_shards, wants_resharding
+from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
 from fusioncache.accelerators.schedule.timeline import Placement, make_timeline, measure_bounds
-from fusioncache.ir.errors import Scope, is_declined
 from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 from fusioncache.process.warning import warn_once
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive
 
 
@@ -103,86 +102,101 @@ class CollectiveOptions:
         return Bounds(self.in_flight_bytes, self.in_flight_bytes, batch)
 
 
-class CollectivePasses:
-    """What is done about the collectives of each trace. Whatever fails leaves a trace as it was, and is reported.
+class Collectives(Accelerator):
+    """The accelerator of collectives.
 
     Args:
         options: what the user asked for.
-        report_left: is told the reason why something stays as Thunder made it.
-        report_failure: is told what failed, and with what error.
+        report_left: is told why collectives stay in the order that Thunder gave them.
 
     Attributes:
         options: these.
         placements: what became of the collectives of each trace that has some and was understood.
     """
 
-    def __init__(
-        self,
-        options: CollectiveOptions,
-        report_left: Callable[[str], None],
-        report_failure: Callable[[str, Exception], None],
-    ):
+    name = "schedule"
+
+    def __init__(self, options: CollectiveOptions, report_left: Callable[[str], None]):
         self.options = options
         self.placements: list[Placement] = []
         self._report_left = report_left
-        self._report_failure = report_failure
 
-    def average(self, trace: Any) -> Any:
-        """Returns a trace whose collectives average gradients where that keeps every bit, and it divided before."""
-        if self.options.moves and has_collectives(trace.bound_symbols):
-            with self._reporting("averages in collectives"):
-                return average_in_collectives(trace)
+    def passes(self) -> Sequence[Pass]:
+        """Returns the passes, or the warning alone if collectives are not to be moved."""
+        moving = _Averages(), _SavedShards(), _Placing(self), _Agreement()
+        return moving if self.options.moves else (_Agreement(agrees=False),)
+
+    def ingredients(self) -> str:
+        """Returns the options as text."""
+        return str(self.options)
+
+    def note(self, placement: Placement, context: TraceContext) -> None:
+        """Takes note of what became of the collectives of a trace."""
+        self.placements.append(placement)
+        if placement.left:
+            self._report_left(f"the order of collectives stays: {placement.left}")
+        context.notes.record_placement(lambda: describe_placement(placement))
+
+
+class _Averages:
+    """Has collectives average gradients where that keeps every bit and Thunder divided before."""
+
+    name: ClassVar[str] = "averages"
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        return average_in_collectives(trace) if has_collectives(trace.bound_symbols) else trace
+
+
+class _SavedShards:
+    """Saves shards of parameters in forward, and gathers them again in backward, where ``fsdp`` is to do so."""
+
+    name: ClassVar[str] = "saved shards"
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        if context.is_backward:
+            resharding = context.left.get(self.name)
+            return trace if resharding is None else gather_again(trace, resharding)
+        if not (has_collectives(trace.bound_symbols) and wants_resharding()):
+            return trace
+        trace, resharding = save_shards(trace)
+        if resharding is not None:
+            context.leaves[self.name] = resharding
         return trace
 
-    def place(
-        self, trace: Any, record: Callable[[PlacementRecord], None] | None = None
-    ) -> tuple[Any, Resharding | None]:
-        """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.
 
-        Args:
-            trace: a final one. A backward trace has gathered again what its forward trace does not save.
-            record: takes what goes on record of this.
+class _Placing:
+    """Runs each collective beside what is computed."""
 
-        Returns:
-            The trace, and what its backward trace must gather; None if that is nothing.
-        """
-        resharding: Resharding | None = None
+    name: ClassVar[str] = "collectives"
+
+    def __init__(self, collectives: Collectives):
+        self._collectives = collectives
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        if not has_collectives(trace.bound_symbols):
+            return trace
+        trace, placement = move_collectives(trace, self._collectives.options)
+        self._collectives.note(placement, context)
+        return trace
+
+
+class _Agreement:
+    """Has ranks compare their collectives before the first run of a trace, and warns of gradients that are lost.
+
+    Args:
+        agrees: whether they compare anything.
+    """
+
+    name: ClassVar[str] = "agreement"
+
+    def __init__(self, *, agrees: bool = True):
+        self._agrees = agrees
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
         if not any(map(exchanges, trace.bound_symbols)):
-            return trace, resharding
+            return trace
         _warn_of_lost_gradients()
-        if not self.options.moves:
-            return trace, resharding
-        if has_collectives(trace.bound_symbols):
-            trace, resharding = self._move(trace, record)
-        with self._reporting("what ranks tell each other of their collectives"):
-            trace = agree_first(trace)
-        return trace, resharding
-
-    def _move(self, trace: Any, record: Callable[[PlacementRecord], None] | None) -> tuple[Any, Resharding | None]:
-        resharding: Resharding | None = None
-        placement: Placement | None = None
-        with self._reporting("what is saved of gathered parameters"):
-            if wants_resharding():
-                trace, resharding = save_shards(trace)
-        with self._reporting("the order of collectives"):
-            trace, placement = move_collectives(trace, self.options)
-            self.placements.append(placement)
-            if placement.left:
-                self._report_left(f"the order of collectives stays: {placement.left}")
-        with self._reporting("what is on record of collectives"):
-            if record is not None and placement is not None:
-                record(describe_placement(placement))
-        return trace, resharding
-
-    @contextmanager
-    def _reporting(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if is_declined(error, Scope.REGION):
-                self._report_left(error.reason)
-            else:
-                self._report_failure(what, error)
+        return agree_first(trace) if self._agrees else trace
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:

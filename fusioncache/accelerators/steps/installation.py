@@ -7,11 +7,9 @@ from typing import Any
 
 from fusioncache.accelerators.steps.forward import Order, make_forward
 from fusioncache.thunder_adapter.installation import is_known_whole
+from fusioncache.transform.dynamo_frames import OWN_CALL
 
 logger = logging.getLogger("fusioncache")
-
-OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
-"""Thunder's function that a call of a compiled function begins with, around which nothing was put yet."""
 
 
 def shorten_calls(module: Any, order: Order) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.accelerators.residual.plans import Choice
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.observe.record.history import History
@@ -93,19 +92,18 @@ class TraceNotes:
         except Exception as error:
             logger.info("where the regions of a trace come from is not known", exc_info=error)
 
-    def record_choices(self, choices: Iterable[Choice]) -> None:
-        """Records what was chosen for the residual streams of the trace."""
-        for choice in choices:
-            costs = tuple(
-                PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items()
-            )
-            where = (self.compilation.model, self._direction, self._number)
-            self._history.add_choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
+    def record_choice(self, stream: str, sums: int, plan: str, costs: Iterable[PlanCost]) -> None:
+        """Records the plan that was chosen for a residual stream of the trace, and the cost of each plan."""
+        where = (self.compilation.model, self._direction, self._number)
+        self._history.add_choice(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
 
-    def record_placement(self, placement: PlacementRecord) -> None:
+    def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
         """Records where the collectives of the trace are."""
-        model, number = self.compilation.model, self._number
-        self._history.add_placement(replace(placement, model=model, trace=self._direction, trace_number=number))
+        try:
+            model, number = self.compilation.model, self._number
+            self._history.add_placement(replace(describe(), model=model, trace=self._direction, trace_number=number))
+        except Exception as error:
+            logger.info("the placement of collectives is not recorded", exc_info=error)
 
     def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
         """Notes that a region has this template."""

@@ -10,10 +10,10 @@ from expert_layers import Experts
 from store_processes import PersistentEager
 
 import fusioncache
+from fusioncache.accelerators.precompile.foresight import Foresight
 from fusioncache.cache.helpers import Ask, Wait
 from fusioncache.ir import Key
 from fusioncache.template.strides import Strided
-from fusioncache.transform.foresight import Foresight
 
 
 class Attention(torch.nn.Module):
@@ -88,7 +88,7 @@ def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, 
     torch.manual_seed(0)
     cache, recorder = fusioncache.Cache(record=False, store=tmp_path), Recorder()
     cache.helpers = recorder
-    monkeypatch.setattr("fusioncache.transform.transform.find_helpers", lambda *args: recorder)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.precompilation.find_helpers", lambda *args: recorder)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
     compiled = thunder.jit(make(), transforms=[transform], executors=fusioncache.executors())
     compiled(torch.randn(shape)).square().sum().backward()

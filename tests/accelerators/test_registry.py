@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import fusioncache
+from fusioncache.accelerators.registry import SWITCHES, find_unwanted
 from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter import capabilities
-from fusioncache.transform.accelerators import SWITCHES, find_unwanted
 
 
 class Block(nn.Module):

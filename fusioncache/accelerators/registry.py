@@ -6,18 +6,26 @@ by the user, or because the installed Thunder lacks something that it relies on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.accelerators.graphs.graph_capture import make_graphs
+from fusioncache.accelerators.precompile.precompilation import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.programs import should_keep_programs
+from fusioncache.accelerators.programs.stored_programs import StoredPrograms
+from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import ResidualPlan
-from fusioncache.accelerators.residual.recompute import ResidualOptions
-from fusioncache.accelerators.schedule.scheduling import CollectiveOptions
-from fusioncache.accelerators.steps.lean_steps import check_lean
+from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
+from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
+from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
 from fusioncache.cache.sizes import Sizes, choose_sizes
 from fusioncache.process.settings import ACCELERATORS
+from fusioncache.thunder_adapter.installation import install
+from fusioncache.transform.passes import Accelerator
+from fusioncache.transform.transform import TemplateTransform
+from fusioncache.verification.verifier import When
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +117,35 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
         place = ACCELERATORS.name if said else "accelerators"
         raise ValueError(f"{place} must be names out of {', '.join(SWITCHES)}, got {', '.join(unknown)}")
     return frozenset(SWITCHES) - names
+
+
+def make_accelerators(
+    transform: TemplateTransform, options: Options, verify: When | None, *, explains: bool
+) -> Iterator[Accelerator]:
+    """Yields the accelerators that work for a transform.
+
+    Args:
+        transform: it.
+        options: of accelerators.
+        verify: when templates are verified; None for never.
+        explains: whether the transform says why something was compiled or traced again.
+    """
+    compares = verify in (When.FIRST, When.EVERY)
+    if options.tracing:
+        install()
+    yield LeanSteps(options.lean, transform.ledger.count_taken_out)
+    yield Collectives(options.schedule, transform.report_left)
+    yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
+    if not transform.compiler:
+        return
+    precompilation: Precompilation | None = None
+    if options.precompiles:
+        precompilation = find_precompilation(transform, options.jobs, compares=compares)
+    if precompilation:
+        yield precompilation
+    if options.programs and options.tracing:
+        replays = options.sizes is not Sizes.STATIC
+        helpers = precompilation.helpers if precompilation else None
+        yield StoredPrograms(transform, helpers, explains=explains, verifies=compares, replays=replays)
+    if graphs := make_graphs(options.graphs, transform.ledger, verifies=compares):
+        yield graphs

@@ -1,0 +1,238 @@
+"""What users register with Thunder: the transform with its accelerators, the plugin, and the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Literal
+
+from fusioncache.accelerators.attention import NAME as ATTENTION
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
+from fusioncache.accelerators.programs.programs import ProgramKeeper
+from fusioncache.accelerators.programs.stored_programs import StoredPrograms
+from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
+from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
+from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
+from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
+from fusioncache.accelerators.schedule.timeline import Placement
+from fusioncache.accelerators.steps.lean_steps import LeanSteps
+from fusioncache.backends.registry import problem
+from fusioncache.cache.cache import Cache
+from fusioncache.template.plan import Plan
+from fusioncache.thunder_adapter.capabilities import find_off
+from fusioncache.thunder_adapter.executors_api import Plugin as ThunderPlugin
+from fusioncache.thunder_adapter.executors_api import PluginPolicy
+from fusioncache.thunder_adapter.versions import explain_limits
+from fusioncache.transform.executors import list_executors
+from fusioncache.transform.passes import Accelerator
+from fusioncache.transform.provenance.misses import should_explain
+from fusioncache.transform.transform import TemplateTransform
+from fusioncache.verification.verifier import choose_when
+
+if TYPE_CHECKING:
+    from fusioncache.thunder_adapter.api import Executor
+
+type Attention = Literal["thunder", "cudnn"]
+
+_PLANS = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
+
+
+class FusionCache(TemplateTransform):
+    """Compiles each fusion region's template once.
+
+    Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
+    Thunder made it, and counts why. In a version of Thunder that was not tried, regions share templates, and the first
+    call of each template is verified. An accelerator is on there if what it relies on is known or passes a probe.
+
+    A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
+    TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
+    settings are, until Thunder traces again. Where a setting cannot be compared, such as a custom pass of
+    TorchInductor's without a ``uuid``, regions stay as Thunder made them.
+
+    From the first one on the process has what Thunder lacks to train with grouped products, so that a layer of experts
+    is one program for any routing: see ``grouped_products.py``.
+
+    Args:
+        cache: where templates are kept; by default one cache that the whole process shares.
+        backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
+            where there is one, else the best that works here.
+        recompute: ``"residual"`` saves no sum of a residual stream for backward that can be rebuilt there from other
+            saved values, bit for bit. Outputs and gradients stay the same. Under TorchInductor, which rounds bfloat16
+            and float16 only where a kernel stores them, such sums are saved as before.
+        residual: how the sums of a residual stream come about that some rematerialization made regions recompute, or
+            ``recompute`` does: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory
+            at a price that is linear in depth.
+        memory_budget: with ``"auto"`` and ``"segmented"``: how many bytes of one stream's sums may be kept alive.
+        fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
+            launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
+        fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
+            does not. Traces stay the same. It changes functions of Thunder in the whole process:
+            ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
+        verify: whether each region is compiled on its own as well, and what its template computes compared with that,
+            in its first call for each layout, or with ``"all"`` in every call; a difference raises a
+            ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
+            ``FUSIONCACHE_VERIFY`` is 0, 1 or ``all``.
+        explain: whether to say of each new template that had to be compiled, on stderr and once it was, which template
+            is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
+            environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
+        jobs: the number of background processes, which compile what the store lacks as soon as a trace is ready. None
+            asks the environment, ``FUSIONCACHE_JOBS``; the default is some where nvFuser has the cores for it, and 0
+            in verify mode, with few cores, or without a store.
+        schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
+            they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
+            With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
+            ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
+        lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
+            module, views and products in its programs that are computed twice or in a roundabout way, and copies
+            of what rows are written into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
+        in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
+            at a time. None is 512 MiB.
+        bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may be
+            coalesced, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among
+            more ranks are not coalesced, because that may change their bits, and neither is anything but over NCCL.
+        programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
+            again. It is used where everything that it depends on is equal. ``stats()`` counts what was loaded and what
+            was made, and why something was neither. None asks the environment: ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and
+            1 by default. Nothing is loaded or kept without ``fast_tracing`` or without a store.
+        sizes: which regions that differ only in sizes share a compilation. ``"auto"``: those of one function. Its first
+            program is compiled as it is; what a later one has with other sizes is compiled for any sizes, and serves
+            those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
+            ``stats()`` counts them, and why some are compiled for one size only. None asks the
+            environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
+        graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
+            gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
+        accelerators: the names of those that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``, ``"lean steps"``,
+            ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``. Each other one is off, whatever its own
+            options say. None asks the environment: ``FUSIONCACHE_ACCELERATORS`` has names with commas between them,
+            or is ``none``; by default all may be used. ``"programs"`` needs ``"tracing"``.
+
+    Raises:
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
+            ``graphs`` is none of these.
+        ValueError: if the backend is unknown or does not work here, or another option is none of the above.
+    """
+
+    def __init__(
+        self,
+        *,
+        cache: Cache | None = None,
+        backend: str = "auto",
+        recompute: str | None = None,
+        residual: str = "auto",
+        memory_budget: int | None = None,
+        fold: str = "auto",
+        fast_tracing: bool = True,
+        verify: bool | str | None = None,
+        explain: bool | None = None,
+        jobs: int | None = None,
+        programs: bool | None = None,
+        sizes: str | None = None,
+        graphs: bool | None = None,
+        accelerators: Collection[str] | None = None,
+        schedule: str = "auto",
+        lean: str = "auto",
+        in_flight_bytes: int | None = None,
+        bucket_bytes: int | None = None,
+    ):
+        moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
+        streams = ResidualOptions.of(recompute, residual, memory_budget)
+        wanted = Options.of(fast_tracing, programs, sizes, graphs, lean, moving, streams, jobs)
+        options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
+        when, explains = choose_when(verify), should_explain(explain)
+        plan = options.residual.plan
+        super().__init__(
+            cache=cache,
+            backend=backend,
+            fold=fold,
+            plan=None if plan is None else _PLANS.get(plan),
+            sizes=options.sizes,
+            verify=when,
+            explains=explains,
+        )
+        self.use([*make_accelerators(self, options, when, explains=explains)])
+
+    def _find[Kind: Accelerator](self, kind: type[Kind]) -> Kind | None:
+        return next((each for each in self.accelerators if isinstance(each, kind)), None)
+
+    @property
+    def lean(self) -> LeanSteps | None:
+        """The accelerator of later steps."""
+        return self._find(LeanSteps)
+
+    @property
+    def graphs(self) -> CudaGraphs | None:
+        """The accelerator that captures programs; None if none are captured."""
+        return self._find(CudaGraphs)
+
+    @property
+    def program_keeper(self) -> ProgramKeeper | None:
+        """The keeper of stored programs; None if programs are neither loaded nor stored."""
+        stored = self._find(StoredPrograms)
+        return stored.keeper if stored else None
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Returns how the sums of each residual stream come about, and what the alternatives would cost.
+
+        These are those of the traces made here. The streams of a program that was loaded are in the record alone.
+        """
+        streams = self._find(ResidualStreams)
+        return tuple(streams.choices) if streams else ()
+
+    def placements(self) -> tuple[Placement, ...]:
+        """Returns what became of the collectives of each trace: forward, then backward. Each has a ``timeline()``."""
+        collectives = self._find(Collectives)
+        return tuple(collectives.placements) if collectives else ()
+
+
+def executors(*, attention: Attention = "thunder") -> list[Executor]:
+    """Returns the executors for ``thunder.jit(..., executors=...)``.
+
+    Where nvFuser works these are Thunder's own, with nvFuser making the regions, and one that makes none; elsewhere
+    fusioncache's executor makes them. Either way a function without the ``FusionCache`` transform is warned of once:
+    its regions are not shared.
+
+    Args:
+        attention: what computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
+            chooses among, or ``"cudnn"``: torch's kernel by cuDNN where torch would choose it, else those. Its bits are
+            not Thunder's.
+
+    Raises:
+        ValueError: if ``attention`` is something else.
+    """
+    if attention not in ("thunder", "cudnn"):
+        raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')
+    if attention == "thunder":
+        return list_executors()
+    from fusioncache.accelerators.attention.executor import cudnn_attention
+
+    return [cudnn_attention(), *list_executors()]
+
+
+class Plugin(ThunderPlugin):
+    """Registers ``FusionCache`` with ``thunder.compile(model, plugins=[fusioncache.Plugin()])``.
+
+    Where nvFuser does not work it brings fusioncache's executor as well. There Thunder's default recipe refuses to
+    start: pass ``recipe=thunder.recipes.BaseRecipe(fuser="torch.compile")``.
+
+    Args:
+        attention: as for ``fusioncache.executors``.
+        options: as for ``FusionCache``.
+
+    Raises:
+        ValueError: if ``attention`` is no such name.
+    """
+
+    policy = PluginPolicy.PRE
+
+    def __init__(self, *, attention: Attention = "thunder", **options: Any):
+        self._executors = executors(attention=attention)
+        self.transform = FusionCache(**options)
+
+    def setup_transforms(self) -> list[FusionCache]:
+        """Returns the transform. Thunder calls this."""
+        return [self.transform]
+
+    def setup_executors(self) -> list[Any]:
+        """Returns the executors that Thunder is to use besides its own. Thunder calls this."""
+        if problem("nvfuser", "cuda") is not None:
+            return self._executors
+        return [executor for executor in self._executors if executor.name == ATTENTION]

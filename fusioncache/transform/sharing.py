@@ -1,0 +1,170 @@
+"""The pass of the core: each fusion region of a trace becomes a call of its template.
+
+A region travels once through, each stage gives the next one a value:
+
+    fused bound symbol -> ``Region`` -> (``Template``, ``Binding``) -> ``TemplateCall`` -> bound symbol of the call
+
+The call compiles what it needs when it is first called: see ``cache/call.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache as remember
+from typing import Any, ClassVar
+
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.sizes import Generation
+from fusioncache.ir import Region, Scope, is_declined
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.process.warning import warn_once
+from fusioncache.template.canonical import Canonical, canonicalize
+from fusioncache.template.instance import instance_of
+from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.transform.executors import origin_of, why_unfused
+from fusioncache.transform.layouts import plain_region_of
+from fusioncache.transform.passes import Accelerator, Reports, TraceContext
+from fusioncache.transform.provenance.misses import Misses
+from fusioncache.transform.provenance.trace_notes import TraceNotes
+from fusioncache.transform.region import region_of
+from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.rewrite import call_of, replace_symbols
+from fusioncache.transform.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
+from fusioncache.transform.templates import Environments, TemplateCalls, read_once
+from fusioncache.verification.verifier import Verifier
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """What the regions of one trace have in common.
+
+    Attributes:
+        environment: returns the ingredients that a backend has now.
+        canonicalize: returns the canonical form of a region.
+        generation: the program that the trace is of, if that is known.
+        notes: take what becomes of each region.
+    """
+
+    environment: Environments
+    canonicalize: Callable[[Region], Canonical]
+    generation: Generation | None
+    notes: TraceNotes
+
+
+class ShareRegions:
+    """Replaces fused bound symbols by calls of templates.
+
+    Args:
+        cache: has the templates.
+        backends: choose which backend compiles a region.
+        calls: the calls of templates in the traces of this transform.
+        ledger: counts regions.
+        reports: takes what fails.
+        plan: of long sums; None for the cheapest.
+        misses: explain new templates; None if nothing is explained.
+        verifier: compares the results of templates with those of regions; None if nothing is compared.
+        accelerators: learn the regions before their calls replace them.
+    """
+
+    name: ClassVar[str] = "templates"
+
+    def __init__(
+        self,
+        cache: Cache,
+        backends: RegionBackends,
+        calls: TemplateCalls,
+        ledger: Ledger,
+        reports: Reports,
+        plan: Plan | None,
+        misses: Misses | None,
+        verifier: Verifier | None,
+        accelerators: tuple[Accelerator, ...],
+    ):
+        self._cache = cache
+        self._backends = backends
+        self._calls = calls
+        self._ledger = ledger
+        self._reports = reports
+        self._plan = plan
+        self._misses = misses
+        self._verifier = verifier
+        self._accelerators = accelerators
+
+    def apply(self, trace: Any, context: TraceContext) -> Any:
+        """Returns the trace with a call of its template for each region that can be shared."""
+        start, notes = time.perf_counter(), context.notes
+        notes.locate_regions(trace)
+        fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
+        if not fusions:
+            self._explain_unfused(notes)
+        # Torch's settings may change before the next trace. Layers give the same regions again, and what is equal as a
+        # whole has the same canonical form.
+        sharing = _Sharing(read_once(), remember(canonicalize), context.generation, notes)
+        found = [self._find_template(position, fusion, sharing) for position, fusion in fusions.items()]
+        shared = [region for region in found if region is not None]
+        wanted = arities_by_template(shared)
+        calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
+        for accelerator in self._accelerators:
+            accelerator.foresee(trace, shared, context)
+        trace = replace_symbols(trace, calls, start) if calls else trace
+        notes.note_rewritten()
+        return trace
+
+    def _find_template(self, position: int, fusion: Any, sharing: _Sharing) -> SharedRegion | None:
+        """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
+        notes = sharing.notes
+        try:
+            shared, hit = self._share_region(position, fusion, sharing)
+        except Exception as error:
+            if is_declined(error, Scope.REGION):
+                self._ledger.count_bypass(error.reason)
+                notes.note_bypass(position, fusion, error.reason)
+                logger.info("%s bypassed: %s", fusion.sym.name, error.reason)
+            else:
+                self._reports.report_failure(fusion.sym.name, error)
+                notes.note_bypass(position, fusion, f"failed: {type(error).__name__}")
+            return None
+        template, arities = shared.call.template, shared.binding.arities
+        self._ledger.count_region(template, arities, hit=hit)
+        notes.note_template(position, fusion, template, arities, hit=hit)
+        if self._misses and not hit:
+            self._misses.add(template, shared.region, fusion, notes.compilation.lines)
+        return shared
+
+    def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[SharedRegion, bool]:
+        """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
+
+        Raises:
+            Declined: if the region cannot be shared.
+        """
+        origin, region = origin_of(fusion), region_of(fusion)
+        canonical = sharing.canonicalize(region)
+        executables = self._backends.choose(fusion, origin)
+        template, hit = self._cache.template(canonical.graph, sharing.environment(executables))
+        instance = instance_of(region, canonical.binding, plain_region_of(fusion))
+        call = self._calls.find(template, {canonical.binding.arities: instance}, executables, sharing.generation)
+        return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
+
+    def _call_of(self, shared: SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
+        """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
+        arities, call = shared.binding.arities, shared.call
+        arithmetic = self._backends.arithmetic(shared.fusion)
+        plan = choose_plan(call.template.graph, arities, wanted, self._plan, arithmetic)
+        fallback = fallback_of(shared)
+        call.allow(arities, plan, fallback, shared.instance)
+        notes.note_plan(shared.position, plan)
+        target = self._verifier.verify(site_of(shared, fallback)) if self._verifier else call.target
+        instance = shared.instance
+        return call_of(shared.fusion, shared.binding, target, instance.plain or instance.region)
+
+    def _explain_unfused(self, notes: TraceNotes) -> None:
+        """Says why the trace has no region, unless there was nothing to fuse."""
+        reason = why_unfused(notes.compilation)
+        if reason:
+            self._ledger.count_bypass(reason, region=False)
+            warn_once(reason)
