@@ -79,7 +79,7 @@ def trace(name: str, layers: int, dtype: str, way: str) -> list[int]:
 def measure(trace: Any) -> int:
     """Returns the bytes that a forward trace saves, without what is there anyway."""
     from fusioncache.transform.rematerialization import find_parameters
-    from fusioncache.transform.saved_tensors import find_saved
+    from fusioncache.transform.rewrite import find_saved
 
     given = {proxy.name for proxy in trace.args if hasattr(proxy, "name") and not proxy.requires_grad}
     saved = {proxy.name: proxy for proxy in find_saved(trace)}

@@ -1,4 +1,12 @@
-"""A fusion executor for any device that torch knows. It makes regions where nvFuser cannot."""
+"""A fusion executor for any device that torch knows. It makes regions where nvFuser cannot.
+
+Thunder groups bound symbols by the values that they take and give. A write in place gives a new name, so no name orders
+reads of the memory before and behind it. Two inputs of a trace may lie in the same memory, so all inputs count as one
+memory here, with all possible views of them.
+
+Where nvFuser makes the regions, a second executor follows it. That one fuses nothing; it warns once if the regions are
+not shared because the transform is missing.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +25,15 @@ from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.inductor.backend import inductor_function
 from fusioncache.backends.literals import to_plain
 from fusioncache.backends.registry import best_backend
-from fusioncache.backends.symbols import flatten, symbol_name, symbol_named
+from fusioncache.backends.symbols import (
+    argument_names,
+    flatten,
+    leaves_of,
+    may_write,
+    symbol_name,
+    symbol_named,
+    written_values,
+)
 from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Declined, Instance, Scope
@@ -43,10 +60,49 @@ from fusioncache.thunder_adapter.api import (
 )
 from fusioncache.thunder_adapter.executors_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.transform.claims import agrees_with_torch
-from fusioncache.transform.layouts import plain_region_of, tag_layouts
-from fusioncache.transform.region import region_of
+from fusioncache.transform.region import plain_region_of, region_of, tag_layouts
 from fusioncache.transform.rematerialization import rematerialize
-from fusioncache.transform.write_order import keeps_order, writes_in_place
+
+_OUTSIDE = ""
+"""Stands for the memory of all inputs. No value has this name."""
+
+
+def writes_in_place(trace: Any) -> bool:
+    """Tells whether anything in a trace may write in place."""
+    return any(map(may_write, trace.bound_symbols))
+
+
+def keeps_order(trace: Any, groups: Sequence[Sequence[Any]]) -> bool:
+    """Tells whether what meets the memory of a write is on the same side of it in groups as in their trace.
+
+    Args:
+        trace: its bound symbols are in the order in which a model's code has them.
+        groups: the same bound symbols, in the order in which they would run. What writes is a group of its own.
+    """
+    symbols = trace.bound_symbols
+    memory = _find_memory(symbols)
+    places = {id(symbol): place for place, group in enumerate(groups) for symbol in group}
+    met = [{memory.get(name, _OUTSIDE) for name in argument_names(symbol)} for symbol in symbols]
+    for number, writer in enumerate(symbols):
+        written = {memory.get(name, _OUTSIDE) for name in written_values(writer)}
+        for other, symbol in enumerate(symbols if written else ()):
+            is_before = places[id(symbol)] < places[id(writer)]
+            if other != number and written & met[other] and is_before != (other < number):
+                return False
+    return True
+
+
+def _find_memory(symbols: Sequence[Any]) -> dict[str, str]:
+    """Returns by the name of each value that of the value in whose memory it may lie, or that of all inputs."""
+    memory: dict[str, str] = {}
+    for leaf in (leaf for symbol in symbols for leaf in leaves_of(symbol)):
+        taken = {memory.get(name, _OUTSIDE) for name in argument_names(leaf)}
+        inherited = next(iter(taken)) if len(taken) == 1 else _OUTSIDE
+        is_new = op_traits(symbol_name(leaf.sym) or "").allocates and not may_write(leaf)
+        for proxy in leaf.flat_proxy_outs:
+            memory.setdefault(proxy.name, proxy.name if is_new else inherited)
+    return memory
+
 
 logger = logging.getLogger("fusioncache")
 
@@ -285,3 +341,30 @@ def _read_instance(fusion: BoundSymbol) -> Instance | None:
         return None
     inputs, outputs = range(len(region.inputs)), range(len(region.outputs))
     return Instance(region, tuple(inputs), tuple(outputs), plain) if len(outputs) == len(fusion.output) else None
+
+
+class UnsharedCheck(FusionExecutor):
+    """Warns once if a trace has regions, and its function lacks the ``FusionCache`` transform. Changes no trace."""
+
+    required_ops: frozenset[str] = frozenset()
+    """Thunder's word for an executor that does not fuse in general."""
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """See Thunder."""
+        return False
+
+    def cache_key(self) -> str:
+        """Returns what programs depend on that it takes part in: nothing."""
+        return str(self.name)
+
+    def fusion_pass(self, trace: Any) -> Any:
+        """Returns the trace as it is. Thunder calls this, once for each trace."""
+        if any(symbol.sym.is_fusion for symbol in trace.bound_symbols) and not has_transform():
+            warn_once(ALONE)
+        return trace
+
+
+@cache
+def unshared_check() -> UnsharedCheck:
+    """Returns the check, the same each time."""
+    return UnsharedCheck("fusioncache_check")

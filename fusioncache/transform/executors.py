@@ -47,7 +47,7 @@ def list_executors() -> list[Executor]:
     if explain_unusable():
         return others
     if problem("nvfuser", "cuda") is None:
-        from fusioncache.transform.unshared import unshared_check
+        from fusioncache.transform.executor import unshared_check
 
         return [*others, unshared_check()]
     own = get_executor(NAME) or register()

@@ -25,14 +25,12 @@ from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.transform.executors import origin_of, why_unfused
-from fusioncache.transform.layouts import plain_region_of
 from fusioncache.transform.passes import Accelerator, Reports, TraceContext
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import TraceNotes
-from fusioncache.transform.region import region_of
-from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.region import plain_region_of, region_of
 from fusioncache.transform.rewrite import call_of, replace_symbols
-from fusioncache.transform.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
+from fusioncache.transform.shared_region import RegionBackends, SharedRegion, arities_by_template, fallback_of, site_of
 from fusioncache.transform.templates import Environments, TemplateCalls, read_once
 from fusioncache.verification.verifier import Verifier
 

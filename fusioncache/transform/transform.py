@@ -30,7 +30,7 @@ from fusioncache.transform.handover import ForwardState, Handover
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
-from fusioncache.transform.region_backends import RegionBackends, name_backend
+from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
 from fusioncache.transform.vector_probing import share_vector_probes

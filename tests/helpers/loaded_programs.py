@@ -16,7 +16,7 @@ from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import ProgramText, decode, encode
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
 
 

@@ -19,7 +19,7 @@ from repository import DOCS, ROOT, import_path
 import fusioncache
 from benchmarks.common.counting import use_backend
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.transform import executor, region_backends
+from fusioncache.transform import executor, shared_region
 
 TRAIN = DOCS / "train.md"
 _INLINE = re.compile(r"`([^`\n]+)`")
@@ -51,7 +51,7 @@ def test_two_processes_do_what_is_shown(tmp_path, monkeypatch):
 
 def test_the_code_on_training_runs_from_top_to_bottom(monkeypatch):
     # What is shown compiles with whatever is there. What compiles is none of what the page says, and takes minutes.
-    for module in (executor, region_backends):
+    for module in (executor, shared_region):
         monkeypatch.setattr(module, "best_backend", lambda device: "eager")
     use_backend("eager")
     namespace: dict[str, object] = {"__name__": "document"}
@@ -64,7 +64,7 @@ def test_the_code_on_training_runs_from_top_to_bottom(monkeypatch):
 
 
 def test_every_way_in_makes_regions_that_are_shared(monkeypatch):
-    monkeypatch.setattr(region_backends, "best_backend", lambda device: "eager")
+    monkeypatch.setattr(shared_region, "best_backend", lambda device: "eager")
     model, ways, *_ = read_blocks("python", TRAIN)
     namespace: dict[str, object] = {}
     exec(model, namespace)

@@ -152,7 +152,7 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
 
     warn_once.cache_clear()
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr("fusioncache.transform.region_backends.problem", lambda *args: "no GPU")
+    monkeypatch.setattr("fusioncache.transform.shared_region.problem", lambda *args: "no GPU")
     with pytest.warns(RuntimeWarning) as warned:
         for _ in range(2):
             cache = fusioncache.Cache(record=False, store=tmp_path)

@@ -10,7 +10,8 @@ from store_contents import collect_warnings
 import fusioncache
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.transform import executor, executors, unshared
+from fusioncache.transform import executor, executors
+from fusioncache.transform import executor as unshared
 from fusioncache.transform.provenance.compilation import Compilation
 
 X = torch.linspace(-1, 1, 6)

@@ -83,9 +83,7 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
 
 
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        "fusioncache.transform.region_backends.make_backend", lambda *args, **options: PersistentEager()
-    )
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
 
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
         cache = fusioncache.Cache(record=False, store=tmp_path)
@@ -111,9 +109,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
 
 
 def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        "fusioncache.transform.region_backends.make_backend", lambda *args, **options: PersistentEager()
-    )
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
     at_exit = []
     monkeypatch.setattr(misses.atexit, "register", lambda *call: at_exit.append(call) or call[0])
     model, x = Layers(2.0), torch.randn(4, 8)

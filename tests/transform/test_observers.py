@@ -13,9 +13,7 @@ def function(x):
 
 
 def run(monkeypatch, directory) -> tuple[list[CompileEvent], fusioncache.Cache]:
-    monkeypatch.setattr(
-        "fusioncache.transform.region_backends.make_backend", lambda *args, **options: PersistentEager()
-    )
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
     cache, told = fusioncache.Cache(record=False, store=directory), []
     cache.ledger.observers.append(told.append)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")

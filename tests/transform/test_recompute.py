@@ -99,7 +99,7 @@ def test_what_torchinductor_would_not_round_is_left_alone(monkeypatch):
     ("kind", "dtype"), [("post", torch.bfloat16), ("gated", torch.float16), ("mixed", torch.float32)]
 )
 def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.region_backends.make_backend", lambda name, **_: Unrounded())
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Unrounded())
     model, x = stack(kind, 3, dtype)
     expected = train(model, compile_with(model)[0], x)
     compiled, transform = compile_with(model, recompute="residual", residual="inline")

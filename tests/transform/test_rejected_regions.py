@@ -65,7 +65,7 @@ class Model(torch.nn.Module):
 
 def train(backend, store, monkeypatch, lengths=(3,), **options):
     """Returns results, counts and warnings of a process that takes two steps at each length."""
-    monkeypatch.setattr("fusioncache.transform.region_backends.make_backend", lambda name, **_: backend)
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
     cache = fusioncache.Cache(store=store, record=False)
     transform = fusioncache.FusionCache(cache=cache, programs=False, jobs=0, **options)
     model = Model()

@@ -9,7 +9,7 @@ from thunder.dynamo import thunderfx
 from torch import nn
 
 import fusioncache
-from fusioncache.transform.saved_tensors import find_saved
+from fusioncache.transform.rewrite import find_saved
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 

@@ -196,7 +196,7 @@ def test_costs_and_a_budget_decide():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.region_backends.make_backend", lambda name, **_: Unrounded())
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Unrounded())
     model, x = made(Residual, 4, dtype)
     results = {}
     with recompute():

@@ -21,7 +21,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Plan
 from fusioncache.transform.executor import FusionCacheExecutor
-from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
 
 

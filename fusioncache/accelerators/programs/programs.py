@@ -41,7 +41,7 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
-from fusioncache.transform.region_backends import RegionBackends
+from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import Environments, TemplateCalls, read_once
 
 logger = logging.getLogger("fusioncache")

@@ -14,8 +14,8 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Declined, Graph, Scope
-from fusioncache.transform.region_backends import RegionBackends
 from fusioncache.transform.rewrite import fuse
+from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import Environments, TemplateCalls, choose_name, read_once
 
 

@@ -14,8 +14,15 @@ from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext
-from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
-from fusioncache.transform.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
+from fusioncache.transform.rewrite import (
+    derive,
+    find_saved,
+    free_numbers,
+    fuse_like,
+    save_instead,
+    take_instead,
+    unpack_instead,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import is_view, kind_of
 from fusioncache.backends.symbols import may_write
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.transform.rewrite import derive
-from fusioncache.transform.saved_tensors import save_instead, take_instead, unpack_instead, unpacks_saved
+from fusioncache.transform.rewrite import derive, save_instead, take_instead, unpack_instead, unpacks_saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from fusioncache.accelerators.steps.traces import look_at_sizes
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
-from fusioncache.transform.saved_tensors import find_saved
+from fusioncache.transform.rewrite import find_saved
 
 logger = logging.getLogger("fusioncache")
 

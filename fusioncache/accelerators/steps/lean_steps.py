@@ -17,8 +17,7 @@ from fusioncache.accelerators.steps.traces import simplify
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext
-from fusioncache.transform.rewrite import derive
-from fusioncache.transform.saved_tensors import find_saved
+from fusioncache.transform.rewrite import derive, find_saved
 
 
 def check_lean(option: str) -> None:

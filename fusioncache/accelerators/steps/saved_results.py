@@ -25,8 +25,7 @@ from fusioncache.accelerators.steps.leaving import PRODUCTS
 from fusioncache.accelerators.steps.query_layout import SWAPPED, find_joined, find_users, is_flash_attention
 from fusioncache.accelerators.steps.views import is_own
 from fusioncache.backends.symbols import written_values
-from fusioncache.transform.rewrite import deletes, derive
-from fusioncache.transform.saved_tensors import find_saved, save_instead, take_instead, unpack_instead
+from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
 
 RESULTS = "results of attention saved twice"
 """What is taken out, as it is counted."""

@@ -82,9 +82,7 @@ class Recorder:
     ids=str,
 )
 def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, shape, foreseen, unforeseen):
-    monkeypatch.setattr(
-        "fusioncache.transform.region_backends.make_backend", lambda *args, **options: PersistentEager()
-    )
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
     torch.manual_seed(0)
     cache, recorder = fusioncache.Cache(record=False, store=tmp_path), Recorder()
     cache.helpers = recorder
