@@ -1,7 +1,7 @@
 """Reads regions out of fused bound symbols, with the layouts that plain Thunder gives their values.
 
-Plain Thunder calls torch's own operation wherever there is one, and Thunder knows no strides. A region computes the same
-from primitives, whose results may be laid out differently:
+Plain Thunder calls torch's own operation wherever there is one, and Thunder knows no strides. A region computes the
+same from primitives, whose results may be laid out differently:
 
     torch.softmax(x, -1)                   contiguous for any strides of x
     exp(x - amax(x)) / sum(...)            strides as those of x
