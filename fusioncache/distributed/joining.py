@@ -56,7 +56,7 @@ def join_products(trace: Any, report_left: Callable[[str], None]) -> Any:
     if not found:
         return trace
     new = from_trace(trace)
-    walk = _Walk(new, found)
+    walk = _Joiner(new, found)
     with tracectx(new):
         for symbol in trace.bound_symbols:
             new.set_current_source_location(symbol.source_filename, symbol.source_positions)
@@ -133,7 +133,7 @@ def _explain_unlike(layer: Any) -> str:
     return ""
 
 
-class _Walk:
+class _Joiner:
     """Goes through a trace and writes the new one."""
 
     def __init__(self, trace: Any, found: Sequence[Joined]):

@@ -31,7 +31,7 @@ def partition_trace(trace: Any, values: CutValues) -> Any:
     new = from_trace(trace)
     values.starts(trace.args)
     new.args = tuple(values.now(value) for value in trace.args)
-    walk = _Walk(values, new)
+    walk = _Partitioner(values, new)
     with tracectx(new):
         for symbol in trace.bound_symbols:
             new.set_current_source_location(symbol.source_filename, symbol.source_positions)
@@ -41,7 +41,7 @@ def partition_trace(trace: Any, values: CutValues) -> Any:
     return new
 
 
-class _Walk:
+class _Partitioner:
     """Goes through a trace and writes the new one."""
 
     def __init__(self, values: CutValues, trace: Any):

@@ -231,7 +231,7 @@ _SEVERAL_KERNELS = frozenset({"torch.prelu", "torch.where"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class PlainLayout:
     """The tag of a primitive: how plain Thunder lays out its result.
 
     Attributes:
@@ -271,7 +271,7 @@ def _find_called(bound_symbol: Any) -> Iterator[Any]:
         yield from _find_called(inner)
 
 
-def _find_layout(called: Any, maker: Any) -> Layout | None:
+def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
     """Returns how torch lays out what an operation returns, if what computes it may lay it out otherwise."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
@@ -281,15 +281,15 @@ def _find_layout(called: Any, maker: Any) -> Layout | None:
         return None
     on_cpu = result.device.type == "cpu"
     if operation in _CONTIGUOUS or (on_cpu and operation in _CONTIGUOUS_ON_CPU):
-        return Layout(CONTIGUOUS)
+        return PlainLayout(CONTIGUOUS)
     if on_cpu and operation in _CHANNELS_ON_CPU:
-        return Layout(CHANNELS, (called.args[0],))
+        return PlainLayout(CHANNELS, (called.args[0],))
     tensors = {proxy.name: proxy for proxy in called.flat_proxy_args if isinstance(proxy, TensorProxy)}
     operands = tuple(tensors.values())
     if len(operands) > 1 and operation not in _SEVERAL_KERNELS and _computes_elementwise(called, operands):
-        return Layout(ELEMENTWISE, operands)
+        return PlainLayout(ELEMENTWISE, operands)
     is_identity = called is not maker and op_traits(symbol_name(maker.sym) or "").identity
-    return Layout(VIEW) if is_identity and operation in _NEW_VIEWS else None
+    return PlainLayout(VIEW) if is_identity and operation in _NEW_VIEWS else None
 
 
 def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
@@ -320,7 +320,7 @@ def plain_region_of(fusion: Any) -> Region | None:
     Raises:
         Declined: what ``region_of`` raises.
     """
-    if not any(isinstance(tag, Layout) for symbol in fusion.subsymbols for tag in symbol.tags):
+    if not any(isinstance(tag, PlainLayout) for symbol in fusion.subsymbols for tag in symbol.tags):
         return None
     return remove_dead_ops(_PlainReader(fusion).read())
 
@@ -329,7 +329,7 @@ class _PlainReader(RegionReader):
     def read_ops(self, bound_symbol: Any) -> Iterator[Op]:
         """Yields the operation, and the layout of its result."""
         yield from super().read_ops(bound_symbol)
-        layout = next((tag for tag in bound_symbol.tags if isinstance(tag, Layout)), None)
+        layout = next((tag for tag in bound_symbol.tags if isinstance(tag, PlainLayout)), None)
         if layout is None or any(proxy.name not in self.number for proxy in layout.operands):
             return
         proxy = bound_symbol.output

@@ -126,7 +126,7 @@ def deletes(symbol: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _ExecutorRegion:
     """A region, as executors of Thunder take it."""
 
     inputs: tuple[Any, ...]
@@ -153,7 +153,7 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
     """
     from fusioncache.thunder_adapter.api import variableify
 
-    group = _Group(tuple(map(variableify, inputs)), tuple(map(variableify, outputs)), tuple(operations))
+    group = _ExecutorRegion(tuple(map(variableify, inputs)), tuple(map(variableify, outputs)), tuple(operations))
     return executor.fuse(group, counter)
 
 

@@ -28,7 +28,7 @@ MOST_CALLED = 4096
 """How many templates keep their calls although no program may have them any more."""
 
 
-class _Group:
+class _TemplateGroup:
     """The calls of one template: one for each way in which regions write it. It lives as long as one of them does.
 
     Args:
@@ -58,9 +58,9 @@ class TemplateCalls:
     """
 
     def __init__(self, called: Callable[[Template], None]):
-        self._groups: WeakValueDictionary[str, _Group] = WeakValueDictionary()
-        self._named: WeakValueDictionary[str, _Group] = WeakValueDictionary()
-        self._recent: LruMap[str, _Group] = LruMap(MOST_CALLED)
+        self._groups: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
+        self._named: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
+        self._recent: LruMap[str, _TemplateGroup] = LruMap(MOST_CALLED)
         self._called = called
 
     def all(self) -> tuple[TemplateCall, ...]:
@@ -93,8 +93,8 @@ class TemplateCalls:
     def _count_uncalled(self) -> int:
         return sum(not call.begun for call in self.all())
 
-    def _find_group(self, digest: str) -> _Group:
-        group, _ = self._recent.get_or_make(digest, lambda: self._groups.get(digest) or _Group(self._called))
+    def _find_group(self, digest: str) -> _TemplateGroup:
+        group, _ = self._recent.get_or_make(digest, lambda: self._groups.get(digest) or _TemplateGroup(self._called))
         self._groups.setdefault(digest, group)
         return group
 

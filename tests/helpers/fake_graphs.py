@@ -7,7 +7,7 @@ from weakref import WeakSet, finalize
 import torch
 
 from fusioncache.accelerators.graphs.buffers import Aliases, find_base
-from fusioncache.accelerators.graphs.recorder import FORWARD, Recording
+from fusioncache.accelerators.graphs.recorder import FORWARD, GraphRecording
 
 ALIGNMENT = 64
 NOISE = 0xFF
@@ -108,7 +108,7 @@ class FakeRecorder:
                     place[: content.numel()].copy_(content)
 
         memory.add(replay)
-        return Recording(replay, results)
+        return GraphRecording(replay, results)
 
     def owns(self, value):
         """Whether it is a tensor in memory of a pool."""

@@ -3,7 +3,12 @@
 import pytest
 from torch.distributed import HashStore
 
-from fusioncache.accelerators.schedule.agreement import Agreement, CollectiveCounts, CollectiveMismatch, Stretch
+from fusioncache.accelerators.schedule.agreement import (
+    CollectiveAgreement,
+    CollectiveCounts,
+    CollectiveMismatch,
+    Stretch,
+)
 
 LONG, SHORT = ("all_gather float32 (8,)", "all_reduce SUM float32 (4,)"), ("all_gather float32 (8,)",)
 OTHER = ("all_gather float32 (8,)", "all_reduce SUM float32 (2,)")
@@ -20,10 +25,10 @@ class Rank:
         self.number, self.store, self.ranks = number, store, ranks
         self.group, self.places = Group(), CollectiveCounts()
 
-    def derive(self, *messages: str) -> Agreement:
+    def derive(self, *messages: str) -> CollectiveAgreement:
         """Returns what stands in a new program with these collectives."""
         stretch = Stretch(self.group, "0", self.ranks, messages)
-        return Agreement([stretch], self.number, self.store, self.places)
+        return CollectiveAgreement([stretch], self.number, self.store, self.places)
 
     def count(self) -> int:
         """Returns how many collectives were run."""
@@ -89,8 +94,8 @@ def test_each_group_has_places_of_its_own():
     store, places = HashStore(), CollectiveCounts()
     rows, columns = Group(), Group()
     both = [Stretch(rows, "rows", (0, 1), LONG), Stretch(columns, "columns", (0, 2), SHORT)]
-    Agreement(both, 0, store, places)()
-    Agreement(both[:1], 0, store, places)()
+    CollectiveAgreement(both, 0, store, places)()
+    CollectiveAgreement(both[:1], 0, store, places)()
     assert places.advance(rows, 0) == 2 * len(LONG)
     assert places.advance(columns, 0) == len(SHORT)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fusioncache.accelerators.graphs.recorder import Recorder
+from fusioncache.accelerators.graphs.recorder import GraphRecorder
 from fusioncache.accelerators.graphs.results import check_tensor
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.preparation import WAITING, prepare
@@ -127,7 +127,7 @@ MOST_KINDS = 16
 """How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""
 
 
-class Kind:
+class CallKind:
     """Stands for one kind of calls of one program, and for none of another: it is equal to nothing but itself."""
 
     __slots__ = ()
@@ -162,14 +162,14 @@ class KindReader:
         self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
         self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
         self._is_conjugate: Callable[[Any], bool] = torch.Tensor.is_conj
-        self._kinds: dict[Hashable, Kind] = {}
+        self._kinds: dict[Hashable, CallKind] = {}
         self._last: _LastCall | None = None
 
     def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Returns the tensors among the arguments."""
         return [arguments[place] for place in self.positions] if self._others else arguments
 
-    def read(self, arguments: Sequence[Any]) -> Kind:
+    def read(self, arguments: Sequence[Any]) -> CallKind:
         """Returns the kind of a call.
 
         Raises:
@@ -188,13 +188,13 @@ class KindReader:
         self._last = guard and _LastCall(guard, settings, others, kind)
         return kind
 
-    def _find(self, tensors: Sequence[Any], context: Hashable) -> Kind:
+    def _find(self, tensors: Sequence[Any], context: Hashable) -> CallKind:
         # Numbers at one address may be read as they are, or as their negatives or conjugates.
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
             raise Declined(f"more than {MOST_KINDS} kinds of inputs", Scope.CAPTURE)
-        return self._kinds.setdefault(key, Kind())  # other threads get the same one, and never one of another call
+        return self._kinds.setdefault(key, CallKind())  # other threads get the same one, and never one of another call
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class _LastCall:
     guard: Guard
     settings: tuple[Any, ...]
     others: tuple[Any, ...]
-    kind: Kind
+    kind: CallKind
 
 
 class Warm:
@@ -230,7 +230,7 @@ class Warm:
         self.is_warm = False
         self._waits = False
 
-    def run(self, recorder: Recorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def run(self, recorder: GraphRecorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a call, and finds out whether others of its kind can be captured.
 
         Args:

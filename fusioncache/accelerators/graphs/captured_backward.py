@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusioncache.accelerators.graphs.buffers import find_memory, make_buffer
-from fusioncache.accelerators.graphs.calls import Build, Kind, take_apart, without_gradients
+from fusioncache.accelerators.graphs.calls import Build, CallKind, take_apart, without_gradients
 from fusioncache.accelerators.graphs.memory import LENT, GraphMemory, Keeper, Loan, Loans, Promise, can_lend
 from fusioncache.accelerators.graphs.results import Arguments, Results
 from fusioncache.ir.errors import Declined, Scope
@@ -26,11 +26,11 @@ class BackwardCaptures:
         self._loans = loans
         self._captured: list[CapturedBackward] = []
 
-    def find(self, kind: Kind) -> CapturedBackward | None:
+    def find(self, kind: CallKind) -> CapturedBackward | None:
         """Returns what may be replayed now for gradients of a kind; None if nothing may."""
         return next((each for each in self._captured if each.kind == kind and each.is_free()), None)
 
-    def find_pool(self, kind: Kind) -> int:
+    def find_pool(self, kind: CallKind) -> int:
         """Returns the pool for another capture for gradients of a kind.
 
         Raises:
@@ -80,7 +80,7 @@ class CapturedBackward:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: Kind,
+        kind: CallKind,
         memory: GraphMemory,
         pool: int,
     ):

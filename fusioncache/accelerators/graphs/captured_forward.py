@@ -18,7 +18,7 @@ from fusioncache.accelerators.graphs.buffers import Addresses, Aliases, StaticBu
 from fusioncache.accelerators.graphs.calls import Build, take_apart, without_gradients
 from fusioncache.accelerators.graphs.captured_backward import BackwardCaptures
 from fusioncache.accelerators.graphs.memory import PROMISED, GraphMemory, Promise, SavedValues
-from fusioncache.accelerators.graphs.recorder import Recording
+from fusioncache.accelerators.graphs.recorder import GraphRecording
 from fusioncache.accelerators.graphs.results import Arguments, Results
 from fusioncache.ir.errors import Declined, Scope
 
@@ -174,7 +174,7 @@ class CapturedForward:
         self._written = tuple(written)
         self._keep(recording, Arguments((place, inside[place]) for place in places))
 
-    def _keep(self, recording: Recording, arguments: Arguments) -> None:
+    def _keep(self, recording: GraphRecording, arguments: Arguments) -> None:
         import torch
 
         leaves, saved = recording.results, self._form.saved
@@ -321,7 +321,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 def _record(
     function: ForwardFunction, last: LastProduct | None, inside: Sequence[Any], memory: GraphMemory
-) -> tuple[Recording, _Form]:
+) -> tuple[GraphRecording, _Form]:
     """Captures a forward program, but for its last product if that is large."""
     seen: list[_Form] = []
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakSet
 
-from fusioncache.accelerators.graphs.recorder import FORWARD, Record, Recorder, Recording
+from fusioncache.accelerators.graphs.recorder import FORWARD, GraphRecorder, GraphRecording, Record
 from fusioncache.ir.errors import Declined, Scope
 
 _NON_BLOCKING = 1
@@ -92,7 +92,7 @@ def make_stream(device: Any) -> Any:
     return torch.cuda.ExternalStream(handle.value, device=device)
 
 
-def find_recorder(device: Any) -> Recorder:
+def find_recorder(device: Any) -> GraphRecorder:
     """Returns what captures on a device.
 
     Raises:
@@ -177,8 +177,8 @@ class CudaRecorder:
         generator = torch.cuda.default_generators[self.device.index]
         return generator.initial_seed(), generator.get_offset()
 
-    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> Recording:
-        """Captures a call of a function: see ``Recorder``."""
+    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> GraphRecording:
+        """Captures a call of a function: see ``GraphRecorder``."""
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -188,7 +188,7 @@ class CudaRecorder:
         with torch.cuda.device(self.device), torch.cuda.stream(self._workspace.stream), _without_collector():
             self._workspace.prepare()
             results = self._capture(graph, function, arguments, self._pools[pool])
-        return Recording(graph.replay, list(results))
+        return GraphRecording(graph.replay, list(results))
 
     def _capture(self, graph: Any, function: Record, arguments: list[Any], pool: _Pool) -> Sequence[Any]:
         # Other threads, of a data loader say, may allocate meanwhile.

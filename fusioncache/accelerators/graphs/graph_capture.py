@@ -22,7 +22,7 @@ from fusioncache.accelerators.graphs.captured_forward import ForwardFunction, La
 from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.accelerators.graphs.graphed_programs import BackwardProgram, ForwardProgram
 from fusioncache.accelerators.graphs.memory import GraphMemory
-from fusioncache.accelerators.graphs.recorder import Failures, Recorder, Tally
+from fusioncache.accelerators.graphs.recorder import Failures, GraphCounter, GraphRecorder
 from fusioncache.accelerators.programs.code import list_names
 from fusioncache.accelerators.programs.cuda_graphs import TRANSFORM
 from fusioncache.accelerators.programs.traces import LoadedTrace
@@ -65,7 +65,7 @@ class CudaGraphs(Accelerator):
 
     name = "graphs"
 
-    def __init__(self, tally: Tally, find_recorder: Callable[[Any], Recorder]):
+    def __init__(self, tally: GraphCounter, find_recorder: Callable[[Any], GraphRecorder]):
         install_more("stored programs")
         self._failures = Failures(tally)
         self.find_recorder = find_recorder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
-from fusioncache.accelerators.graphs.calls import Kind, KindReader, Warm, is_saving_hooked
+from fusioncache.accelerators.graphs.calls import CallKind, KindReader, Warm, is_saving_hooked
 from fusioncache.accelerators.graphs.captured_backward import BackwardFunction, CapturedBackward
 from fusioncache.accelerators.graphs.captured_forward import CapturedForward, ForwardCaptures, ForwardFunction
 from fusioncache.accelerators.graphs.memory import GraphMemory, Promise, find_promise
@@ -48,7 +48,7 @@ class ForwardProgram:
         self._memory_of = memory_of
         self._refused: str | None = None
         self._reader: KindReader | None = None
-        self._kinds: dict[Kind, _Captured] = {}
+        self._kinds: dict[CallKind, _Captured] = {}
         update_wrapper(self, function.call)
 
     def __call__(self, *args: Any) -> Any:
@@ -156,7 +156,7 @@ class BackwardProgram:
         self._memory_of = memory_of
         self._refused = refused
         self._reader: KindReader | None = None
-        self._kinds: dict[Kind, Warm] = {}
+        self._kinds: dict[CallKind, Warm] = {}
         update_wrapper(self, function)
         if refused:
             failures.refuse(refused)
@@ -185,7 +185,9 @@ class BackwardProgram:
         self._reader = reader
         return reader
 
-    def _call(self, kind: Kind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+    def _call(
+        self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+    ) -> Any:
         warm = self._kinds.get(kind)
         if warm is None:
             warm = self._kinds[kind] = Warm()
@@ -215,7 +217,7 @@ class BackwardProgram:
 
     def _replay(
         self,
-        kind: Kind,
+        kind: CallKind,
         warm: Warm,
         saved_for_backward: list[Any],
         cotangents: list[Any],
@@ -250,7 +252,7 @@ class BackwardProgram:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: Kind,
+        kind: CallKind,
         memory: GraphMemory,
     ) -> CapturedBackward:
         import torch

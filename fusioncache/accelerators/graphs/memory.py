@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from weakref import WeakSet, ref
 
 from fusioncache.accelerators.graphs.buffers import Aliases, Copier
-from fusioncache.accelerators.graphs.recorder import Recorder
+from fusioncache.accelerators.graphs.recorder import GraphRecorder
 from fusioncache.process import forks
 
 LENT = "gradients of an earlier backward pass that are still referenced"
@@ -281,7 +281,7 @@ class GraphMemory:
         loans: what backward programs lent out of their pool.
     """
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: GraphRecorder):
         self.recorder = recorder
         self.loans = Loans()
         self._promised: dict[object, Tenant] = {}

@@ -12,7 +12,7 @@ from fusioncache.process.warning import warn
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class GraphRecording:
     """What was captured.
 
     Attributes:
@@ -32,7 +32,7 @@ Record = Callable[[list[Any]], Sequence[Any]]
 """What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
 
 
-class Tally(Protocol):
+class GraphCounter(Protocol):
     """Counts."""
 
     def count_capture(self) -> None:
@@ -48,7 +48,7 @@ class Tally(Protocol):
         """Counts a program that is not captured, or a call for which it was not replayed. True for a new reason."""
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """Captures on one device, with memory in pools that have none in common."""
 
     @property
@@ -61,7 +61,7 @@ class Recorder(Protocol):
     def read_random_state(self) -> object:
         """Returns something that is equal as long as nobody drew random numbers."""
 
-    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> Recording:
+    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> GraphRecording:
         """Captures a call of a function, without doing what it does.
 
         Args:
@@ -91,7 +91,7 @@ class Failures:
         tally: has the counts.
     """
 
-    tally: Tally
+    tally: GraphCounter
 
     def refuse(self, reason: str) -> bool:
         """Counts a program that is not captured, or a call for which none is replayed; True for a new reason."""

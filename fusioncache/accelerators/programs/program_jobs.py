@@ -12,7 +12,7 @@ from fusioncache.accelerators.programs.references import (
     Reference,
     TemplateReference,
 )
-from fusioncache.accelerators.schedule.agreement import Agreement, Stretch, counts_of_process
+from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
 from fusioncache.cache.ranks import find_job_store
 
 
@@ -24,7 +24,7 @@ def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
     """
 
     def find(value: Any) -> Reference | None:
-        if not isinstance(value, Agreement):
+        if not isinstance(value, CollectiveAgreement):
             return _refer_to_group(value, compile_data)
         stretches = [(_refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
         found = [(group, messages) for group, messages in stretches if group is not None]
@@ -64,7 +64,7 @@ def resolve_of_job(
     return resolve
 
 
-def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> Agreement:
+def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
     """Returns what tells the other ranks of these collectives, of each group.
 
     Raises:
@@ -79,4 +79,4 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> Agreement:
         Stretch(group, group.group_name, tuple(get_process_group_ranks(group)), messages)
         for group, messages in stretches
     ]
-    return Agreement(found, get_rank(), store, counts_of_process())
+    return CollectiveAgreement(found, get_rank(), store, counts_of_process())

@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.residual.plans import Choice, PlanEvents, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
-from fusioncache.accelerators.residual.sums import Around, Call, Stream, streams_of
+from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
 from fusioncache.backends.symbols import outputs_of, symbol_name, written_values
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
@@ -71,7 +71,7 @@ def _unwrap(symbol: Any) -> Any:
     return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
-def read_calls(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
+def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Around]:
     """Reads the fused calls that are understood, and what is around them."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
@@ -95,7 +95,7 @@ def read_calls(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
     return calls, Around(defined, written, waiting)
 
 
-def _read_call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
+def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | None:
     leaves = tuple(map(_unwrap, fusion.subsymbols))
     try:
         origin_of(fusion)
@@ -109,7 +109,7 @@ def _read_call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
     for symbol in leaves:
         results = symbol.output if isinstance(symbol.output, (tuple, list)) else (symbol.output,)
         names += ["" if proxy is None else proxy.name for proxy in results]
-    return Call(position, region, tuple(names), compilers.arithmetic(fusion))
+    return FusedCall(position, region, tuple(names), compilers.arithmetic(fusion))
 
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
@@ -156,7 +156,7 @@ def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> 
 
 
 @dataclass(slots=True)
-class _Group:
+class _PositionSteps:
     """What is done at one position of a trace, for all its streams."""
 
     steps: list[Step] = field(default_factory=list)
@@ -164,8 +164,8 @@ class _Group:
     gives: list[str] = field(default_factory=list)
 
 
-def _group_events(changed: Iterable[tuple[Stream, PlanEvents]]) -> dict[int, _Group]:
-    groups: dict[int, _Group] = defaultdict(_Group)
+def _group_events(changed: Iterable[tuple[Stream, PlanEvents]]) -> dict[int, _PositionSteps]:
+    groups: dict[int, _PositionSteps] = defaultdict(_PositionSteps)
     for stream, planned in changed:
         for event in planned.events:
             group = groups[event.position]
@@ -182,7 +182,7 @@ def _group_events(changed: Iterable[tuple[Stream, PlanEvents]]) -> dict[int, _Gr
 class _Rewriter:
     """Makes the new bound symbols of a trace."""
 
-    def __init__(self, trace: Any, calls: Sequence[Call], streams: Iterable[Stream]):
+    def __init__(self, trace: Any, calls: Sequence[FusedCall], streams: Iterable[Stream]):
         self.old = trace.bound_symbols
         self.terms = {sum_.name: sum_.terms for stream in streams for sum_ in stream.sums}
         self.numbers = free_numbers((), trace)
@@ -195,7 +195,7 @@ class _Rewriter:
                     self.symbols.setdefault(proxy.name, symbol)
                     self.fusions.setdefault(proxy.name, self.old[call.position])
 
-    def symbols_with(self, groups: Mapping[int, _Group]) -> Iterator[Any]:
+    def symbols_with(self, groups: Mapping[int, _PositionSteps]) -> Iterator[Any]:
         """Yields the bound symbols of the new trace."""
         for position, symbol in enumerate(self.old):
             if position in groups:
@@ -205,7 +205,7 @@ class _Rewriter:
             else:
                 yield symbol
 
-    def _change(self, fusion: Any, group: _Group) -> Iterator[Any]:
+    def _change(self, fusion: Any, group: _PositionSteps) -> Iterator[Any]:
         """Yields a fused call that takes and gives sums, if it still computes anything."""
         outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
         known = {proxy.name for proxy in outputs}

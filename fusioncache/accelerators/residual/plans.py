@@ -125,7 +125,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RegionChange:
     """A region, at its position, that is changed.
 
     Attributes:
@@ -141,7 +141,7 @@ class Change:
     gives: tuple[str, ...]
 
 
-Event = Step | Change
+Event = Step | RegionChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +165,14 @@ def events_of(stream: Stream) -> dict[ResidualPlan, PlanEvents]:
     Where the sums are wanted in the order in which they are added up, a segment is a single sum, and only carrying is
     left.
     """
-    index = Index(stream)
+    index = StreamWalk(stream)
     found = {ResidualPlan.CARRY: _Carrying(index).order()}
     if index.goes_back():
         found[ResidualPlan.SEGMENTED] = PlanEvents(tuple(_segments(index)))
     return found
 
 
-class Index:
+class StreamWalk:
     """A stream, ready to be walked. ``depth`` counts the sums that one sum is made of."""
 
     def __init__(self, stream: Stream):
@@ -218,7 +218,7 @@ class _Carrying:
     Of a long sum whose terms wait for it, as many as a fold takes are added as soon as they are there.
     """
 
-    def __init__(self, index: Index):
+    def __init__(self, index: StreamWalk):
         self.index = index
         self.given: dict[str, int] = {}  # the sums computed so far, and the position from which on they are available
         self.passed: set[str] = set()  # to other calls
@@ -228,7 +228,7 @@ class _Carrying:
         """Returns the events, in order."""
         visits = [self._visit(position, wants) for position, wants in self.index.wants]
         events = [*self.early, *(event for visit in visits for event in self._events(visit))]
-        events.sort(key=lambda event: (event.position, isinstance(event, Change)))
+        events.sort(key=lambda event: (event.position, isinstance(event, RegionChange)))
         return PlanEvents(tuple(events), len(self.early))
 
     def _visit(self, position: int, wants: list[str]) -> _Visit:
@@ -263,13 +263,13 @@ class _Carrying:
     def _events(self, visit: _Visit) -> Iterator[Event]:
         gives = tuple(sum_ for sum_ in visit.sums if sum_ in self.passed)
         if set(gives) <= set(visit.wants):
-            yield Change(visit.position, visit.takes, visit.sums, gives)
+            yield RegionChange(visit.position, visit.takes, visit.sums, gives)
             return
         # The region would give sums that it does not use itself, perhaps many of them: they get calls of their own.
         stops = self.passed.union(visit.wants, (start for start, _ in visit.paths if start))
         for start, path in visit.paths:
             yield from _steps(visit.position, start, path, stops)
-        yield Change(visit.position, tuple(visit.wants), (), ())
+        yield RegionChange(visit.position, tuple(visit.wants), (), ())
 
 
 def _steps(position: int, start: str | None, path: Iterable[str], stops: Collection[str]) -> Iterator[Step]:
@@ -282,7 +282,7 @@ def _steps(position: int, start: str | None, path: Iterable[str], stops: Collect
             start, passed = sum_, []
 
 
-def _segments(index: Index) -> Iterator[Event]:
+def _segments(index: StreamWalk) -> Iterator[Event]:
     """Keeps every k-th sum, and rebuilds what is wanted from the nearest one, with all that is wanted on the way."""
     width = max(1, isqrt(max(index.depth[want.sum] for want in index.stream.wants)))
     until: dict[str, int] = {}  # where a sum is needed for the last time, for itself or to rebuild others
@@ -301,12 +301,12 @@ def _segments(index: Index) -> Iterator[Event]:
             }
             held |= stops | {wanted}
             yield from _steps(position, start, path, stops | {wanted})
-        yield Change(position, tuple(wants), (), ())
+        yield RegionChange(position, tuple(wants), (), ())
         ended = [sum_ for wanted in wants for sum_ in (wanted, kept[wanted]) if sum_]
         held.difference_update(sum_ for sum_ in ended if until[sum_] <= position)
 
 
-def _nearest_kept(index: Index, sum_: str, width: int) -> str | None:
+def _nearest_kept(index: StreamWalk, sum_: str, width: int) -> str | None:
     """Returns the nearest sum whose depth is a multiple of the width, at or below this one."""
     at: str | None = sum_
     while at is not None and index.depth[at] % width:
@@ -320,7 +320,7 @@ def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
     Sums that are rounded to another dtype on the way cannot be folded. If carrying adds terms early, those that wait
     for it count as alive, under each plan.
     """
-    index = Index(stream)
+    index = StreamWalk(stream)
     plans = events_of(stream)
     early = plans[ResidualPlan.CARRY].early > 0
     costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index, early), strict=True))
@@ -329,7 +329,7 @@ def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
     return costs | {plan: _cost(index, planned, early) for plan, planned in plans.items()}
 
 
-def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
+def _from_scratch(index: StreamWalk, early: bool) -> tuple[Cost, Cost]:
     """Returns the costs of adding up each region's sums anew, inline and by folds."""
     moved = extra = largest = 0
     arities: set[int] = set()
@@ -349,7 +349,7 @@ def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
     return Cost(moved, waiting, len(arities)), Cost(moved + extra, waiting + largest, len(widths) + 1)
 
 
-def _cost(index: Index, planned: PlanEvents, early: bool) -> Cost:
+def _cost(index: StreamWalk, planned: PlanEvents, early: bool) -> Cost:
     kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in planned.events}
     moved = 0
     for event in planned.events:
@@ -358,7 +358,7 @@ def _cost(index: Index, planned: PlanEvents, early: bool) -> Cost:
     return Cost(moved, _most_alive(index, planned, early), len(kernels))
 
 
-def _most_alive(index: Index, planned: PlanEvents, early: bool) -> int:
+def _most_alive(index: StreamWalk, planned: PlanEvents, early: bool) -> int:
     """Returns the most bytes that given sums have at any time, each from where it is given to where it is last taken.
 
     With ``early`` the terms count as well, each from where it is available to where it is last added.

@@ -15,7 +15,7 @@ from fusioncache.ir.ops import ADD, op_traits
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OperationLine:
     """One operation inside a fused call, by the names of its values.
 
     Attributes:
@@ -48,7 +48,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class SumRecipe:
     """How a saved sum is computed from other values.
 
     Attributes:
@@ -72,19 +72,19 @@ _MOST_LINES = 256
 """The longest recipe. One of more operations costs more than the memory is worth, and so does the search for it."""
 
 
-def recipes_of(lines: Sequence[Line], types: Mapping[str, TensorType], saved: Saved) -> tuple[Recipe, ...]:
+def recipes_of(lines: Sequence[OperationLine], types: Mapping[str, TensorType], saved: Saved) -> tuple[SumRecipe, ...]:
     """Returns the recipe of each saved residual sum that has one, in the order of the forward pass.
 
     A residual sum is an add, through conversions, of a value of the same type that backward has as well, or that was
     an input of the forward pass. Linear in the lines.
     """
-    finder = _Finder(lines, types, saved)
+    finder = _RecipeFinder(lines, types, saved)
     found = (finder.recipe(name) for name in finder.index if finder.may_be_dropped(name))
     return tuple(recipe for recipe in found if recipe is not None)
 
 
-class _Finder:
-    def __init__(self, lines: Sequence[Line], types: Mapping[str, TensorType], saved: Saved):
+class _RecipeFinder:
+    def __init__(self, lines: Sequence[OperationLine], types: Mapping[str, TensorType], saved: Saved):
         self.lines, self.types = lines, types
         self.available = {*saved.names, *saved.inputs}
         self.dropped = set(saved.names) - {*saved.inputs, *saved.outputs}
@@ -100,7 +100,7 @@ class _Finder:
     def may_be_dropped(self, name: str) -> bool:
         return name in self.dropped and name in self.types
 
-    def recipe(self, name: str) -> Recipe | None:
+    def recipe(self, name: str) -> SumRecipe | None:
         parent = self.parents.parent(name)
         if parent is None:
             return None
@@ -137,9 +137,9 @@ class _Finder:
                 if here:
                     local.setdefault(operand)
         indices = {index for index, _ in seen}
-        return Recipe(name, parent, tuple(sorted(indices)), tuple(inputs), tuple(local), adds_product)
+        return SumRecipe(name, parent, tuple(sorted(indices)), tuple(inputs), tuple(local), adds_product)
 
-    def _is_at_hand(self, operand: str, line: Line, added: bool) -> bool:
+    def _is_at_hand(self, operand: str, line: OperationLine, added: bool) -> bool:
         """Whether a recipe may start from this operand.
 
         A product that was added in the kernel that computed it may have been contracted with the add into one rounding,
@@ -149,7 +149,7 @@ class _Finder:
             return False
         return not (added and self.product.get(operand, False) and self._call(operand) == line.call)
 
-    def _may_be_computed(self, operand: str, line: Line, added: bool) -> bool:
+    def _may_be_computed(self, operand: str, line: OperationLine, added: bool) -> bool:
         """Whether a recipe may compute this operand: not a product that was rounded before another kernel added it."""
         return not (added and self.product.get(operand, False) and self._call(operand) != line.call)
 
@@ -169,7 +169,7 @@ class _Parents:
         self._origin: dict[str, str] = {}
         self._addends: dict[str, dict[TensorType, str]] = {}
 
-    def read(self, line: Line) -> None:
+    def read(self, line: OperationLine) -> None:
         """Takes in the next line."""
         operands = [operand for operand in line.operands if operand is not None]
         if line.operation == ADD:
@@ -209,14 +209,14 @@ class Rebuilding:
         choice: the plan of the stream, and its alternatives.
     """
 
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[SumRecipe, ...]
     retained: bool
     choice: Choice
 
 
 def rebuildings(
-    recipes: Sequence[Recipe],
-    lines: Sequence[Line],
+    recipes: Sequence[SumRecipe],
+    lines: Sequence[OperationLine],
     types: Mapping[str, TensorType],
     wanted: ResidualPlan | None = None,
     budget: int | None = None,
@@ -236,10 +236,10 @@ def rebuildings(
     return tuple(stream.rebuilding(plan, budget) for stream in streams)
 
 
-def _by_stream(recipes: Sequence[Recipe]) -> dict[str, list[Recipe]]:
+def _by_stream(recipes: Sequence[SumRecipe]) -> dict[str, list[SumRecipe]]:
     """Returns the recipes by the value that their stream starts from."""
     start: dict[str, str] = {}
-    streams: dict[str, list[Recipe]] = defaultdict(list)
+    streams: dict[str, list[SumRecipe]] = defaultdict(list)
     for recipe in recipes:
         start[recipe.sum] = start.get(recipe.parent, recipe.parent)
         streams[start[recipe.sum]].append(recipe)
@@ -249,7 +249,9 @@ def _by_stream(recipes: Sequence[Recipe]) -> dict[str, list[Recipe]]:
 class _Stream:
     """The sums of one stream, with the three figures of each plan."""
 
-    def __init__(self, name: str, recipes: list[Recipe], lines: Sequence[Line], types: Mapping[str, TensorType]):
+    def __init__(
+        self, name: str, recipes: list[SumRecipe], lines: Sequence[OperationLine], types: Mapping[str, TensorType]
+    ):
         self.name, self.recipes = name, recipes
         self.size = {recipe.sum: types[recipe.sum].bytes for recipe in recipes}
         self.moved = {
@@ -281,7 +283,7 @@ class _Stream:
         within = (every for every in range(1, best) if self._segmented_cost(every).alive <= budget)
         return next(within, best)
 
-    def _drop(self, every: int) -> tuple[Recipe, ...]:
+    def _drop(self, every: int) -> tuple[SumRecipe, ...]:
         """Returns all recipes but those of each sum that lies ``every`` steps behind one that is kept."""
         steps: dict[str, int] = {}
         for recipe in self.recipes:
@@ -306,7 +308,7 @@ class _Stream:
         return Cost(sum(from_start.values()), 2 * max(self.size.values()), self.kernels)
 
 
-def _shape(recipe: Recipe, lines: Sequence[Line], types: Mapping[str, TensorType]) -> Hashable:
+def _shape(recipe: SumRecipe, lines: Sequence[OperationLine], types: Mapping[str, TensorType]) -> Hashable:
     """Returns what is the same for recipes that one kernel computes."""
     operations = tuple(lines[index].operation for index in recipe.lines)
     return operations, types[recipe.sum], tuple(sorted(str(types[value]) for value in recipe.inputs))
@@ -333,14 +335,14 @@ class Forward:
         arithmetic: of its compiler, by the call's number.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[OperationLine]
     types: Mapping[str, TensorType]
     saved: Set[str]
     written: Set[str]
     executor: Callable[[int], object]
     arithmetic: Callable[[int], Arithmetic]
 
-    def obstacle(self, recipe: Recipe) -> str | None:
+    def obstacle(self, recipe: SumRecipe) -> str | None:
         """Returns why a recipe must not be used; None if it may."""
         calls = {self.lines[index].call for index in recipe.lines}
         if not self._is_untouched(recipe):
@@ -358,6 +360,6 @@ class Forward:
     def _is_narrow(self, name: str) -> bool:
         return is_narrow(self.types.get(name))
 
-    def _is_untouched(self, recipe: Recipe) -> bool:
+    def _is_untouched(self, recipe: SumRecipe) -> bool:
         inner = chain.from_iterable(self.lines[index].results for index in recipe.lines)
         return self.written.isdisjoint(inner) and self.written.isdisjoint(recipe.inputs)

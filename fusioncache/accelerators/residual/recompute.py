@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 
 from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, replan_streams
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
-from fusioncache.accelerators.residual.rebuild import Forward, Line, Rebuilding, Recipe, Saved, rebuildings, recipes_of
+from fusioncache.accelerators.residual.rebuild import (
+    Forward,
+    OperationLine,
+    Rebuilding,
+    Saved,
+    SumRecipe,
+    rebuildings,
+    recipes_of,
+)
 from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
@@ -102,7 +110,7 @@ class _Reader:
         models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
         return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
 
-    def _select_sound(self, recipes: Sequence[Recipe], saved: Saved) -> Iterator[Recipe]:
+    def _select_sound(self, recipes: Sequence[SumRecipe], saved: Saved) -> Iterator[SumRecipe]:
         """Yields the recipes that may be used."""
         forward = Forward(
             self.lines,
@@ -122,7 +130,7 @@ class _Reader:
     def _fusion(self, call: int) -> Any:
         return self.trace.bound_symbols[call]
 
-    def _lines(self) -> Iterator[Line]:
+    def _lines(self) -> Iterator[OperationLine]:
         for call, symbol in enumerate(self.trace.bound_symbols):
             for inner in symbol.subsymbols if symbol.sym.is_fusion else ():
                 self.bound.append(inner)
@@ -130,7 +138,7 @@ class _Reader:
                     self._note(proxy)
                 operands = tuple(proxy.name if proxy.name in self.types else None for proxy in inner.flat_proxy_args)
                 results = tuple(proxy.name for proxy in inner.flat_proxy_outs)
-                yield Line(symbol_name(inner.sym) or "unknown", operands, results, call)
+                yield OperationLine(symbol_name(inner.sym) or "unknown", operands, results, call)
 
     def _note(self, proxy: Any) -> None:
         from fusioncache.thunder_adapter.api import TensorProxy
@@ -206,9 +214,9 @@ class _Rebuilder:
                     renamed[variableify(total)] = TensorProxy(like=total)
             yield self._call(recipe, renamed)
 
-    def _missing(self, wanted: str) -> list[Recipe]:
+    def _missing(self, wanted: str) -> list[SumRecipe]:
         """Returns the recipes of this sum and of those that it needs, each one after those that it needs."""
-        order: dict[str, Recipe] = {}
+        order: dict[str, SumRecipe] = {}
         pending = [wanted]
         while pending:
             recipe = self.recipes[pending[-1]]
@@ -219,7 +227,7 @@ class _Rebuilder:
                 order.setdefault(pending.pop(), recipe)
         return list(order.values())
 
-    def _call(self, recipe: Recipe, renamed: Mapping[Any, Any]) -> Any:
+    def _call(self, recipe: SumRecipe, renamed: Mapping[Any, Any]) -> Any:
         from fusioncache.thunder_adapter.api import variableify
 
         def new(name: str) -> Any:

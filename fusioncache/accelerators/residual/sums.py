@@ -16,7 +16,7 @@ _MANY = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FusedCall:
     """A fused call of a trace.
 
     Attributes:
@@ -85,7 +85,7 @@ class Sums:
         self._other: set[str] = set()  # computed from products and the like, or in two ways
         self._nodes: dict[str, _Node] = {}
 
-    def read(self, call: Call) -> None:
+    def read(self, call: FusedCall) -> None:
         """Reads a region."""
         region, names = call.region, call.names
         types: list = [*region.inputs, *[None] * region.sizes]
@@ -286,7 +286,7 @@ class Around:
     waiting: Mapping[str, int] = field(default_factory=dict)
 
 
-def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream, ...]:
+def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[Stream, ...]:
     """Returns the residual streams of a trace. Linear in the ops of its regions.
 
     A sum is an add of region inputs, or conversions of them, and of another sum: nothing that a compiler could contract
@@ -335,7 +335,7 @@ def _count_recomputed(family: Iterable[Sum], values: Sums) -> int:
     return sum(values.calls(sum_.name) > 1 for sum_ in family)
 
 
-def _wants(call: Call, sums: Collection[str]) -> Iterator[str]:
+def _wants(call: FusedCall, sums: Collection[str]) -> Iterator[str]:
     """Yields the sums that a call computes and uses, except those that it uses for other sums only."""
     producers: list[Op | None] = [None] * call.region.first_result
     for op in call.region.ops:

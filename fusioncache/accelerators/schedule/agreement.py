@@ -73,7 +73,7 @@ def counts_of_process() -> CollectiveCounts:
     return CollectiveCounts()
 
 
-class Agreement:
+class CollectiveAgreement:
     """What this rank is about to do, told to the others of each group before the first time.
 
     Args:
@@ -178,7 +178,9 @@ def agree_first(trace: Any) -> Any:
     store = find_job_store() if any(map(exchanges, trace.bound_symbols)) else None
     if store is None or distributed.get_backend() == "fake":
         return trace
-    agreement = Agreement(find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process())
+    agreement = CollectiveAgreement(
+        find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process()
+    )
     first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))

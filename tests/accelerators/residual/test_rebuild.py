@@ -16,9 +16,9 @@ from fusioncache.accelerators.residual.rebuild import (
     UNSAVED,
     WRITTEN,
     Forward,
-    Line,
-    Recipe,
+    OperationLine,
     Saved,
+    SumRecipe,
     recipes_of,
 )
 from fusioncache.ir import AS_WRITTEN, Arithmetic, TensorType
@@ -34,24 +34,24 @@ class Pass:
     def __init__(self, **inputs: TensorType):
         self.types = dict(inputs)
         self.inputs = tuple(inputs)
-        self.lines: list[Line] = []
+        self.lines: list[OperationLine] = []
 
     def op(self, name: str, *operands: str, call: int = 0, type_: TensorType | None = None) -> str:
         result = f"v{len(self.lines)}"
         self.types[result] = type_ or self.types[operands[0]]
-        self.lines.append(Line(f"prims.{name}", operands, (result,), call))
+        self.lines.append(OperationLine(f"prims.{name}", operands, (result,), call))
         return result
 
-    def recipes(self, *saved: str, outputs: Sequence[str] = ()) -> tuple[Recipe, ...]:
+    def recipes(self, *saved: str, outputs: Sequence[str] = ()) -> tuple[SumRecipe, ...]:
         return recipes_of(self.lines, self.types, Saved(saved, self.inputs, outputs))
 
-    def obstacle(self, recipe: Recipe, saved: Sequence[str], written: Sequence[str] = (), **options) -> str | None:
+    def obstacle(self, recipe: SumRecipe, saved: Sequence[str], written: Sequence[str] = (), **options) -> str | None:
         arithmetic, executor = options.get("arithmetic", AS_WRITTEN), options.get("executor", lambda call: "one")
         forward = Forward(self.lines, self.types, set(saved), set(written), executor, lambda call: arithmetic)
         return forward.obstacle(recipe)
 
 
-def computed(lines: Sequence[Line], values: dict[str, np.ndarray], types: Mapping, *, drops: bool) -> dict:
+def computed(lines: Sequence[OperationLine], values: dict[str, np.ndarray], types: Mapping, *, drops: bool) -> dict:
     """The values of lines, call by call: of a compiler that drops roundings, unrounded but where a call stores them."""
     inside: dict[str, np.ndarray] = {}
     for index, line in enumerate(lines):
@@ -112,7 +112,7 @@ def test_a_recipe_gives_the_saved_sum_bit_for_bit(forward_and_saved, drops, seed
             assert np.array_equal(again[recipe.sum], values[recipe.sum], equal_nan=True)
 
 
-def one_recipe() -> tuple[Pass, Recipe, list[str]]:
+def one_recipe() -> tuple[Pass, SumRecipe, list[str]]:
     """``x + round(floor(a))``, all of it saved but the rounding."""
     forward = Pass(x=WIDE)
     a = forward.op("neg", "x")
@@ -157,7 +157,7 @@ def test_a_sum_that_two_executors_compute():
 class Counting(list):
     """Lines that count how often each is looked at, and give up when it is too often."""
 
-    def __init__(self, lines: Sequence[Line], most: int):
+    def __init__(self, lines: Sequence[OperationLine], most: int):
         super().__init__(lines)
         self.most, self.seen = most, Counter()
 

@@ -5,8 +5,8 @@ from math import isqrt
 
 import pytest
 
-from fusioncache.accelerators.residual.plans import Change, ResidualPlan, Step, choose, costs_of, events_of
-from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, Call, Stream, Sum, Want, streams_of
+from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, Step, choose, costs_of, events_of
+from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, FusedCall, Stream, Sum, Want, streams_of
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
@@ -32,12 +32,12 @@ class Written:
     def converted(self, result: str, arg: str, type_: TensorType = FLOAT):
         return self.op("convert_element_type", result, arg, type_=type_, extra=(Const("dtype", type_.dtype),))
 
-    def call(self, position: int, *outputs: str) -> Call:
+    def call(self, position: int, *outputs: str) -> FusedCall:
         region = Region(tuple(self.types), tuple(self.ops), tuple(map(self.names.index, outputs)))
-        return Call(position, region, tuple(self.names))
+        return FusedCall(position, region, tuple(self.names))
 
 
-def recomputed(depth: int, position: int, *, start: int = 0, give: bool = False) -> Call:
+def recomputed(depth: int, position: int, *, start: int = 0, give: bool = False) -> FusedCall:
     """``tanh(x{depth})``, where ``x{i} = x{i - 1} + a{i}``."""
     region = Written(**{f"x{start}": FLOAT}, **{f"a{i}": FLOAT for i in range(start + 1, depth + 1)})
     for i in range(start + 1, depth + 1):
@@ -123,7 +123,7 @@ def test_what_is_computed_once_is_no_stream():
     assert len(streams_of([recomputed(FEWEST_SUMS, 0), recomputed(FEWEST_SUMS, 1)])) == 1
 
 
-def with_third(op: str, *args: str, **inputs: TensorType) -> Call:
+def with_third(op: str, *args: str, **inputs: TensorType) -> FusedCall:
     """A region in which x3 is the result of another op than in ``recomputed``."""
     region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT, **inputs)
     region.op("mul", "p", "a3", "a3").op("add", "x1", "x0", "a1").op("add", "x2", "x1", "a2")
@@ -178,7 +178,7 @@ def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
         alive.update({name: local[name] for name in event.gives})
         most = max(most, len(alive))
         assert all(local[name] == values[name] for name in local)
-        if isinstance(event, Change):
+        if isinstance(event, RegionChange):
             wanted = [want.sum for want in stream.wants if want.position == event.position]
             assert set(wanted) <= set(local)
         alive = {name: value for name, value in alive.items() if last.get(name, -1) > number}
@@ -255,7 +255,7 @@ def test_terms_that_wait_are_added_eight_at_a_time():
     check(stream, CARRY)
     *steps, last = events_of(stream)[CARRY].events
     assert [(event.position, len(event.sums)) for event in steps] == [(80, 8), (160, 8), (240, 8)]
-    assert last == Change(301, ("x24",), tuple(f"x{i}" for i in range(25, 31)), ())
+    assert last == RegionChange(301, ("x24",), tuple(f"x{i}" for i in range(25, 31)), ())
     costs = costs_of(stream)
     assert costs[CARRY].alive < 11 * 4 < 30 * 4 < costs[ResidualPlan.INLINE].alive
     assert choose(costs) is CARRY
