@@ -52,7 +52,7 @@ def join_products(trace: Any, report_left: Callable[[str], None]) -> Any:
     from fusioncache.thunder_adapter.api import TraceProvenance, from_trace, tracectx
 
     uses = _Uses(trace)
-    found = [joined for symbol in trace.bound_symbols if (joined := uses.find(symbol, report_left))]
+    found = [joined for symbol in trace.bound_symbols if (joined := uses.find_joined(symbol, report_left))]
     if not found:
         return trace
     new = from_trace(trace)
@@ -84,7 +84,7 @@ class _Uses:
             for value in symbol.flat_proxy_outs:
                 self._makers.setdefault(value.name, (place, symbol))
 
-    def find(self, symbol: Any, report_left: Callable[[str], None]) -> Joined | None:
+    def find_joined(self, symbol: Any, report_left: Callable[[str], None]) -> Joined | None:
         """Returns what is computed together with an exchange; None if this is none, or it stays as it is."""
         name = operation_name(symbol)
         if name == "fusioncache.gather_for_parts":

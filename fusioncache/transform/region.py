@@ -31,7 +31,7 @@ def region_of(fusion: Any) -> Region:
     Raises:
         Declined: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
     """
-    return RegionReader(fusion).read()
+    return RegionReader(fusion).read_region()
 
 
 class RegionReader:
@@ -47,7 +47,7 @@ class RegionReader:
         self.proxies = _proxies()
         self.device = _only_device(fusion.flat_proxy_args)
 
-    def read(self) -> Region:
+    def read_region(self) -> Region:
         """Returns the region.
 
         Raises:
@@ -322,7 +322,7 @@ def plain_region_of(fusion: Any) -> Region | None:
     """
     if not any(isinstance(tag, PlainLayout) for symbol in fusion.subsymbols for tag in symbol.tags):
         return None
-    return remove_dead_ops(_PlainReader(fusion).read())
+    return remove_dead_ops(_PlainReader(fusion).read_region())
 
 
 class _PlainReader(RegionReader):

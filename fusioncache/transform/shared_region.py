@@ -40,9 +40,9 @@ class RegionBackends:
     def choose(self, fusion: Any, origin: Origin) -> BackendExecutables:
         """Returns the backend that compiles a fused call, and the executables that it has."""
         name = origin.backend or best_backend(_device_of(fusion)) if self._name == "auto" else self._name
-        return self.find(name, dict(origin.options) if name == origin.backend else {})
+        return self.find_backend(name, dict(origin.options) if name == origin.backend else {})
 
-    def find(self, name: str, options: Mapping[str, Any]) -> BackendExecutables:
+    def find_backend(self, name: str, options: Mapping[str, Any]) -> BackendExecutables:
         """Returns a backend with these options, and the executables that it has.
 
         Raises:

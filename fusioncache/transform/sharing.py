@@ -145,7 +145,7 @@ class ShareRegions:
         executables = self._backends.choose(fusion, origin)
         template, hit = self._cache.template(canonical.graph, sharing.environment(executables))
         instance = instance_of(region, canonical.binding, plain_region_of(fusion))
-        call = self._calls.find(template, {canonical.binding.arities: instance}, executables, sharing.generation)
+        call = self._calls.find_call(template, {canonical.binding.arities: instance}, executables, sharing.generation)
         return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
     def _call_of(self, shared: SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:

@@ -72,7 +72,7 @@ class TemplateCalls:
         group = self._groups.get(digest)
         return group.calls[0].template if group and group.calls else None
 
-    def find(
+    def find_call(
         self,
         template: Template,
         instances: Mapping[Arities, Instance],

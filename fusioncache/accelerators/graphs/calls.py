@@ -169,7 +169,7 @@ class KindReader:
         """Returns the tensors among the arguments."""
         return [arguments[place] for place in self.positions] if self._others else arguments
 
-    def read(self, arguments: Sequence[Any]) -> CallKind:
+    def kind_of(self, arguments: Sequence[Any]) -> CallKind:
         """Returns the kind of a call.
 
         Raises:

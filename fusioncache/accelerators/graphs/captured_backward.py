@@ -26,7 +26,7 @@ class BackwardCaptures:
         self._loans = loans
         self._captured: list[CapturedBackward] = []
 
-    def find(self, kind: CallKind) -> CapturedBackward | None:
+    def find_capture(self, kind: CallKind) -> CapturedBackward | None:
         """Returns what may be replayed now for gradients of a kind; None if nothing may."""
         return next((each for each in self._captured if each.kind == kind and each.is_free()), None)
 

@@ -183,7 +183,7 @@ class CapturedForward:
         kept = [leaves[place] for place in saved]
         leaves.clear()
         tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
-        self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
+        self.saved_outside = tuple(place for place in tensors if arguments.find_origin(kept[place]) is not None)
         # With none, autograd would not notice a second backward.
         self.passed = self.saved_outside or tuple(tensors[:1])
         self._find_passed = _getter(self.passed)
@@ -194,7 +194,7 @@ class CapturedForward:
         aliases = Aliases()
         inputs: list[Any] = [None] * len(kept)
         for place in tensors:
-            origin = arguments.find(kept[place])
+            origin = arguments.find_origin(kept[place])
             position = origin if isinstance(origin, int) or origin is None else origin.position
             if position is None:
                 inputs[place] = aliases.make(kept[place])
@@ -392,7 +392,7 @@ class ForwardCaptures:
         """Takes note of where the tensors of a call are."""
         self._addresses.observe([arguments[place] for place in self._positions])
 
-    def find(self, arguments: Sequence[Any]) -> CapturedForward | None:
+    def find_capture(self, arguments: Sequence[Any]) -> CapturedForward | None:
         """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
         free = [captured for captured in self._captured if captured.is_free()]
         if not free:

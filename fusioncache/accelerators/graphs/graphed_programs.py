@@ -84,7 +84,7 @@ class ForwardProgram:
     def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
         import torch
 
-        kind = reader.read(args)
+        kind = reader.kind_of(args)
         found = self._kinds.get(kind)
         if found is None:
             parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
@@ -110,7 +110,7 @@ class ForwardProgram:
         if reason is not None:
             raise Declined(reason, Scope.CAPTURE)
         try:
-            captured = kind.captures.find(args)
+            captured = kind.captures.find_capture(args)
             if captured is None:
                 captured = self._capture(kind, args)
             result = captured.run(args)
@@ -167,7 +167,7 @@ class BackwardProgram:
         if self._refused is not None:
             return self._run(saved_for_backward, cotangents, promise)
         try:
-            kind = (self._reader or self._begin(cotangents)).read(cotangents)
+            kind = (self._reader or self._begin(cotangents)).kind_of(cotangents)
             return self._call(kind, saved_for_backward, cotangents, promise)
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
@@ -232,7 +232,7 @@ class BackwardProgram:
             if not promise.captured.knows(saved, promise):
                 raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
             memory.loans.settle()
-            captured = promise.captured.backwards.find(kind)
+            captured = promise.captured.backwards.find_capture(kind)
             if captured is None:
                 complete = promise.captured.complete(saved)
                 captured = self._capture(warm, promise, others, (complete, cotangents), kind, memory)

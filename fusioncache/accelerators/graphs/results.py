@@ -55,7 +55,7 @@ class Arguments:
             if tensor.numel():
                 self._by_memory.setdefault(find_memory(tensor), []).append((position, tensor))
 
-    def find(self, result: Any) -> int | _View | None:
+    def find_origin(self, result: Any) -> int | _View | None:
         """Returns the position of the argument that a result is, or how it is a view of one; None if it is neither."""
         position = self._positions.get(id(result))
         if position is not None:
@@ -122,7 +122,7 @@ class Results:
             if isinstance(value, _CONSTANTS):
                 self._template[leaf] = value
                 continue
-            origin = arguments.find(check_tensor(value, "returns"))
+            origin = arguments.find_origin(check_tensor(value, "returns"))
             if isinstance(origin, int):
                 self._from_arguments.append((leaf, origin))
             elif origin is not None:

@@ -43,7 +43,7 @@ class Foresight:
     def __init__(self, before: Mapping[str, Strided | None] | None = None):
         self.layouts: Layouts = dict(before or {})
 
-    def read(self, trace: Any, regions: Mapping[int, SharedRegion]) -> None:
+    def read_trace(self, trace: Any, regions: Mapping[int, SharedRegion]) -> None:
         """Reads a trace.
 
         Args:

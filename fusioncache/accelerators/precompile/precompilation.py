@@ -44,7 +44,7 @@ class Precompilation(Accelerator):
         if is_ahead():
             return
         try:
-            foresight.read(trace, {one.position: one for one in regions})
+            foresight.read_trace(trace, {one.position: one for one in regions})
             wanted = {
                 (id(one.call), one.binding.arities, layouts): one.call
                 for one in regions

@@ -85,7 +85,7 @@ class TemplateLoader:
                 that made its regions is not there.
         """
         try:
-            executables = self._backends.find(reference.backend, dict(reference.options))
+            executables = self._backends.find_backend(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
         except (Declined, TypeError) as error:
             if isinstance(error, Declined):
@@ -94,7 +94,7 @@ class TemplateLoader:
         if template.key.digest != reference.digest:
             raise ValueError(f"{template.name} is another template here")
         fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
-        call = self._calls.find(
+        call = self._calls.find_call(
             template, {use.arities: use.instance for use in reference.uses}, executables, self._generation
         )
         for use in reference.uses:
@@ -110,7 +110,7 @@ class TemplateLoader:
         identities: dict[str, Identity] = {}
         taken: set[str] = set()
         for name, reference in references.items():
-            executables = self._backends.find(reference.backend, dict(reference.options))
+            executables = self._backends.find_backend(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
             identities[name] = Identity(choose_name(template, taken), template.key.digest)
             taken.add(identities[name].name)

@@ -95,7 +95,7 @@ class _RecipeFinder:
             self.index.update(dict.fromkeys(line.results, index))
             of_product = any(self.product.get(operand or "", False) for operand in line.operands)
             self.product.update(dict.fromkeys(line.results, op_traits(line.operation).may_be_product(of_product)))
-            self.parents.read(line)
+            self.parents.read_line(line)
 
     def may_be_dropped(self, name: str) -> bool:
         return name in self.dropped and name in self.types
@@ -169,7 +169,7 @@ class _Parents:
         self._origin: dict[str, str] = {}
         self._addends: dict[str, dict[TensorType, str]] = {}
 
-    def read(self, line: OperationLine) -> None:
+    def read_line(self, line: OperationLine) -> None:
         """Takes in the next line."""
         operands = [operand for operand in line.operands if operand is not None]
         if line.operation == ADD:

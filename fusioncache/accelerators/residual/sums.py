@@ -85,7 +85,7 @@ class Sums:
         self._other: set[str] = set()  # computed from products and the like, or in two ways
         self._nodes: dict[str, _Node] = {}
 
-    def read(self, call: FusedCall) -> None:
+    def read_call(self, call: FusedCall) -> None:
         """Reads a region."""
         region, names = call.region, call.names
         types: list = [*region.inputs, *[None] * region.sizes]
@@ -298,7 +298,7 @@ def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[S
     """
     values = Sums(around.defined, around.written)
     for call in calls:
-        values.read(call)
+        values.read_call(call)
     families = [f for f in _families(values.sums(around.waiting)) if _count_recomputed(f, values) >= FEWEST_SUMS]
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
     wants: list[list[Want]] = [[] for _ in families]

@@ -16,7 +16,7 @@ def make(*, value=1.0):
 
 def test_calls_that_are_alike_are_of_one_kind():
     reader = KindReader(make())
-    assert len({id(reader.read(make())) for _ in range(4)}) == 1
+    assert len({id(reader.kind_of(make())) for _ in range(4)}) == 1
 
 
 OTHERS = {
@@ -35,41 +35,41 @@ OTHERS = {
 @pytest.mark.parametrize("before", [1, 3])
 def test_each_difference_is_another_kind(name, before):
     reader = KindReader(make())
-    kinds = [reader.read(make()) for _ in range(before)]
+    kinds = [reader.kind_of(make()) for _ in range(before)]
     place, other = OTHERS[name]
     changed = make()
     changed[place] = other
-    found = [reader.read(changed) for _ in range(2)]
+    found = [reader.kind_of(changed) for _ in range(2)]
     assert found[0] is found[1] is not kinds[0]
-    assert reader.read(make()) is kinds[0]
+    assert reader.kind_of(make()) is kinds[0]
 
 
 def test_a_setting_of_torchs_is_another_kind():
     reader = KindReader(make())
-    kind = reader.read(make())
+    kind = reader.kind_of(make())
     matmul = torch.backends.cuda.matmul
     before, precision = matmul.allow_tf32, matmul.fp32_precision
     matmul.allow_tf32 = not before
     try:
-        assert reader.read(make()) is not kind
+        assert reader.kind_of(make()) is not kind
     finally:
         matmul.allow_tf32 = before
         matmul.fp32_precision = precision  # that is another one now than torch started with
-    assert reader.read(make()) is kind
+    assert reader.kind_of(make()) is kind
 
 
 def test_readers_have_no_kind_in_common():
     one, other = KindReader(make()), KindReader(make())
-    assert one.read(make()) != other.read(make(value=2.0))
-    assert one.read(make()) != other.read(make())
+    assert one.kind_of(make()) != other.kind_of(make(value=2.0))
+    assert one.kind_of(make()) != other.kind_of(make())
 
 
 @pytest.mark.parametrize("other", [None, 3, "text"])
 def test_no_tensor_where_others_had_one(other):
     reader = KindReader(make())
-    reader.read(make())
+    reader.kind_of(make())
     with pytest.raises(Declined, match="an argument that cannot be compared with those of earlier calls"):
-        reader.read([torch.zeros(2, 3), other, 1.0])
+        reader.kind_of([torch.zeros(2, 3), other, 1.0])
 
 
 class Meeting(float):
@@ -87,11 +87,13 @@ class Meeting(float):
 def test_threads_that_meet_a_kind_at_one_time_share_it():
     Meeting.barrier = threading.Barrier(2)
     reader, found = KindReader(make()), []
-    threads = [threading.Thread(target=lambda: found.append(reader.read(make(value=Meeting(2.0))))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(reader.kind_of(make(value=Meeting(2.0))))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found[0] is found[1]
-    others = [reader.read(make(value=value)) for value in (3.0, 4.0, 5.0)]
+    others = [reader.kind_of(make(value=value)) for value in (3.0, 4.0, 5.0)]
     assert len({id(each) for each in [found[0], *others]}) == 4

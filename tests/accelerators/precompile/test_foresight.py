@@ -109,7 +109,7 @@ class _Call:
 
 def read(*calls: _Call, **before: Strided | None) -> dict[str, Strided | None]:
     foresight = Foresight(before)
-    foresight.read(type("Trace", (), {"bound_symbols": calls}), {})
+    foresight.read_trace(type("Trace", (), {"bound_symbols": calls}), {})
     return foresight.layouts
 
 
