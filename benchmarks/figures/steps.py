@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.common.spec import count_layers
 from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
+from benchmarks.sequence_parallel.spec import PEERS
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -109,7 +110,7 @@ def tabulate_sequences(result: Result) -> str:
     """Shows steps of a model whose layers and sequences ranks share, by peer and length; of the slower rank."""
     columns = ("<peer", "tokens", "step", "fastest", "slowest", "first step", "peak")
     rows = []
-    for point in (point for point in result["points"] if "error" not in point):
+    for point in (point for point in result["points"] if "error" not in point and point["peer"] in PEERS):
         ranks = point["ranks"]
         times = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms", "slowest_ms")]
         first, peak = (max(rank[name] for rank in ranks) for name in ("first_step", "bytes_peak"))

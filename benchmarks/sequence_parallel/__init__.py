@@ -1,1 +1,1 @@
-"""What a training step costs of a model whose layers and sequences ranks share, with exchanges joined with products."""
+"""What a training step costs of a model whose layers and sequences ranks share."""

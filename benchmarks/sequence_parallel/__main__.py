@@ -1,8 +1,8 @@
 """What a training step costs of a model whose layers and sequences ranks share, at one length after the other.
 
 All ranks take the same steps of a model like Llama: forward, cross entropy, backward. ``plain`` is fusioncache's
-tensor_parallel(sequence=True), ``joined`` the same with gathers and scatters joined with products, and ``torch`` is
-parallelize_module with torch.compile and its own pass for that. Losses of all have to be close.
+tensor_parallel(sequence=True), and ``torch`` is parallelize_module with torch.compile and its pass that joins exchanges
+with products. Losses of both have to be close.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VARIABLES = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 @command(__doc__)
 @click.option("--ranks", type=click.IntRange(min=2), default=2)
-@click.option("--peers", type=Words(tuple(PEERS)), default=tuple(PEERS), help="As in plain,joined.")
+@click.option("--peers", type=Words(tuple(PEERS)), default=tuple(PEERS), help="As in plain,torch.")
 @click.option("--width", type=click.Choice(tuple(WIDTHS)), default="narrow")
 @click.option("--layers", type=click.IntRange(min=1), default=2)
 @click.option("--batch", type=click.IntRange(min=1), default=1)

@@ -127,7 +127,6 @@ def _by_fusioncache(model: Model, spec: JobSpec) -> Shared:
         row=_ROW,
         gathered=_GATHERED,
         sequence=True,
-        joined=spec.peer == "joined",
         release=True,
         executors=executors(spec.backend),
         **given,

@@ -8,9 +8,8 @@ from types import MappingProxyType
 
 PEERS: Mapping[str, str] = MappingProxyType(
     {
-        "plain": "fusioncache, with gathers and scatters by themselves",
-        "joined": "fusioncache, with these joined with products",
-        "torch": "torch's parallelize_module and torch.compile, with its pass that joins them",
+        "plain": "fusioncache",
+        "torch": "torch's parallelize_module and torch.compile, with its pass that joins exchanges with products",
     }
 )
 

@@ -6,15 +6,13 @@ and gather and split between layers where they do not see that one feeds the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
 from fusioncache.distributed.cuts import Cut, CutError, CutValues, Shape, take_part
-from fusioncache.distributed.joined_products import register_joined_symbols
-from fusioncache.distributed.joining import agree_on_joining, join_products
 from fusioncache.distributed.partition import partition_trace
 from fusioncache.distributed.rank_symbols import register_rank_symbols
 from fusioncache.distributed.sharing import find_group
@@ -134,8 +132,6 @@ class TensorParallelTransform(Transform):
         group: the process group whose ranks share the model.
         parameters: those that are cut, by name.
         of_rows: whether the residual stream is cut along its sequence between these layers.
-        joins: whether its gathers and scatters are joined with the products beside them, as ranks agreed.
-        report_left: is told why one is not joined all the same.
         broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
         release: whether the module that was given lets go of whole parameters of which this rank keeps a part.
     """
@@ -146,8 +142,6 @@ class TensorParallelTransform(Transform):
         parameters: Mapping[str, CutParameter],
         *,
         of_rows: bool = False,
-        joins: bool = False,
-        report_left: Callable[[str], None] = lambda reason: None,
         broadcast_from: int | None = None,
         release: bool = False,
     ):
@@ -155,11 +149,8 @@ class TensorParallelTransform(Transform):
         self.process_group = group
         self.parameters = dict(parameters)
         self.of_rows = of_rows
-        self.joins = joins
-        self._report_left = report_left
         # A program that another process made names these.
         register_rank_symbols()
-        register_joined_symbols()
         self._broadcast_from = broadcast_from
         self._release = release
 
@@ -171,7 +162,7 @@ class TensorParallelTransform(Transform):
         cut = (
             f"{name}={parameter.role} {parameter.dim} {parameter.shape}" for name, parameter in self.parameters.items()
         )
-        return f"of_rows={self.of_rows} joins={self.joins} {' '.join(sorted(cut))}"
+        return f"of_rows={self.of_rows} {' '.join(sorted(cut))}"
 
     def transform_module(self, model: Any) -> None:
         """Thunder's hook: called with its module before anything is traced, which takes parts for parameters."""
@@ -256,8 +247,6 @@ class TensorParallelTransform(Transform):
         self._check_parts(prologue_trace, checked)
         values = CutValues(self.process_group, cuts, of_rows=self.of_rows)
         trace = partition_trace(computation_trace, values)
-        if self.joins:
-            trace = join_products(trace, self._report_left)
         return prologue_trace, trace, epilogue_trace
 
     def _check_parts(self, trace: Any, checked: Mapping[str, str]) -> None:
@@ -312,7 +301,6 @@ def tensor_parallel(
     row: Sequence[str] = (),
     gathered: Sequence[str] = (),
     sequence: bool = False,
-    joined: bool = False,
     broadcast_from: int | None = None,
     release: bool = False,
     executors: Sequence[Any] | None = None,
@@ -340,10 +328,6 @@ def tensor_parallel(
         gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
         sequence: whether ranks also share what is between these layers, by the rows of a sequence: they then scatter
             the sums of row layers, and gather rows for column layers. Where they do not divide a sequence, it is whole.
-        joined: with ``sequence``: whether a gather is computed at once with the products behind it, and a row layer
-            with the scatter behind it, in torch's symmetric memory. All ranks have to ask for it, and to be able to:
-            over NCCL, on GPUs of one node that read each other's memory. Else all stays as it is, and
-            ``stats().bypasses`` has the reason. Sums may be rounded otherwise.
         broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
         release: whether ``model`` lets go of whole parameters of which this rank keeps a part. It cannot run on its own
             then.
@@ -354,13 +338,10 @@ def tensor_parallel(
     Raises:
         CutError: if a layer cannot be cut in this way, with its name. When the model is first called: if it does
             something with a part of a tensor of which it is not known how ranks do it together.
-        ValueError: if products are to be joined, and sequences are not shared.
     """
     import fusioncache
     from fusioncache.thunder_adapter.schedule_api import thunder
 
-    if joined and not sequence:
-        raise ValueError("joined=True joins what ranks exchange of a sequence with products: it takes sequence=True")
     group = find_group(group)
     roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
     parameters = find_cut_parameters(model, roles, group.size())
@@ -369,8 +350,6 @@ def tensor_parallel(
         group,
         parameters,
         of_rows=sequence,
-        joins=sequence and _agree_on_joining(model, group, caching, wanted=joined),
-        report_left=caching.report_left,
         broadcast_from=broadcast_from,
         release=release,
     )
@@ -379,11 +358,3 @@ def tensor_parallel(
         executors=fusioncache.executors() if executors is None else executors,
         transforms=[cutting, *transforms, caching],
     )
-
-
-def _agree_on_joining(model: Any, group: Any, caching: Any, *, wanted: bool) -> bool:
-    """Tells whether all ranks join products; counts why not where that was asked for."""
-    reason = agree_on_joining(group, next(model.parameters()).device, wanted=wanted)
-    if wanted and reason:
-        caching.report_left(f"products are not joined with collectives: {reason}")
-    return not reason

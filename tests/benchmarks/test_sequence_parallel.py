@@ -20,7 +20,7 @@ def test_a_length_that_a_rank_did_not_reach_has_the_reason_and_none_comes_behind
 
 def test_losses_of_all_ranks_and_peers_are_compared_at_their_place(tmp_path):
     points = []
-    for peer, losses in (("plain", (2.0, 3.0)), ("joined", (2.01, 3.3))):
+    for peer, losses in (("plain", (2.0, 3.0)), ("torch", (2.01, 3.3))):
         lines = [json.dumps({"loss": loss, "step_ms": 1.0}) for loss in losses]
         for rank in range(2):
             (tmp_path / f"{rank}.jsonl").write_text("\n".join(lines))

@@ -172,14 +172,3 @@ def test_a_model_that_is_shared_in_another_way_as_well_is_refused():
     jitted = thunder.distributed.ddp(share(Stack(), column=["first"], row=["second"]), broadcast_from=None)
     with pytest.raises(distributed.CutError, match="cannot be shared by"):
         jitted(torch.ones(2, 4, WIDTH))
-
-
-def test_products_of_sequences_that_are_not_shared_cannot_be_joined():
-    with pytest.raises(ValueError, match="it takes sequence=True"):
-        share(Stack(), column=["first"], row=["second"], joined=True)
-
-
-def test_products_that_are_not_joined_are_counted_with_the_reason():
-    jitted = share(Stack(), column=["first"], row=["second"], sequence=True, joined=True)
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    assert dict(transform.stats().bypasses) == {"products are not joined with collectives: there are no other ranks": 1}

@@ -4,17 +4,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 import thunder
 import torch
-from joined_over_gloo import join_over_gloo
 from sharded_training import device_of, list_calls, share
 
 import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.distributed.tensor_parallel import TensorParallelTransform
 
-MODES = ("zero2", "zero3", "ddp", "layers", "rows", "joined")
+MODES = ("zero2", "zero3", "ddp", "layers", "rows")
 WIDTH = 6
 
 
@@ -39,9 +37,9 @@ def share_small(
     model = Small().to("cuda" if on_gpus else "cpu")
     cache = fusioncache.Cache(record=False)
     options = {"cache": cache, "backend": "auto" if on_gpus else "eager", "jobs": 0, "programs": True, **given}
-    if mode in ("layers", "rows", "joined"):
-        rows = {"sequence": mode != "layers", "joined": mode == "joined"}
-        return distributed.tensor_parallel(model, group, column=column, row=("down",), **rows, **options)
+    if mode in ("layers", "rows"):
+        sequence = mode != "layers"
+        return distributed.tensor_parallel(model, group, column=column, row=("down",), sequence=sequence, **options)
     transforms = [fusioncache.FusionCache(**options)]
     return share(thunder.jit(model, executors=fusioncache.executors(), transforms=transforms), mode)
 
@@ -89,7 +87,4 @@ def open_store(folder: Path) -> None:
 
 def run_all(rank: int, folder: Path) -> dict[str, Any]:
     open_store(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        if torch.distributed.get_backend() == "gloo":
-            join_over_gloo(patch)
-        return {mode: run(rank, share_small(mode)) for mode in MODES}
+    return {mode: run(rank, share_small(mode)) for mode in MODES}

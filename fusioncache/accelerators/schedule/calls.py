@@ -28,14 +28,10 @@ class Kind(StrEnum):
     """Starts a collective that adds up what the ranks have."""
     WAIT = "wait"
     """Ends a collective: takes what that gave, and gives what may be used."""
-    JOINED = "joined"
-    """Computes and exchanges in one: a collective that nothing waits for, and that is not moved."""
 
 
 COLLECTIVES = frozenset({Kind.GATHER, Kind.REDUCE})
-"""What is moved."""
-EXCHANGES = COLLECTIVES | {Kind.JOINED}
-"""What all ranks have to run in the same order."""
+"""What is moved, and what all ranks have to run in the same order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, EXCHANGES, CallGraph, CallNode, Kind
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
 from fusioncache.backends.symbols import argument_names, leaves_of, may_write
 from fusioncache.ir.errors import Declined, Scope
 
@@ -34,8 +34,6 @@ _KINDS: Mapping[str, Kind] = {
     "gather_together": Kind.GATHER,
     "reduce_scatter_together": Kind.REDUCE,
     "all_reduce_together": Kind.REDUCE,
-    "all_gather_and_multiply": Kind.JOINED,
-    "multiply_and_reduce_scatter": Kind.JOINED,
 }
 _LIBRARIES = frozenset({"gloo", "nccl"})
 """Those that start several collectives with one call."""
@@ -77,7 +75,7 @@ def has_collectives(symbols: Iterable[Any]) -> bool:
 
 def exchanges(symbol: Any) -> bool:
     """Tells whether a bound symbol is a collective, which all ranks have to run in the same order."""
-    return kind_of(symbol) in EXCHANGES
+    return kind_of(symbol) in COLLECTIVES
 
 
 def read_message(bound_symbol: Any) -> Message:
@@ -86,8 +84,6 @@ def read_message(bound_symbol: Any) -> Message:
         messages = [read_message(symbol) for symbol in bound_symbol.subsymbols]
         return Message(messages[0].ranks, " + ".join(message.text for message in messages))
     given = arguments_of(bound_symbol)
-    if kind_of(bound_symbol) is Kind.JOINED:
-        return _read_joined(bound_symbol, given)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
     name = bound_symbol.sym.name.removeprefix(_PREFIX)
@@ -99,15 +95,6 @@ def read_message(bound_symbol: Any) -> Message:
     if given.get("dim") is not None:
         words.append(f"along {given['dim']}")
     return Message(_ranks_of(given["group"]), " ".join(words))
-
-
-def _read_joined(bound_symbol: Any, given: Mapping[str, Any]) -> Message:
-    factors = given["factors"] if "factors" in given else [given["a"]]
-    dtype = str(factors[0].dtype).rpartition(".")[2]
-    shapes = (" ".join(str(_shape_of(each)) for each in many) for many in (factors, given["weights"]))
-    turned = " transposed" if given["transposed"] else ""
-    text = f"{bound_symbol.sym.name} {dtype} {' by '.join(shapes)}{turned} along {given['dim']}"
-    return Message(_ranks_of(given["group"]), text)
 
 
 def group_of(bound_symbol: Any) -> Any:
@@ -161,8 +148,6 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
         return CallNode(kind, name, takes, gives, channel=channel, message=_write_message(message))
     if kind is Kind.WAIT:
         return CallNode(kind, name, takes, gives)
-    if kind is Kind.JOINED:
-        return CallNode(kind, name, takes, gives, fixed=True, message=_write_message(read_message(symbol)))
     check_effects(symbol)
     fixed = not all(_is_pure(leaf) for leaf in leaves_of(symbol))
     return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)

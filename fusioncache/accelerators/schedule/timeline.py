@@ -66,7 +66,7 @@ def make_timeline(graph: CallGraph, schedule: Schedule) -> Timeline:
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}
     computed = [0]
     for step in schedule.steps:
-        computed.append(computed[-1] + (calls[step[0]].kind in (Kind.COMPUTE, Kind.JOINED)))
+        computed.append(computed[-1] + (calls[step[0]].kind is Kind.COMPUTE))
     flights = []
     for start, wait in find_waits(calls, find_makers(calls)).items():
         first, last = step_of[start], step_of[wait]
@@ -143,7 +143,7 @@ def _find_starts(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
         kind = graph.calls[index].kind
         if kind in COLLECTIVES:
             starts[index] = computed
-        computed += kind in (Kind.COMPUTE, Kind.JOINED)
+        computed += kind is Kind.COMPUTE
     return starts
 
 
