@@ -73,7 +73,7 @@ def main(
         other = copy_base(Path(directory), base, commit)
         machine = inspect_machine(backend)
         sides = copy_current(Path(directory), machine.environment["commit"]), other
-        spec = _make_spec(machine, layers, steps)
+        spec = make_spec(machine, layers, steps)
         options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
 
         def keep(outcome: Outcome, pairs: list[Pair]) -> None:
@@ -105,7 +105,7 @@ def _describe_sides(sides: Sequence[Side]) -> dict[str, Any]:
     return {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}
 
 
-def _make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
+def make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
     """Returns what all processes have in common."""
     return ProcessSpec(
         folder="",
@@ -122,7 +122,7 @@ def _make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
 
 
 def _list_options(spec: ProcessSpec) -> dict[str, Any]:
-    options = {name: value for name, value in asdict(spec).items() if name not in ("folder", "process")}
+    options = {name: value for name, value in asdict(spec).items() if name not in ("folder", "process", "accelerators")}
     return options | {"clock": "wall" if spec.device == "cuda" else "cpu"}
 
 

@@ -75,7 +75,7 @@ class Series:
         left = self._time_left()
         if left is not None and left <= 0:
             raise processes.ProcessFailed(f"{what}: there was no time left", "")
-        spec = asdict(replace(self.spec, folder=str(side.folder), process=process))
+        spec = asdict(replace(self.spec, folder=str(side.folder), process=process, accelerators=side.accelerators))
         try:
             said: Mapping[str, Any] = processes.call(_WORKER, spec, caches=caches, root=side.folder, limit=left)
         except processes.ProcessFailed as failure:

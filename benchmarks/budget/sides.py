@@ -32,12 +32,14 @@ class Side:
         folder: that has the package.
         commit: of the package, if it is known.
         digest: of the names and texts of its modules.
+        accelerators: that it may use; None for all.
     """
 
     name: str
     folder: Path
     commit: str | None
     digest: str
+    accelerators: tuple[str, ...] | None = None
 
 
 def copy_current(parent: Path, commit: str | None) -> Side:

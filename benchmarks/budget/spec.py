@@ -46,6 +46,7 @@ class ProcessSpec:
         backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
         device: ``"cuda"`` or ``"cpu"``.
         dtype: of weights and activations, by torch's name.
+        accelerators: that may be used; None for all. The commit of the base does not know this option.
     """
 
     folder: str
@@ -58,3 +59,4 @@ class ProcessSpec:
     backend: str
     device: str
     dtype: str
+    accelerators: tuple[str, ...] | None = None

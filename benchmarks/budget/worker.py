@@ -140,6 +140,8 @@ def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Call
     """Returns the compiled model and its transform. On a CPU no process compiles that is not waited for."""
     argument = training.argument
     options |= {"jobs": 0} if argument["device"] == "cpu" else {}
+    if argument.get("accelerators") is not None:
+        options["accelerators"] = argument["accelerators"]
     transform = fusioncache.FusionCache(backend=argument["backend"], **options)
     executors = fusioncache.executors()
     if argument["backend"] != "nvfuser" and all(one.name != "fusioncache" for one in executors):

@@ -91,7 +91,12 @@ GRAPHS = Setting(
 ACCELERATORS = Setting(
     "FUSIONCACHE_ACCELERATORS", "lists the accelerators that may be used, with commas between them, or says none"
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS, ACCELERATORS)
+PASSES = Setting(
+    "FUSIONCACHE_PASSES",
+    "says whether each trace is written to a file after each pass that changed it",
+    _one_of("0", "1"),
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS, ACCELERATORS, PASSES)
 
 
 def find_directory() -> Path:

@@ -33,6 +33,7 @@ from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
+from fusioncache.transform.trace_files import FIRST, TraceWriter
 from fusioncache.transform.vector_probing import share_vector_probes
 from fusioncache.verification.verified_templates import VerifiedTemplates
 from fusioncache.verification.verifier import Verifier, When
@@ -177,8 +178,16 @@ class TemplateTransform(Transform):
         notes = begin_notes(trace, self.ledger.history, forward.noted if forward else None)
         context = TraceContext(is_backward, notes, generation, forward.left if forward else {})
         start = time.perf_counter()
+        files = TraceWriter(f"{notes.number:03}.{1 + is_backward} {notes.direction} {notes.compilation.model or ''}")
+        files.write_trace(FIRST, trace)
+
+        def watch(name: str, after: Any, seconds: float) -> None:
+            files.write_trace(name, after)
+            if name in _PLANNING:
+                self.ledger.add_plan_seconds(seconds)
+
         try:
-            trace = run_passes(self._passes, trace, context, self, self._count_seconds)
+            trace = run_passes(self._passes, trace, context, self, watch)
         finally:
             notes.finish()
             self.ledger.add_canonicalize_seconds(time.perf_counter() - start)
@@ -193,10 +202,6 @@ class TemplateTransform(Transform):
         self.ledger.count_bypass(reason, region=False)
         self.cache.save()
         return trace
-
-    def _count_seconds(self, name: str, trace: Any, seconds: float) -> None:
-        if name in _PLANNING:
-            self.ledger.add_plan_seconds(seconds)
 
     def _count_first_call(self, template: Template) -> None:
         """Counts what a template compiled and what it loaded, at the end of its first call for a layout."""

@@ -70,6 +70,7 @@ VALUES = {
     "FUSIONCACHE_PROGRAMS": "0",
     "FUSIONCACHE_SIZES": "dynamic",
     "FUSIONCACHE_GRAPHS": "1",
+    "FUSIONCACHE_PASSES": "0",
     "FUSIONCACHE_ACCELERATORS": "lean steps, schedule, residual",  # those whose options are in the key
 }
 """A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""

@@ -66,6 +66,8 @@ class TraceNotes:
     """What is noted of one trace of a model until it is recorded.
 
     Attributes:
+        direction: ``forward`` or ``backward``.
+        number: counts the forward traces of a run; that of its forward trace for a backward trace.
         compilation: the compilation that the trace belongs to.
     """
 
@@ -73,9 +75,9 @@ class TraceNotes:
         self, direction: str, history: History, number: int, compilation: Compilation, forward: Sources | None
     ):
         self.compilation = compilation
-        self._direction = direction
+        self.direction = direction
         self._history = history
-        self._number = number
+        self.number = number
         self._forward = forward
         self._sources = Sources()
         self._regions: dict[int, RegionRecord] = {}
@@ -83,7 +85,7 @@ class TraceNotes:
     @property
     def forward_trace(self) -> ForwardTrace:
         """What the notes on the backward trace must know of this trace."""
-        return ForwardTrace(self._number, self.compilation, self._sources)
+        return ForwardTrace(self.number, self.compilation, self._sources)
 
     def locate_regions(self, trace: Any) -> None:
         """Finds out where the regions of the trace come from."""
@@ -94,14 +96,14 @@ class TraceNotes:
 
     def record_choice(self, stream: str, sums: int, plan: str, costs: Iterable[PlanCost]) -> None:
         """Records the plan that was chosen for a residual stream of the trace, and the cost of each plan."""
-        where = (self.compilation.model, self._direction, self._number)
+        where = (self.compilation.model, self.direction, self.number)
         self._history.add_choice(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
 
     def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
         """Records where the collectives of the trace are."""
         try:
-            model, number = self.compilation.model, self._number
-            self._history.add_placement(replace(describe(), model=model, trace=self._direction, trace_number=number))
+            model, number = self.compilation.model, self.number
+            self._history.add_placement(replace(describe(), model=model, trace=self.direction, trace_number=number))
         except Exception as error:
             logger.info("the placement of collectives is not recorded", exc_info=error)
 
@@ -133,8 +135,8 @@ class TraceNotes:
     ) -> None:
         self._regions[position] = RegionRecord(
             model=self.compilation.model,
-            trace=self._direction,
-            trace_number=self._number,
+            trace=self.direction,
+            trace_number=self.number,
             position=position,
             name=fusion.sym.name,
             digest=digest,

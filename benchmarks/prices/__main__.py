@@ -1,0 +1,140 @@
+"""Seconds of first and later steps without one accelerator, as ratios to those with all of them, in one run.
+
+For each accelerator the processes of ``benchmarks/budget`` run in turn without it and with all: a process with empty
+caches, which takes steps of three lengths and later ones, and a second process with the caches that this left. A ratio
+above 1 is what the accelerator saves. Beside it stand its lines of code and the names of Thunder that it alone needs.
+
+The schedule of collectives needs several ranks, and CUDA graphs have a figure of their own: neither is measured here.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from benchmarks.budget.__main__ import make_spec
+from benchmarks.budget.run import Pair, Series
+from benchmarks.budget.sides import copy_current
+from benchmarks.budget.spec import FIGURES
+from benchmarks.code_size import count_lines
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import backend_option, command, json_option, repeat_option, require_litgpt
+from benchmarks.common.processes import ROOT, ProcessFailed
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import Point, make_result, say, write_result
+
+WITH, WITHOUT = "with", "without"
+FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "programs": ("accelerators/programs",),
+        "sizes": ("accelerators/sizes",),
+        "tracing": ("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
+        "lean steps": ("accelerators/steps",),
+        "residual": ("accelerators/residual",),
+        "precompile": ("accelerators/precompile",),
+        "graphs": ("accelerators/graphs",),
+        "schedule": ("accelerators/schedule",),
+    }
+)
+"""The accelerators, each with the folders of the package that have its code."""
+_ELSEWHERE = ("graphs", "schedule")
+
+
+@command(__doc__)
+@backend_option()
+@click.option("--layers", type=click.IntRange(min=1), default=4, help="Of the model.")
+@click.option("--steps", type=click.IntRange(min=1), default=50, help="Later steps that count.")
+@click.option("--only", multiple=True, type=click.Choice(tuple(FOLDERS)), help="Measures these alone.")
+@repeat_option("Pairs of processes for each accelerator; the medians count.", default=3)
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that all processes together may take.")
+@json_option
+def main(
+    backend: str,
+    layers: int,
+    steps: int,
+    only: Sequence[str],
+    repeat: int,
+    limit: float | None,
+    json_file: Path | None,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt("Llama")
+    deadline = None if limit is None else time.monotonic() + limit
+    machine = inspect_machine(backend)
+    spec = make_spec(machine, layers, steps)
+    points = [_describe(name) for name in FOLDERS]
+    options = {"backend": machine.backend, "layers": layers, "steps": steps, "repeat": repeat}
+    with TemporaryDirectory(prefix="fusioncache-prices-") as directory:
+        side = replace(copy_current(Path(directory), machine.environment["commit"]), name=WITH)
+        for point in points:
+            name = point["accelerator"]
+            if name in _ELSEWHERE or (only and name not in only):
+                continue
+            others = tuple(each for each in FOLDERS if each != name)
+            series = Series((side, replace(side, name=WITHOUT, accelerators=others)), spec, deadline)
+            point |= _measure(series, repeat)
+            write_result(json_file, make_result(machine.environment, options, points=points))
+    _print(points)
+
+
+def _describe(accelerator: str) -> Point:
+    """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
+    from fusioncache.thunder_adapter.names import list_names
+
+    package = ROOT / "fusioncache"
+    files = [path for folder in FOLDERS[accelerator] for path in sorted((package / folder).rglob("*.py"))]
+    texts = [path.read_text() for path in files]
+    lines = sum(count_lines(text, ast.parse(text)) for text in texts)
+    core = list_names()["core"]
+    names = list_names().get(accelerator, {})
+    own = {f"{module}.{name}" for module, found in names.items() for name in found if name not in core.get(module, ())}
+    return {"accelerator": accelerator, "lines": lines, "files": len(files), "names": len(own)}
+
+
+def _measure(series: Series, repeat: int) -> dict[str, Any]:
+    """Returns the median ratio of each figure without an accelerator to that with all, and the ratio of each pair."""
+    pairs: list[Pair] = []
+    try:
+        for pair in series.run(repeat):
+            pairs.append(pair)
+    except ProcessFailed as failure:
+        say(f"{failure.message}\n{failure.log}\n")
+        return {"error": failure.message}
+    ratios: dict[str, list[float]] = {}
+    for pair in pairs:
+        with_all, without = (_collect(pair, name) for name in (WITH, WITHOUT))
+        for figure in with_all.keys() & without.keys():
+            ratios.setdefault(figure, []).append(without[figure] / with_all[figure])
+    return {"ratios": {name: ratios[name] for name in FIGURES if name in ratios}}
+
+
+def _collect(pair: Pair, side: str) -> dict[str, float]:
+    return {figure: seconds for said in pair[side].values() for figure, seconds in said["seconds"].items()}
+
+
+def _print(points: Sequence[Point]) -> None:
+    figures = [name for name in FIGURES if any(name in point.get("ratios", {}) for point in points)]
+    rows = [
+        [
+            point["accelerator"],
+            f"{point['lines']:,}",
+            str(point["names"]),
+            *(f"{median(ratios[name]):.2f}" if name in (ratios := point.get("ratios", {})) else "" for name in figures),
+        ]
+        for point in points
+    ]
+    columns = ("<accelerator", "lines", "names of Thunder", *(name.replace("_", " ") for name in figures))
+    console().print(make_table("seconds without / with", "medians of pairs", columns, rows))
+
+
+if __name__ == "__main__":
+    main()

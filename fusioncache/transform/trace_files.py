@@ -1,0 +1,100 @@
+"""Writes traces into files: what Thunder made, and what each pass made of it. ``fusioncache show --passes`` reads them.
+
+They are written if ``FUSIONCACHE_PASSES`` is 1. Each process has a folder below ``passes`` in fusioncache's directory,
+and each trace a folder in that, with a file for each pass that changed the trace:
+
+    passes/20261127-105501-4711/001.1 forward Llama/0 thunder.py
+    passes/20261127-105501-4711/001.1 forward Llama/5 templates.py
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fusioncache.process.private_files import make_folders, open_privately
+from fusioncache.process.settings import PASSES, find_directory
+
+logger = logging.getLogger("fusioncache")
+
+MOST_PROCESSES = 8
+"""The folders of how many processes are kept, the newest ones."""
+FIRST = "thunder"
+"""The name of a trace before all passes."""
+
+_UNSAFE = re.compile(r"[^\w .-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace that was written.
+
+    Attributes:
+        trace: the name of the trace, such as ``001.1 forward Llama``.
+        name: the pass that made it; ``thunder`` for a trace before all passes.
+        text: of the trace.
+    """
+
+    trace: str
+    name: str
+    text: str
+
+
+class TraceWriter:
+    """Writes the versions of one trace.
+
+    Args:
+        title: of the trace. Titles are sorted as the traces came.
+    """
+
+    def __init__(self, title: str):
+        self._folder: Path | None = None
+        self._last: Any = None
+        self._number = 0
+        if PASSES.read() == "1":
+            self._folder = _folder_of_process() / _UNSAFE.sub("_", title)
+
+    def write_trace(self, name: str, trace: Any) -> None:
+        """Writes a trace if the pass of this name changed it. Never raises."""
+        if self._folder is None or trace is self._last:
+            return
+        try:
+            make_folders(self._folder)
+            path = self._folder / f"{self._number} {name}.py"
+            with open(path, "w", encoding="utf-8", opener=open_privately) as file:
+                file.write(f"{trace}\n")
+            self._last, self._number = trace, self._number + 1
+        except Exception as error:  # a full disk, say: the model goes on
+            logger.info("a trace is not written", exc_info=error)
+            self._folder = None
+
+
+@cache
+def _folder_of_process() -> Path:
+    """Returns the folder of this process, after the folders of the oldest processes were removed."""
+    parent = find_directory() / "passes"
+    for old in list_processes(parent)[MOST_PROCESSES - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def list_processes(parent: Path) -> list[Path]:
+    """Returns the folders of processes, the newest first."""
+    found = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    return sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def read_traces(process: Path) -> Iterator[TraceFile]:
+    """Yields the traces in the folder of a process, in the order in which they were written."""
+    for folder in sorted(path for path in process.iterdir() if path.is_dir()):
+        files = sorted(folder.glob("*.py"), key=lambda path: int(path.name.partition(" ")[0]))
+        for file in files:
+            yield TraceFile(folder.name, file.stem.partition(" ")[2], file.read_text(encoding="utf-8"))

@@ -1,0 +1,25 @@
+"""The price list: it covers each accelerator, and its ratios are seconds without one over seconds with all."""
+
+from benchmarks import prices
+from benchmarks.prices import __main__ as benchmark
+from fusioncache.accelerators.registry import SWITCHES
+
+
+class Pairs:
+    def run(self, repeat):
+        for number in range(repeat):
+            with_all = {"cold": {"seconds": {"cold": 2.0, "later": 0.5}}}
+            without = {"cold": {"seconds": {"cold": 3.0 + number, "later": 0.25}}}
+            yield {benchmark.WITH: with_all, benchmark.WITHOUT: without}
+
+
+def test_each_accelerator_has_its_lines_and_names():
+    assert prices.__doc__ and benchmark.FOLDERS.keys() == SWITCHES.keys()
+    for name in benchmark.FOLDERS:
+        point = benchmark._describe(name)
+        assert point["lines"] > 100 and point["files"] > 1, point
+    assert benchmark._describe("schedule")["names"]
+
+
+def test_ratios_are_seconds_without_over_seconds_with():
+    assert benchmark._measure(Pairs(), 2) == {"ratios": {"cold": [1.5, 2.0], "later": [0.5, 0.5]}}

@@ -1,0 +1,125 @@
+"""Passes: one list, one signature, one way to fail; and the traces that they leave behind in files."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import thunder
+import torch
+
+import fusioncache
+from fusioncache.ir import Declined, Scope
+from fusioncache.process.settings import PASSES
+from fusioncache.transform.passes import ORDER, Accelerator, TraceContext, order_passes, run_passes
+from fusioncache.transform.trace_files import MOST_PROCESSES, list_processes, read_traces
+
+
+class Note:
+    """A pass that writes its name behind a trace, or raises."""
+
+    def __init__(self, name, error=None):
+        self.name, self.error = name, error
+
+    def apply(self, trace, context):
+        if self.error:
+            raise self.error
+        return [*trace, self.name]
+
+
+class Reports:
+    def __init__(self):
+        self.left, self.failed = [], []
+
+    def report_left(self, reason):
+        self.left.append(reason)
+
+    def report_failure(self, what, error):
+        self.failed.append((what, type(error)))
+
+
+def make_context(**left):
+    return TraceContext(is_backward=bool(left), notes=SimpleNamespace(), left=left)
+
+
+def test_passes_run_in_the_order_of_the_list():
+    passes = order_passes([Note(name) for name in reversed(ORDER)])
+    assert run_passes(passes, [], make_context(), Reports()) == list(ORDER)
+    with pytest.raises(ValueError, match="not in tuple"):
+        order_passes([Note("unknown")])
+
+
+def test_a_pass_that_fails_or_declines_leaves_the_trace_to_the_others():
+    reports, first, middle, last = Reports(), *ORDER[:3]
+    passes = [Note(first, KeyError("x")), Note(middle, Declined("in place", Scope.REGION)), Note(last)]
+    assert run_passes(passes, [], make_context(), reports) == [last]
+    assert reports.left == ["in place"]
+    assert reports.failed == [(f"pass {first!r}: a trace", KeyError)]
+
+
+def test_a_backward_trace_is_not_left_without_what_its_forward_trace_needs():
+    context = make_context(**{ORDER[0]: "saved less"})
+    with pytest.raises(KeyError):
+        run_passes([Note(ORDER[0], KeyError("x"))], [], context, Reports())
+
+
+def test_an_accelerator_changes_nothing_of_itself():
+    nothing = Accelerator()
+    assert (nothing.passes(), nothing.ingredients()) == ((), "")
+    with nothing.around_splitting():
+        nothing.start(None)
+
+
+def test_the_core_has_one_pass_and_accelerators_bring_the_others():
+    def names(accelerators):
+        cache = fusioncache.Cache(record=False, store=False)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", accelerators=accelerators)
+        return tuple(each.name for each in transform.passes())
+
+    assert names(None) == ORDER
+    assert names([]) == ("saved sums", "residual streams", "templates", "agreement")
+
+
+def train(directory, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(directory))
+    monkeypatch.setenv(PASSES.name, "1")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="eager", jobs=0)
+    executors = [each for each in fusioncache.executors() if each.name != "nvfuser"]
+    compiled = thunder.jit(model, executors=[*executors, thunder.get_executor("fusioncache")], transforms=[transform])
+    compiled(torch.ones(2, 4)).sum().backward()
+
+
+def test_each_pass_that_changes_a_trace_leaves_it_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.trace_files._folder_of_process", lambda: tmp_path / "passes" / "1")
+    train(tmp_path, monkeypatch)
+    (process,) = list_processes(tmp_path / "passes")
+    traces = list(read_traces(process))
+    assert [each.trace.partition(" ")[2] for each in traces if each.name == "thunder"] == [
+        "forward Sequential",
+        "backward Sequential",
+    ]
+    for trace in {each.trace for each in traces}:
+        versions = {each.name: each.text for each in traces if each.trace == trace}
+        assert re.search(r"= Fusion\d+\(", versions["thunder"]) and "= Fusion" not in versions["templates"]
+
+
+def test_nothing_is_written_unless_it_is_asked_for_or_if_it_cannot_be(tmp_path, monkeypatch):
+    folder = tmp_path / "file" / "1"
+    monkeypatch.setattr("fusioncache.transform.trace_files._folder_of_process", lambda: folder)
+    (tmp_path / "file").write_text("")
+    train(tmp_path, monkeypatch)
+    monkeypatch.setenv(PASSES.name, "0")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_few_processes_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
+    for number in range(MOST_PROCESSES + 2):
+        (tmp_path / "passes" / f"2026-{number:02}").mkdir(parents=True)
+    from fusioncache.transform.trace_files import _folder_of_process
+
+    _folder_of_process.cache_clear()
+    _folder_of_process()
+    _folder_of_process.cache_clear()
+    left = [path.name for path in list_processes(tmp_path / "passes")]
+    assert left == [f"2026-{number:02}" for number in reversed(range(3, MOST_PROCESSES + 2))]
