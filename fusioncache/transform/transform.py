@@ -149,7 +149,7 @@ class TemplateTransform(Transform):
         What else decides over a region is in the templates' keys, which a stored program names. Verify mode is not
         among them: nothing that it adds to a trace is stored.
         """
-        options = [each.ingredients() for each in self.accelerators]
+        options = [ingredients for each in self.accelerators if (ingredients := each.ingredients())]
         return " ".join([f"backend={self.backend} ({self.compiler}) fold={self._fold} plan={self._plan}", *options])
 
     def calls(self) -> tuple[TemplateCall, ...]:
