@@ -15,9 +15,9 @@ from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.rejections import RejectedRegion
-from fusioncache.ir import Declined, Graph, Instance, Key, Scope, codec, request
+from fusioncache.ir import Declined, Graph, Instance, Key, Scope
 from fusioncache.ir.permutation import pick
-from fusioncache.ir.request import ArgumentLayouts, Option, Request
+from fusioncache.ir.request import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.flight import TOO_LONG
@@ -145,7 +145,7 @@ class PersistentBuilder(Builder):
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
             return self.compile(instance, args, key)
         try:
-            stored = codec.decode(artifacts[REGION])
+            stored = decode_region(artifacts[REGION])
             _check(stored, instance)
             run = self.backend.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
@@ -182,7 +182,7 @@ class PersistentBuilder(Builder):
             own = self._artifacts(compiled)
             if own is None or not self._is_still_for(key, request_, instance):
                 return function, None
-            artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(request_)}
+            artifacts = {**own, REGION: encode_region(instance), REQUEST: encode_request(request_)}
             name = template_name(request_.graph, key)
             self._store.save(key, self.backend.name, artifacts, name=name, seconds=seconds)
             if self._store.directory is None:
@@ -216,7 +216,7 @@ class PersistentBuilder(Builder):
     def _save_rejection(self, key: Key, request_: Request, instance: Instance, rejection: RejectedRegion) -> None:
         if not self._is_still_for(key, request_, instance):
             return
-        artifacts = {**rejections.write(rejection), REGION: codec.encode(instance), REQUEST: request.encode(request_)}
+        artifacts = {**rejections.write(rejection), REGION: encode_region(instance), REQUEST: encode_request(request_)}
         self._store.save(key, self.backend.name, artifacts, name=template_name(request_.graph, key), seconds=0.0)
 
     def _artifacts(self, compiled: Compiled) -> Mapping[str, bytes] | None:

@@ -1,137 +1,210 @@
-"""Regions as JSON, to be read again by another process. Everything that is read is checked."""
+"""Values as JSON, by their types: what was encoded comes back, and nothing else passes for it.
+
+``encode`` writes any dataclass, and ``decode`` reads it again by the types of its fields::
+
+    content = encode(request, format=2)
+    request = decode(Request, content, "request", format=2)
+
+- A dataclass is an object with a field for each of its own; one that has its default is left out.
+- A union is read by what stands there: no two of its types may have the same kind of JSON, and dataclasses are told
+  apart by their fields.
+- An integer is from 0 to ``strict_json.LARGEST``, unless it is ``Annotated[int, range(...)]``. A text that is
+  ``Annotated[str, re.compile(...)]`` matches the pattern.
+- A method ``validate`` of a class is called for each value that was decoded. It raises a ``ValueError`` for one that
+  cannot be, although its fields have the right types.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin, get_type_hints
 
 from fusioncache.ir import strict_json
-from fusioncache.ir.graph import Arg, Const, Graph, Op, argument_refs, operands, refs_in
 from fusioncache.ir.strict_json import Value
-from fusioncache.ir.template import Instance
-from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 
-FORMAT = 1
-
-GRAPH_FIELDS = ("inputs", "ops", "outputs", "sizes")
-"""The fields that ``encode_graph`` writes, in the order in which ``decode_graph`` takes them."""
+_Reader = Callable[[Value], Any]
+_HEX = re.compile("(?:[0-9a-f]{2})*")
 
 
-def encode(instance: Instance) -> bytes:
-    """Writes an instance of a template as JSON. Equal instances have equal bytes."""
-    positions = {"arguments": instance.inputs, "results": instance.outputs}
-    return strict_json.encode({"format": FORMAT, **encode_graph(instance.region), **positions})
+def encode(value: Any, **marks: int) -> bytes:
+    """Returns a dataclass as JSON. Equal values have equal bytes.
+
+    Args:
+        value: the dataclass.
+        marks: fields that say of which format it is, as in ``strict_json.decode``.
+
+    Raises:
+        ValueError: if there is a number in it that is not finite.
+    """
+    return strict_json.encode({**marks, **to_json(value)})
 
 
-def decode(content: bytes) -> Instance:
-    """Reads the instance that was encoded.
+def decode[T](type_: type[T], content: bytes | str, name: str, **marks: int) -> T:
+    """Returns the dataclass that was encoded.
+
+    Args:
+        type_: its class.
+        content: what ``encode`` returned.
+        name: what errors call it.
+        marks: that it must have.
 
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    *graph, arguments, results = strict_json.decode(content, "region", format=FORMAT).fields(
-        *GRAPH_FIELDS, "arguments", "results"
-    )
-    instance = Instance(decode_graph(*graph), arguments.integers(), results.integers())
-    if sorted(instance.inputs) != list(range(len(instance.region.inputs))):
-        raise ValueError("arguments that are not the region's inputs")
-    if not all(position < len(instance.region.outputs) for position in instance.outputs):
-        raise ValueError("a result that the region does not have")
-    return instance
+    return from_json(type_, strict_json.decode(content, name, **marks))
 
 
-def encode_graph(graph: Graph) -> dict[str, Any]:
-    """Returns a graph as fields of a body."""
+def to_json(value: Any) -> Any:
+    """Returns a value as ``json`` takes it."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    if is_dataclass(value):
+        items = ((name, getattr(value, name), default) for name, default in _defaults_of(type(value)).items())
+        return {name: to_json(item) for name, item, default in items if item != default}
+    if isinstance(value, Mapping):
+        return {name: to_json(item) for name, item in sorted(value.items())}
+    if isinstance(value, frozenset):
+        return sorted(map(to_json, value))
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
+
+
+def from_json[T](type_: type[T], value: Value) -> T:
+    """Returns a value of this type from a part of decoded JSON.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    found: T = _reader_of(type_)(value)
+    return found
+
+
+def _make_reader(type_: Any) -> _Reader:
+    origin, args = get_origin(type_), get_args(type_)
+    if isinstance(type_, TypeAliasType):  # which may be a part of itself
+        return lambda value: _reader_of(type_.__value__)(value)
+    if is_dataclass(type_):
+        return _make_dataclass_reader(type_)
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return _make_choice_reader({member.value: member for member in type_})
+    if origin is Literal:
+        return _make_choice_reader({each: each for each in args})
+    if origin in (Union, UnionType):
+        return _make_union_reader(args)
+    if origin is Annotated:
+        return _make_limited_reader(args[1])
+    if origin is Mapping and args[0] is str:
+        read_member = _reader_of(args[1])
+        return lambda value: {name: read_member(item) for name, item in value.members().items()}
+    if origin is tuple and args[-1] is not Ellipsis:
+        readers = tuple(map(_reader_of, args))
+        return lambda value: tuple([read(item) for read, item in zip(readers, value.items(len(args)), strict=True)])
+    if origin in (tuple, Sequence, frozenset):
+        read_item, make = _reader_of(args[0]), frozenset if origin is frozenset else tuple
+        return lambda value: make([read_item(item) for item in value.items()])
+    return _PLAIN[type_]
+
+
+_reader_of: Callable[[Any], _Reader] = cache(_make_reader)
+"""Returns what reads values of a type."""
+
+_PLAIN: Mapping[Any, _Reader] = {
+    NoneType: lambda value: None,  # of a union, which has looked at it
+    bool: Value.boolean,
+    int: Value.integer,
+    float: Value.number,
+    str: Value.text,
+    bytes: lambda value: bytes.fromhex(value.text(_HEX)),
+}
+
+
+def _make_limited_reader(limit: range | re.Pattern[str]) -> _Reader:
+    if isinstance(limit, range):
+        return lambda value: value.integer(limit.start, limit.stop - 1)
+    return lambda value: value.text(limit)
+
+
+def _make_choice_reader(choices: Mapping[str, Any]) -> _Reader:
+    def read_choice(value: Value) -> Any:
+        if value.text() not in choices:
+            raise value.error(f"one of {', '.join(choices)}")
+        return choices[value.content]
+
+    return read_choice
+
+
+def _make_dataclass_reader(type_: Any) -> _Reader:
+    outline, readers, validate = _outline(type_), dict[str, _Reader](), getattr(type_, "validate", None)
+
+    def read_fields(value: Value) -> Any:
+        if not outline.fits(value.content):
+            raise value.error(f"an object with the fields {', '.join(_defaults_of(type_))}")
+        if not readers:  # only now, as the class may be among the types of its own fields
+            hints = get_type_hints(type_, include_extras=True)
+            readers.update((name, _reader_of(hints[name])) for name in _defaults_of(type_))
+        made = type_(**{name: readers[name](member) for name, member in value.members().items()})
+        if validate is not None:
+            validate(made)
+        return made
+
+    return read_fields
+
+
+def _make_union_reader(types: Sequence[Any]) -> _Reader:
+    outlines = [(_outline(type_), type_) for type_ in types]
+
+    def read_one(value: Value) -> Any:
+        fitting = [type_ for outline, type_ in outlines if outline.fits(value.content)]
+        if len(fitting) != 1:
+            raise value.error(f"one of {', '.join(getattr(type_, '__name__', str(type_)) for type_ in types)}")
+        return _reader_of(fitting[0])(value)
+
+    return read_one
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """The JSON of a type: what Python makes of it, and of a dataclass, the fields that it must and that it may have."""
+
+    kind: type
+    required: frozenset[str] | None = None
+    known: frozenset[str] = frozenset()
+
+    def fits(self, content: Any) -> bool:
+        if self.required is None or not isinstance(content, dict):
+            return type(content) is self.kind
+        return self.required <= content.keys() <= self.known
+
+
+def _outline(type_: Any) -> _Outline:
+    origin = get_origin(type_)
+    if origin is Annotated:
+        return _outline(get_args(type_)[0])
+    if is_dataclass(type_):
+        defaults = _defaults_of(type_)
+        return _Outline(dict, frozenset(name for name in defaults if defaults[name] is MISSING), frozenset(defaults))
+    if origin in (Mapping, tuple, Sequence, frozenset):
+        return _Outline(dict if origin is Mapping else list)
+    return _Outline(type_ if type_ in (NoneType, bool, int, float) else str)
+
+
+def _list_defaults(type_: Any) -> Mapping[str, Any]:
     return {
-        "inputs": [_encode_type(type_) for type_ in graph.inputs],
-        "ops": [_encode_op(op) for op in graph.ops],
-        "outputs": graph.outputs,
-        "sizes": graph.sizes,
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(type_)
+        if field.init
     }
 
 
-def decode_graph(inputs: Value, ops: Value, outputs: Value, sizes: Value) -> Graph:
-    """Returns the graph in the fields of a body, in which each value is defined before it is used.
-
-    Raises:
-        ValueError: if there is no such graph in them.
-    """
-    types = tuple(map(_decode_input, inputs.items()))
-    graph = Graph(types, tuple(map(_decode_op, ops.items())), outputs.integers(), sizes.integer())
-    _check(graph)
-    return graph
-
-
-def _encode_type(type_: ValueType | None) -> Any:
-    if isinstance(type_, TensorType):
-        sizes = [_encode_arg(size) if isinstance(size, Ref) else size for size in type_.shape]
-        return [type_.dtype, sizes, type_.device]
-    return type_.python_type if type_ else None
-
-
-def _decode_type(value: Value) -> ValueType | None:
-    if value.content is None:
-        return None
-    if isinstance(value.content, str):
-        return NumberType(value.text())
-    dtype, shape, device = value.items(3)
-    sizes = tuple(_decode_ref(size) if size.has("ref") else size.integer() for size in shape.items())
-    return TensorType(dtype.text(), sizes, device.text())
-
-
-def _decode_input(value: Value) -> ValueType:
-    type_ = _decode_type(value)
-    if type_ is None:
-        raise value.error("the type of an input")
-    return type_
-
-
-def _encode_arg(arg: Arg) -> Any:
-    if isinstance(arg, Ref):
-        return {"ref": arg.index}
-    if isinstance(arg, Const):
-        return {"kind": arg.kind, "text": arg.text}
-    return [_encode_arg(item) for item in arg]
-
-
-def _decode_arg(value: Value) -> Arg:
-    if isinstance(value.content, list):
-        return tuple(map(_decode_arg, value.items()))
-    if value.has("ref"):
-        return _decode_ref(value)
-    kind, text = value.fields("kind", "text")
-    return Const(kind.text(), text.text())
-
-
-def _decode_ref(value: Value) -> Ref:
-    (index,) = value.fields("ref")
-    return Ref(index.integer())
-
-
-def _encode_op(op: Op) -> Any:
-    kwargs = [[name, _encode_arg(arg)] for name, arg in op.kwargs]
-    return [op.name, [_encode_arg(arg) for arg in op.args], [_encode_type(type_) for type_ in op.outputs], kwargs]
-
-
-def _decode_op(value: Value) -> Op:
-    name, args, outputs, kwargs = value.items(4)
-    named = [item.items(2) for item in kwargs.items()]
-    return Op(
-        name.text(),
-        tuple(map(_decode_arg, args.items())),
-        tuple(map(_decode_type, outputs.items())),
-        tuple((keyword.text(), _decode_arg(arg)) for keyword, arg in named),
-    )
-
-
-def _check(graph: Graph) -> None:
-    known = graph.first_result
-    for op, first in graph.results():
-        known = first + len(op.outputs)
-        early = all(index < first for _, index in argument_refs(op))
-        if not early or not all(index < known for _, index in operands(op)):
-            raise ValueError(f"{op.name} uses what is not computed yet")
-    sizes = [index for type_ in graph.inputs for _, index in refs_in(type_)]
-    if not all(index < graph.first_result for index in sizes):
-        raise ValueError("an input with a size that is computed later")
-    if not all(index < known for index in graph.outputs):
-        raise ValueError("an output that nothing computes")
+_defaults_of: Callable[[Any], Mapping[str, Any]] = cache(_list_defaults)
+"""Returns the fields of a dataclass with their defaults, ``MISSING`` where there is none."""

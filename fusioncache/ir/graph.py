@@ -31,7 +31,7 @@ class Const:
         return repr(self.text) if self.kind == "str" else f"{self.kind}:{self.text}"
 
 
-Arg = Ref | Const | tuple["Arg", ...]
+type Arg = Ref | Const | tuple[Arg, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,24 @@ class Graph:
             object.__setattr__(self, "_hash", hash((self.inputs, self.ops, self.outputs, self.sizes)))
         assert self._hash is not None
         return self._hash
+
+    def validate(self) -> None:
+        """Does nothing if each value is defined before it is used, as in every graph that was made of a trace.
+
+        Raises:
+            ValueError: if one is not.
+        """
+        known = self.first_result
+        for op, first in self.results():
+            known = first + len(op.outputs)
+            early = all(index < first for _, index in argument_refs(op))
+            if not early or not all(index < known for _, index in operands(op)):
+                raise ValueError(f"{op.name} uses what is not computed yet")
+        sizes = [index for type_ in self.inputs for _, index in refs_in(type_)]
+        if not all(index < self.first_result for index in sizes):
+            raise ValueError("an input with a size that is computed later")
+        if not all(index < known for index in self.outputs):
+            raise ValueError("an output that nothing computes")
 
     @property
     def first_result(self) -> int:

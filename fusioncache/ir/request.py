@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from fusioncache.ir import codec, strict_json
+from fusioncache.ir import codec
 from fusioncache.ir.graph import Graph
-from fusioncache.ir.strict_json import Value
+from fusioncache.ir.template import Instance
 from fusioncache.ir.types import Ref, TensorType, ValueType
 
-FORMAT = 1
+FORMAT = 2
+"""The version of what is stored of a region and of a request."""
 
 ArgumentLayout = tuple[Sequence[int], Sequence[int]]
 """Shape and strides of a tensor, in elements."""
@@ -40,56 +40,43 @@ class Request:
     options: Mapping[str, Option]
     settings: Mapping[str, Option] = field(default_factory=dict)
 
+    def validate(self) -> None:
+        """Does nothing if arguments of these layouts can be the graph's inputs.
 
-def encode(request: Request) -> bytes:
-    """Writes a request as JSON. Equal requests have equal bytes."""
-    body = {
-        "format": FORMAT,
-        **codec.encode_graph(request.graph),
-        "place": encode_layouts(request.layouts),
-        "backend": request.backend,
-        "options": _encode_options(request.options),
-        "settings": _encode_options(request.settings),
-    }
-    return strict_json.encode(body)
+        Raises:
+            ValueError: if they cannot.
+        """
+        inputs, layouts = self.graph.inputs, self.layouts
+        if len(layouts) != len(inputs) or not all(map(_fits, inputs, layouts)):
+            raise ValueError("arguments that are not the graph's inputs")
 
 
-def decode(content: bytes) -> Request:
-    """Reads the request that was encoded.
+def encode_request(request: Request) -> bytes:
+    """Returns a request as JSON. Equal requests have equal bytes."""
+    return codec.encode(request, format=FORMAT)
+
+
+def decode_request(content: bytes | str) -> Request:
+    """Returns the request that was encoded.
 
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    # A request that was written before there were settings has none of them.
-    *fields, place, backend, options, settings = strict_json.decode(content, "request", format=FORMAT).fields(
-        *codec.GRAPH_FIELDS, "place", "backend", "options", optional={"settings": []}
-    )
-    graph = codec.decode_graph(*fields)
-    layouts = decode_layouts(place)
-    if len(layouts) != len(graph.inputs) or not all(map(_fits, graph.inputs, layouts)):
-        raise ValueError("arguments that are not the graph's inputs")
-    return Request(graph, layouts, backend.text(), _decode_options(options), _decode_options(settings))
+    return codec.decode(Request, content, "request", format=FORMAT)
 
 
-def encode_layouts(layouts: ArgumentLayouts) -> list[Any]:
-    """Returns the layouts of arguments as a field of a body."""
-    return [layout and [list(layout[0]), list(layout[1])] for layout in layouts]
+def encode_region(instance: Instance) -> bytes:
+    """Returns what an artifact depends on of an instance, as JSON. Equal instances have equal bytes."""
+    return codec.encode(instance.compiled, format=FORMAT)
 
 
-def decode_layouts(value: Value) -> ArgumentLayouts:
-    """Reads the layouts of arguments.
+def decode_region(content: bytes | str) -> Instance:
+    """Returns the instance that was encoded.
 
     Raises:
-        ValueError: if they are none.
+        ValueError: if the content is anything else, or of another format.
     """
-    return tuple(map(_decode_layout, value.items()))
-
-
-def _decode_layout(value: Value) -> ArgumentLayout | None:
-    if value.content is None:
-        return None
-    shape, strides = value.items(2)
-    return shape.integers(), strides.integers()
+    return codec.decode(Instance, content, "region", format=FORMAT)
 
 
 def _fits(type_: ValueType, layout: ArgumentLayout | None) -> bool:
@@ -100,24 +87,3 @@ def _fits(type_: ValueType, layout: ArgumentLayout | None) -> bool:
     if not len(shape) == len(strides) == len(type_.shape):
         return False
     return all(isinstance(size, Ref) or size == actual for size, actual in zip(type_.shape, shape, strict=True))
-
-
-def _encode_options(options: Mapping[str, Option]) -> list[Any]:
-    return [[name, _encode_option(value)] for name, value in sorted(options.items())]
-
-
-def _decode_options(value: Value) -> dict[str, Option]:
-    pairs = (item.items(2) for item in value.items())
-    return {name.text(): _decode_option(option) for name, option in pairs}
-
-
-def _encode_option(value: Any) -> Option | list[str]:
-    if value is None or isinstance(value, bool | str):
-        return value
-    return [str(item) for item in value] if isinstance(value, tuple | list) else str(value)
-
-
-def _decode_option(value: Value) -> Option:
-    if value.content is None or isinstance(value.content, bool):
-        return value.content
-    return value.text() if isinstance(value.content, str) else tuple(item.text() for item in value.items())

@@ -71,22 +71,21 @@ class Value:
     name: str
     content: Any
 
-    def fields(self, *names: str, optional: Mapping[str, Any] | None = None) -> tuple[Value, ...]:
-        """Returns the values of the fields of an object that has exactly these.
-
-        Args:
-            names: the fields that must be there.
-            optional: further fields that may be there, with what stands for one that is not.
-        """
-        content, optional = self.content, optional or {}
-        if type(content) is not dict or not {*names} <= content.keys() <= {*names, *optional}:
-            raise self.error(f"an object with the fields {', '.join((*names, *optional))}")
-        content = {**optional, **content}
-        return tuple(Value(f"{self.name}.{name}", content[name]) for name in (*names, *optional))
+    def fields(self, *names: str) -> tuple[Value, ...]:
+        """Returns the values of the fields of an object that has exactly these."""
+        if type(self.content) is not dict or self.content.keys() != {*names}:
+            raise self.error(f"an object with the fields {', '.join(names)}")
+        return tuple(Value(f"{self.name}.{name}", self.content[name]) for name in names)
 
     def has(self, name: str) -> bool:
         """Returns whether the value is an object with this field."""
         return type(self.content) is dict and name in self.content
+
+    def members(self) -> dict[str, Value]:
+        """Returns the values of an object's fields, by their names."""
+        if type(self.content) is not dict:
+            raise self.error("an object")
+        return {name: Value(f"{self.name}.{name}", item) for name, item in self.content.items()}
 
     def items(self, count: int | None = None) -> tuple[Value, ...]:
         """Returns the items of a list, which has this many if a count is given."""

@@ -98,3 +98,17 @@ class Instance:
     def compiled(self) -> Instance:
         """The same without what nothing that is compiled depends on."""
         return Instance(self.region, self.inputs, self.outputs)
+
+    def validate(self) -> None:
+        """Does nothing if the positions are those of the region's inputs and outputs, and the plain region has as many.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        if sorted(self.inputs) != list(range(len(self.region.inputs))):
+            raise ValueError("arguments that are not the region's inputs")
+        if not all(position < len(self.region.outputs) for position in self.outputs):
+            raise ValueError("a result that the region does not have")
+        outputs = len(self.region.outputs)
+        if self.plain and (self.plain.inputs, len(self.plain.outputs)) != (self.region.inputs, outputs):
+            raise ValueError("a plain region with other inputs or outputs")

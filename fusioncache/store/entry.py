@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Annotated
 
-from fusioncache.ir import Key
-from fusioncache.ir.strict_json import Value, decode, is_text
+from fusioncache.ir import Key, codec
+from fusioncache.ir.strict_json import is_text
 from fusioncache.store.errors import Refusal
 
 FORMAT = 1
@@ -39,7 +38,7 @@ class Artifact:
     """
 
     name: str
-    object: str
+    object: Annotated[str, DIGEST]
     size: int
 
 
@@ -60,8 +59,8 @@ class Entry:
         host: the machine that it ran on.
     """
 
-    digest: str
-    backend: str
+    digest: Annotated[str, DIGEST]
+    backend: Annotated[str, _BACKEND]
     text: str
     ingredients: tuple[tuple[str, str], ...]
     artifacts: tuple[Artifact, ...]
@@ -99,8 +98,8 @@ def encode_entry(entry: Entry) -> bytes:
     Raises:
         ValueError: if it could not be read again.
     """
-    body = json.dumps(asdict(entry)).encode()
-    _decode_body(body)
+    body = codec.encode(entry)
+    codec.decode(Entry, body, "entry")
     return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
@@ -119,37 +118,9 @@ def decode_entry(content: bytes) -> Entry:
     if hashlib.sha256(body).hexdigest().encode() != header[2]:
         raise Refusal("a damaged entry")
     try:
-        return _decode_body(body)
+        return codec.decode(Entry, body, "entry")
     except ValueError as error:
         raise Refusal("a damaged entry") from error
-
-
-def _decode_body(body: bytes) -> Entry:
-    """Decodes an entry strictly: it can come from another machine, and what is in it goes as far as the index."""
-    fields = decode(body, "entry").fields(*(field.name for field in dataclasses.fields(Entry)))
-    digest, backend, text, ingredients, artifacts, name, created, seconds, pid, host = fields
-    return Entry(
-        digest=digest.text(DIGEST),
-        backend=backend.text(_BACKEND),
-        text=text.text(),
-        ingredients=tuple(_decode_ingredient(pair) for pair in ingredients.items()),
-        artifacts=tuple(_decode_artifact(artifact) for artifact in artifacts.items()),
-        name=name.text(),
-        created=created.number(),
-        seconds=seconds.number(),
-        pid=pid.integer(),
-        host=host.text(),
-    )
-
-
-def _decode_ingredient(pair: Value) -> tuple[str, str]:
-    name, digest = pair.items(2)
-    return name.text(), digest.text()
-
-
-def _decode_artifact(artifact: Value) -> Artifact:
-    name, object_, size = artifact.fields("name", "object", "size")
-    return Artifact(name.text(), object_.text(DIGEST), size.integer())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fusioncache.ir.key_text import read_key
 
-PROGRAM_FORMAT = 5
+PROGRAM_FORMAT = 6
 """Of the keys of programs, their texts and their reads. Those of another format are not shown, copied or compared."""
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 
-from fusioncache.ir import Graph, Ingredient, Instance, Key, codec
+from fusioncache.ir import Graph, Ingredient, Instance, Key
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level
 from fusioncache.ir.key_text import write_key, write_layouts
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.request import ArgumentLayouts, encode_region
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.text import write_graph
@@ -90,7 +90,7 @@ def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance)
     """Returns the ingredients of an artifact key that come from a call: the layouts, and the order where it shows."""
     found = {LAYOUT: write_layouts(layouts)}
     if depends_on_operand_order(graph, layouts):
-        found[ORDER] = codec.encode(instance).decode()
+        found[ORDER] = encode_region(instance).decode()
     return found
 
 

@@ -13,7 +13,8 @@ from repository import HELPERS, import_path
 from thunder_versions import VERSION
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
-from fusioncache.ir import Graph, Instance, codec
+from fusioncache.ir import Graph, Instance
+from fusioncache.ir.request import encode_region
 from fusioncache.transform.region import region_of
 
 _WORKER = """
@@ -27,8 +28,8 @@ NvFuser.prepare()
 import fake_cuda
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
 from fusioncache.backends.torch_settings import write_versions
-from fusioncache.ir import codec
-regions = [codec.decode(text.encode()).region for text in json.load(sys.stdin)]
+from fusioncache.ir.request import decode_region
+regions = [decode_region(text.encode()).region for text in json.load(sys.stdin)]
 with fake_cuda.pretend_gpu():
     texts = [repr(define(region, describe_contiguous(region))) for region in regions]
 print(json.dumps({
@@ -68,7 +69,7 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
     with fake_cuda.pretend_gpu():
         expected = [repr(define(region, describe_contiguous(region))) for region in regions]
     sent = [
-        codec.encode(Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs))))).decode()
+        encode_region(Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs))))).decode()
         for region in regions
     ]
     environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}

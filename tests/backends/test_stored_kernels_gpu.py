@@ -13,7 +13,7 @@ from fusioncache.backends.nvfuser.recipe import RECIPE
 from fusioncache.backends.nvfuser.recipe_json import decode
 from fusioncache.backends.nvfuser.zeroed_memory import BLOCK, ZeroedMemory, find_zeroed
 from fusioncache.ir import Instance
-from fusioncache.ir.codec import encode
+from fusioncache.ir.request import encode_region
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +30,7 @@ OTHER_PROCESS = """
 import sys, torch
 from pathlib import Path
 from fusioncache.backends.nvfuser import backend
-from fusioncache.ir.codec import decode
+from fusioncache.ir.request import decode_region
 
 def refuse(*args, **kwargs):
     raise AssertionError("nvFuser was asked to compile")
@@ -40,7 +40,7 @@ nvfuser = backend.NvFuser()
 for folder in map(Path, sys.argv[1:]):
     args = torch.load(folder / "args.pt")
     artifacts = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix not in (".pt", ".json")}
-    run = nvfuser.load(artifacts, decode((folder / "region.json").read_bytes()).region, args)
+    run = nvfuser.load(artifacts, decode_region((folder / "region.json").read_bytes()).region, args)
     torch.save([list(run(args)), args], folder / "results.pt")
 """
 
@@ -59,7 +59,7 @@ def elsewhere(tmp_path_factory):
             (folder / name).write_bytes(content)
         torch.save(item.args, folder / "args.pt")
         instance = Instance(item.graph, tuple(range(len(item.graph.inputs))), ())
-        (folder / "region.json").write_bytes(encode(instance))
+        (folder / "region.json").write_bytes(encode_region(instance))
     command = [sys.executable, "-W", "ignore", "-c", OTHER_PROCESS, *map(str, folders.values())]
     subprocess.run(command, check=True, cwd=ROOT)
     return {name: torch.load(folder / "results.pt") for name, folder in folders.items()}

@@ -14,7 +14,8 @@ from threads_at_once import run_at_once
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Instance, codec
+from fusioncache.ir import Instance
+from fusioncache.ir.request import encode_region
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
@@ -128,7 +129,7 @@ def test_the_key_names_what_differs(tmp_path):
 def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, spoil):
     first = Process(tmp_path)
     good = first.backend.persist(make_region(), [X, Y]).artifacts | {
-        REGION: codec.encode(instance_of(make_region(), canonicalize(make_region()).binding))
+        REGION: encode_region(instance_of(make_region(), canonicalize(make_region()).binding))
     }
     first.cache.store.save(first.key(make_region(), X, Y), "eager", spoil(good))
     second, third = Process(tmp_path), Process(tmp_path)
@@ -142,7 +143,7 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     first = Process(tmp_path)
     s = Sketch()
     other = s.graph(s.op("sin", s.input()))
-    artifacts = {"code": b"run it op by op", REGION: codec.encode(Instance(other, (0,), (0,)))}
+    artifacts = {"code": b"run it op by op", REGION: encode_region(Instance(other, (0,), (0,)))}
     first.cache.store.save(first.key(make_region(), X, Y), "eager", artifacts)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         first.run(make_region(), X, Y)

@@ -1,6 +1,11 @@
-"""Regions as JSON: what was written comes back, and nothing else passes for it."""
+"""Values as JSON: what was written comes back, and nothing else passes for it."""
 
-from dataclasses import replace
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Annotated, Literal
 
 import pytest
 from drawn_regions import Sketch
@@ -9,15 +14,125 @@ from hypothesis import strategies as st
 from random_regions import graphs
 from store_processes import make_region
 
-from fusioncache.ir import Instance, NumberType, Ref, TensorType
-from fusioncache.ir.codec import decode, encode
+from fusioncache.ir import Instance, NumberType, Ref, TensorType, codec
+from fusioncache.ir.request import decode_region, encode_region
+from fusioncache.ir.strict_json import LARGEST
+
+
+class Plan(Enum):
+    FIRST = "first"
+    SECOND = "second"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    number: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    children: tuple["Tree", ...]
+
+
+type Tree = Leaf | Branch
+
+
+@dataclass(frozen=True)
+class Everything:
+    name: Annotated[str, re.compile("[a-z]+")]
+    plan: Plan
+    word: Literal["on", "off"]
+    seconds: float
+    offset: Annotated[int, range(-5, 6)]
+    content: bytes
+    pair: tuple[int, str]
+    tree: Tree
+    names: frozenset[str]
+    either: int | bool | str | tuple[str, ...] | None
+    options: Mapping[str, int] = field(default_factory=dict)
+    sizes: int = 0
+
+    def validate(self):
+        if self.sizes > 100:
+            raise ValueError("too many sizes")
+
+
+TREE = Branch((Leaf(1), Branch(()), Branch((Leaf(2),))))
+VALUE = Everything(
+    "abc", Plan.SECOND, "on", 0.5, -5, b"\0\xff", (1, "x"), TREE, frozenset({"b", "a"}), None, {"b": 1, "a": 2}, 3
+)
+
+
+@pytest.mark.parametrize("either", [None, 5, True, "x", (), ("x", "y")])
+def test_every_type_comes_back(either):
+    value = replace(VALUE, either=either)
+    found = codec.decode(Everything, codec.encode(value, format=2), "everything", format=2)
+    assert found == value and type(found.either) is type(either)
+
+
+def test_a_field_that_has_its_default_is_left_out():
+    content = codec.encode(replace(VALUE, options={}, sizes=0))
+    assert json.loads(content).keys() == {*VALUE.__dict__} - {"options", "sizes"}
+    assert codec.decode(Everything, content, "everything") == replace(VALUE, options={}, sizes=0)
+
+
+def test_equal_values_have_equal_bytes():
+    assert codec.encode(replace(VALUE, options={"a": 2, "b": 1})) == codec.encode(VALUE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "ABC"}, "everything.name is 'ABC', not a text like [a-z]+"),
+        ({"name": "\ud800"}, "everything.name is "),
+        ({"plan": "third"}, "everything.plan is 'third', not one of first, second"),
+        ({"plan": 1}, "everything.plan is 1, not a text"),
+        ({"word": "maybe"}, "everything.word is 'maybe', not one of on, off"),
+        ({"seconds": "1"}, "not a finite number"),
+        ({"offset": 6}, "everything.offset is 6, not an integer from -5 to 5"),
+        ({"sizes": -1}, f"everything.sizes is -1, not an integer from 0 to {LARGEST}"),
+        ({"sizes": 1.0}, "everything.sizes is 1.0, not an integer"),
+        ({"sizes": True}, "everything.sizes is True, not an integer"),
+        ({"sizes": 101}, "too many sizes"),
+        ({"content": "0"}, "not a text like"),
+        ({"pair": [1]}, "everything.pair is [1], not a list of 2"),
+        ({"pair": [1, 2]}, "everything.pair[1] is 2, not a text"),
+        ({"tree": {"number": 1, "children": []}}, "not one of Leaf, Branch"),
+        ({"tree": {"children": [{"number": "1"}]}}, "everything.tree.children[0].number is '1', not an integer"),
+        ({"either": {}}, "everything.either is {}, not one of"),
+        ({"either": 0.5}, "everything.either is 0.5, not one of"),
+        ({"options": []}, "everything.options is [], not an object"),
+        ({"options": {"a": "b"}}, "everything.options.a is 'b', not an integer"),
+        ({"more": 1}, "not an object with the fields name, plan, word"),
+    ],
+)
+def test_what_is_of_another_type_is_refused(changes, message):
+    content = json.dumps({**json.loads(codec.encode(VALUE)), **changes})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        codec.decode(Everything, content, "everything")
+
+
+def test_a_missing_field_and_another_format_are_refused():
+    body = json.loads(codec.encode(VALUE, format=2))
+    with pytest.raises(ValueError, match="everything is of format 2, not 3"):
+        codec.decode(Everything, json.dumps(body), "everything", format=3)
+    del body["name"]
+    with pytest.raises(ValueError, match="not an object with the fields name"):
+        codec.decode(Everything, json.dumps(body), "everything", format=2)
+
+
+def test_what_has_no_json_is_not_encoded():
+    with pytest.raises(ValueError):
+        codec.encode(replace(VALUE, seconds=float("nan")))
+    with pytest.raises(TypeError, match="object cannot be encoded"):
+        codec.to_json((object(),))
 
 
 @given(graph=graphs())
 @settings(max_examples=60)
 def test_a_region_comes_back_as_it_was(graph):
     instance = Instance(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
-    assert decode(encode(instance)) == instance
+    assert decode_region(encode_region(instance)) == instance
 
 
 def test_every_kind_of_type_and_argument_comes_back():
@@ -28,23 +143,31 @@ def test_every_kind_of_type_and_argument_comes_back():
     graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
     graph = replace(graph, outputs=(3,))
     instance = Instance(graph, (1, 0), (0,))
-    assert decode(encode(instance)) == instance
+    assert decode_region(encode_region(instance)) == instance
+
+
+def test_a_plain_region_must_have_the_same_inputs_and_outputs():
+    region = make_region()
+    instance = Instance(region, (0, 1), (0, 1), region)
+    assert codec.decode(Instance, codec.encode(instance), "instance") == instance
+    with pytest.raises(ValueError, match="a plain region with other inputs or outputs"):
+        codec.decode(Instance, codec.encode(replace(instance, plain=replace(region, outputs=(0,)))), "instance")
 
 
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(max_examples=100)
 def test_no_other_bytes_pass_for_a_region(content):
     with pytest.raises(ValueError):
-        decode(content)
+        decode_region(content)
 
 
 @given(data=st.data())
 @settings(max_examples=100)
 def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encode(Instance(make_region(), (0, 1), (0, 1))))
+    content = bytearray(encode_region(Instance(make_region(), (0, 1), (0, 1))))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        instance = decode(bytes(content))
+        instance = decode_region(bytes(content))
     except ValueError:
         return
     known = instance.region.first_result + sum(len(op.outputs) for op in instance.region.ops)

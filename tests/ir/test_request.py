@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store_processes import make_region
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
-from fusioncache.ir.request import Request, decode, encode
+from fusioncache.ir.request import Request, decode_request, encode_request
 
 
 def _request() -> Request:
@@ -23,19 +23,19 @@ def _request() -> Request:
 
 
 def test_a_request_comes_back_as_it_was():
-    assert decode(encode(_request())) == _request()
+    assert decode_request(encode_request(_request())) == _request()
     graph = Graph((NumberType("int"), TensorType("float32", (Ref(0),), "cpu")), (), (1,))
     request = Request(graph, (None, ((4,), (1,))), "inductor", {})
-    assert decode(encode(request)) == request
+    assert decode_request(encode_request(request)) == request
 
 
 @given(data=st.data())
 @settings(max_examples=100)
 def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encode(_request()))
+    content = bytearray(encode_request(_request()))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        request = decode(bytes(content))
+        request = decode_request(bytes(content))
     except ValueError:
         return
     for type_, layout in zip(request.graph.inputs, request.layouts, strict=True):
@@ -44,9 +44,9 @@ def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
 
 
 def test_a_request_written_before_there_were_settings_has_none():
-    body = json.loads(encode(_request()))
+    body = json.loads(encode_request(_request()))
     del body["settings"]
-    assert decode(json.dumps(body).encode()) == replace(_request(), settings={})
+    assert decode_request(json.dumps(body)) == replace(_request(), settings={})
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_request_written_before_there_were_settings_has_none():
 )
 def test_a_request_for_other_arguments_is_refused(layouts):
     with pytest.raises(ValueError):
-        decode(encode(Request(make_region(), layouts, "eager", {})))
+        decode_request(encode_request(Request(make_region(), layouts, "eager", {})))

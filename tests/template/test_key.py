@@ -8,8 +8,9 @@ import pytest
 from drawn_regions import ENVIRONMENT, Sketch, draw_residual, make_template
 from repository import HELPERS, import_path
 
-from fusioncache.ir import Instance, Key, TensorType, codec
+from fusioncache.ir import Instance, Key, TensorType
 from fusioncache.ir.ingredients import INGREDIENTS, Level
+from fusioncache.ir.request import encode_region
 from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import artifact_key, executable_key, make_key, program_key_of, template_key
@@ -85,7 +86,7 @@ def test_artifacts_are_named_by_the_layouts_and_where_it_shows_by_the_order_too(
     key = artifact_key(graph, environment, alike, instance)
     assert key == make_key(graph, {**environment, "layout": "(2, 3) (3, 1)\n(2, 3) (3, 1)"})
     ordered = artifact_key(graph, environment, unlike, instance)
-    assert ordered.texts["order"].encode() == codec.encode(instance)
+    assert ordered.texts["order"].encode() == encode_region(instance)
     assert ordered.texts.keys() - key.texts.keys() == {"order"}
 
 

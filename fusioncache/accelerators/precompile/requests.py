@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusioncache.cache.persistence import REGION, REQUEST
-from fusioncache.ir import Declined, Instance, Scope, codec, request
+from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key
-from fusioncache.ir.request import Request
+from fusioncache.ir.request import Request, decode_region, decode_request
 from fusioncache.store import Entry, Store
 from fusioncache.store.slots import is_compiled
 from fusioncache.template.key import call_ingredients
@@ -90,8 +90,8 @@ def read_request(store: Store, id_: str) -> StoredRequest:
     if entry is None:
         raise Declined(DAMAGED, Scope.REQUEST)
     try:
-        asked = request.decode(_read_artifact(store, entry, REQUEST))
-        instance = codec.decode(_read_artifact(store, entry, REGION))
+        asked = decode_request(_read_artifact(store, entry, REQUEST))
+        instance = decode_region(_read_artifact(store, entry, REGION))
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Declined(DAMAGED, Scope.REQUEST) from error
     if not _belongs(asked, instance, entry):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusioncache.accelerators.precompile.requests import StoredRequest
 from fusioncache.cache.helpers import Ask
-from fusioncache.ir import codec, request
+from fusioncache.ir.request import decode_region, decode_request, encode_region, encode_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class RequestTask:
 
     def encode(self) -> list[Any]:
         """Returns it as the content of a message."""
-        texts = request.encode(self.ask.request).decode(), codec.encode(self.ask.instance).decode()
+        texts = encode_request(self.ask.request).decode(), encode_region(self.ask.instance).decode()
         return ["request", *texts, self.ask.key.digest, self.device]
 
 
@@ -81,6 +81,6 @@ def decode(content: list[Any]) -> str | Received:
         case ["entry", str(id_)]:
             return id_
         case ["request", str(asked), str(region), str(digest), int() | None as device]:
-            stored = StoredRequest(request.decode(asked.encode()), codec.decode(region.encode()))
+            stored = StoredRequest(decode_request(asked), decode_region(region))
             return Received(stored, digest, device)
     raise ValueError("a task of an unknown kind")

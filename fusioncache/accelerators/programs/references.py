@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.accelerators.programs.source import check_source, is_reviewed
 from fusioncache.ir import Graph, Instance, codec
-from fusioncache.ir.request import ArgumentLayouts, decode_layouts, encode_layouts
+from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.ir.strict_json import Value
 from fusioncache.template.plan import Arities, Plan
 
@@ -188,7 +188,7 @@ def encode_reference(reference: Reference) -> dict[str, Any]:
         "kind": "template",
         "backend": reference.backend,
         "options": dict(reference.options),
-        "graph": codec.encode_graph(reference.graph),
+        "graph": codec.to_json(reference.graph),
         "digest": reference.digest,
         "uses": [_encode_use(use) for use in reference.uses],
     }
@@ -199,9 +199,8 @@ def _encode_use(use: TemplateUse) -> dict[str, Any]:
         "arities": use.arities,
         "plan": use.plan.value,
         "executor": use.executor,
-        "instance": codec.encode(use.instance).decode(),
-        "plain": None if use.instance.plain is None else codec.encode_graph(use.instance.plain),
-        "layouts": list(map(encode_layouts, use.layouts)),
+        "instance": codec.to_json(use.instance),
+        "layouts": codec.to_json(use.layouts),
     }
 
 
@@ -284,35 +283,23 @@ def _read_template(value: Value) -> TemplateReference:
     return TemplateReference(
         backend.text(),
         tuple((name, _read_option(option)) for name, option in _items(options)),
-        codec.decode_graph(*graph.fields(*codec.GRAPH_FIELDS)),
+        codec.from_json(Graph, graph),
         digest.text(_DIGEST),
         tuple(map(_read_use, uses.items())),
     )
 
 
 def _read_use(value: Value) -> TemplateUse:
-    arities, plan, executor, instance, plain, layouts = value.fields(
-        "arities", "plan", "executor", "instance", "plain", "layouts"
-    )
+    arities, plan, executor, instance, layouts = value.fields("arities", "plan", "executor", "instance", "layouts")
     if plan.content not in {kind.value for kind in Plan if isinstance(plan.content, str)}:
         raise plan.error("a plan")
     return TemplateUse(
         arities.integers(),
         Plan(plan.text()),
         executor.text(),
-        _read_instance(instance, plain),
-        tuple(map(decode_layouts, layouts.items())),
+        codec.from_json(Instance, instance),
+        tuple(codec.from_json(ArgumentLayouts, each) for each in layouts.items()),
     )
-
-
-def _read_instance(value: Value, plain: Value) -> Instance:
-    instance = codec.decode(value.text().encode())
-    if plain.content is None:
-        return instance
-    graph = codec.decode_graph(*plain.fields(*codec.GRAPH_FIELDS))
-    if (graph.inputs, len(graph.outputs)) != (instance.region.inputs, len(instance.region.outputs)):
-        raise plain.error("a region with these inputs and outputs")
-    return replace(instance, plain=graph)
 
 
 def _read_option(value: Value) -> Option:

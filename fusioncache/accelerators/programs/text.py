@@ -25,7 +25,7 @@ from fusioncache.accelerators.programs.references import (
 )
 from fusioncache.ir import strict_json
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.persistence import REGION, REQUEST
-from fusioncache.ir import Graph, codec, request
+from fusioncache.ir import Graph
 from fusioncache.ir.key_text import write_layouts
-from fusioncache.ir.request import ArgumentLayouts, Request
+from fusioncache.ir.request import ArgumentLayouts, Request, encode_region, encode_request
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
@@ -27,9 +27,9 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
     canonical = canonicalize(graph)
     key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(PLACE)})
     wanted = canonicalize(asked or graph).graph
-    instance = codec.encode(instance_of(graph, canonical.binding))
+    instance = encode_region(instance_of(graph, canonical.binding))
     assert store.save(
-        key, "eager", {REGION: instance, REQUEST: request.encode(Request(wanted, PLACE, "eager", {})), **more}
+        key, "eager", {REGION: instance, REQUEST: encode_request(Request(wanted, PLACE, "eager", {})), **more}
     )
 
 

@@ -131,10 +131,10 @@ def test_references_name_what_stored_programs_may_use(context):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"fusioncache program 1", b"{}", encode(program_of(trace(*WHOLE))).replace(b'"format":4', b'"format":5', 1)],
+    [b"", b"fusioncache program 1", b"{}", encode(program_of(trace(*WHOLE))).replace(b'"format":5', b'"format":6', 1)],
 )
 def test_what_is_no_program_of_this_format_is_none(content):
-    with pytest.raises(ValueError, match=r"not strict JSON|format (None|5), not 4"):
+    with pytest.raises(ValueError, match=r"not strict JSON|format (None|6), not 5"):
         decode(content)
 
 
