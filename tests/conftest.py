@@ -56,7 +56,6 @@ def store() -> Iterator[Any]:
 
     opened = Store.open()
     yield opened
-    opened.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -37,11 +37,8 @@ def measure(path: Path, keys: list[Key], lookups: int) -> dict[str, Any]:
     again = [_time(lambda key=key: store.load(key, BACKEND))[1] for key in chosen]  # type: ignore[misc]
     misses = [_time(lambda n=n: store.load(make_key(-n, 100), BACKEND))[1] for n in range(1, lookups)]  # type: ignore[misc]
     assert all(found for found, _ in hits)
-    store.close()
     listed, listing = _time(lambda: Store.open(path, remote="").entries())
     assert len(listed) == len(keys)
-    (path / "index.sqlite").unlink()
-    _, rebuilding = _time(lambda: Store.open(path, remote="").entries())
     swept, sweeping = _time(lambda: Store.open(path, remote="").sweep())
     assert swept is not None
     assert swept.entries == 0
@@ -53,7 +50,6 @@ def measure(path: Path, keys: list[Key], lookups: int) -> dict[str, Any]:
         "later look-up (median)": statistics.median(again),
         "miss (median)": statistics.median(misses),
         "list": listing,
-        "list without an index": rebuilding,
         "clean up": sweeping,
     }
 
@@ -61,7 +57,7 @@ def measure(path: Path, keys: list[Key], lookups: int) -> dict[str, Any]:
 def measure_disk(path: Path) -> dict[str, int]:
     """Returns the bytes of content and bytes that the file system uses for it, by part of the store."""
     sizes = {}
-    for part in ("entries", "objects", "index.sqlite"):
+    for part in ("entries", "objects"):
         files = [file.stat() for file in [path / part, *(path / part).rglob("*")]]
         sizes[part] = sum(file.st_size for file in files)
         sizes[f"{part} in blocks"] = sum(512 * file.st_blocks for file in files)
@@ -101,8 +97,6 @@ def main(templates: int, key_bytes: int, artifact_bytes: int, lookups: int, sync
         path = Path(folder) / "store"
         store = Store.open(path, remote="")
         _, filling = _time(lambda: fill(store, keys, artifact_bytes))
-        store.entries()
-        store.close()
         milliseconds = {"save (mean)": filling / templates, **measure(path, keys, lookups)}
         sizes = measure_disk(path)
     for name, value in milliseconds.items():

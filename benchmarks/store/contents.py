@@ -58,8 +58,6 @@ def fill_record(count: int, ops: int) -> None:
 
 
 def fill_store(count: int) -> None:
-    """Fills a store with so many entries, whose index is there."""
+    """Fills a store with so many entries."""
     opened = Store.open(remote="")
     fill(opened, [make_key(number, KEY_BYTES) for number in range(count)], ARTIFACT_BYTES)
-    opened.entries()
-    opened.close()

@@ -20,7 +20,7 @@ from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
-from fusioncache.store.flight import TOO_LONG
+from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.key import artifact_key
 from fusioncache.template.name import template_name

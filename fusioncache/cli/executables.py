@@ -54,9 +54,9 @@ def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | 
         return [{} for _ in templates]
     with report_store_errors():
         store = open_store(directory, make=False)
-        notes = read_refusals(store)
-        entries = list(read_entries(store.disk, notes)) if store.disk else []
-        store.close()
+        stored = store.entries()
+        notes = read_refusals(store, stored)
+        entries = [entry for entry in stored if entry.id in notes]
     return [_reasons(template, entries, notes) for template in templates]
 
 

@@ -13,7 +13,7 @@ from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
-    from fusioncache.store import Summary
+    from fusioncache.store import Entry
 
 SCHEMA = 2
 """Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
@@ -51,6 +51,9 @@ def encode_template(template: TemplateCounts) -> dict[str, Any]:
     }
 
 
-def encode_summary(executable: Summary) -> dict[str, Any]:
+def encode_summary(executable: Entry) -> dict[str, Any]:
     """Returns an executable of the store. ``created`` is in seconds since the epoch."""
-    return dataclasses.asdict(executable)
+    origin = {
+        name: getattr(executable, name) for name in ("digest", "backend", "name", "created", "seconds", "pid", "host")
+    }
+    return {**origin, "artifacts": len(executable.artifacts), "size": executable.size}

@@ -28,7 +28,7 @@ from fusioncache.observe.record.stats import Stats, find_bypasses, find_not_give
 
 if TYPE_CHECKING:
     from fusioncache.cli.programs import KeptProgram
-    from fusioncache.store import Summary
+    from fusioncache.store import Entry
 
 _WIDTH = 80
 _LABEL = 12
@@ -63,7 +63,7 @@ def print_summary(run: Run, lifetime: Lifetime, store: StoreUsage | None) -> Non
 
 def print_store(
     path: Path,
-    executables: Sequence[Summary],
+    executables: Sequence[Entry],
     refused: Mapping[str, str],
     programs: Sequence[KeptProgram],
     usage: StoreUsage | None,

@@ -14,7 +14,7 @@ from fusioncache.cli.terminal import say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store import Entry, Store, Summary, SweepResult
+    from fusioncache.store import Entry, Store, SweepResult
     from fusioncache.store.directory import Directory
     from fusioncache.store.disk import DiskStore
 
@@ -98,7 +98,7 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
     return Store.open(found.path, remote="")
 
 
-def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
+def list_store(directory: Path | None) -> tuple[Path, tuple[Entry, ...], Mapping[str, str]]:
     """Returns where the store is, what was compiled, newest first, and why it is not kept, by digest and backend.
 
     What Thunder made of models is left out: see ``programs.py``.
@@ -107,18 +107,25 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mappi
 
     with report_store_errors():
         store = open_store(directory, make=False)
-        path, executables, refused = store.directory, store.entries(), read_refusals(store)
-        store.close()
+        path, executables = store.directory, store.entries()
+        refused = read_refusals(store, executables)
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
     return path, tuple(executable for executable in executables if is_compiled(executable.backend)), refused
 
 
-def read_refusals(store: Store) -> Mapping[str, str]:
+def read_refusals(store: Store, entries: Iterable[Entry]) -> Mapping[str, str]:
     """Returns why an executable was not kept, by digest and backend, for each that the store has only a note of."""
     from fusioncache.store.entry import REFUSED
+    from fusioncache.store.errors import Refusal
 
-    return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
+    reasons = {}
+    for entry in entries:
+        for artifact in entry.artifacts:
+            if artifact.name == REFUSED and store.disk is not None:
+                with suppress(Refusal, OSError):
+                    reasons[entry.id] = store.disk.content(artifact).decode(errors="replace")
+    return reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from fusioncache.process.places import ASIDE
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal, name_cause
 from fusioncache.store.folders import EntryFolder, ObjectFolder
-from fusioncache.store.locks import SweepLock
+from fusioncache.store.locks import hold_alone
 
 _GONE = "an entry without its artifacts"
 
@@ -84,8 +84,8 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
     """
     entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
     removed = 0
-    # Whoever saves now would put a whole file in place of a damaged one, which must stay.
-    with SweepLock(root / "locks" / "store").hold_exclusive():
+    # A process that saves now would put a whole file in place of a damaged one, which must stay.
+    with hold_alone(root / "locks" / "store"):
         sizes = objects.sizes()
         # Entries first: what is wrong with one may be its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):

@@ -16,11 +16,12 @@ from fusioncache.store.files import TEMPORARY, is_owned, is_writable_for_others,
 FORMAT = 1
 """The format of everything in the directory. Raise it with every change that an older version could misread."""
 
-FOLDERS = ("objects", "entries", "locks", "uses")
+FOLDERS = ("objects", "entries", "locks")
 INDEX = "index.sqlite"
+"""The name of a file that earlier versions kept beside the entries. It goes when it has not been used for long."""
 _FORMAT_FILE = "format"
 _TAG_FILE = "CACHEDIR.TAG"
-_OURS = {*FOLDERS, _FORMAT_FILE, _TAG_FILE}
+_OURS = {*FOLDERS, "uses", _FORMAT_FILE, _TAG_FILE}
 _MARK = "fusioncache store, format "
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds what fusioncache compiled. It can be removed at any time, and backups can leave it out.

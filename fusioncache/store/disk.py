@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,14 +12,13 @@ from fusioncache.process import forks
 from fusioncache.store.directory import Directory
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts
 from fusioncache.store.errors import Refusal
-from fusioncache.store.evict import Sweeper, SweepResult
+from fusioncache.store.evict import SweepResult, measure, sweep
 from fusioncache.store.folders import EntryFolder, ObjectFolder
-from fusioncache.store.leases import Lease
-from fusioncache.store.locks import SweepLock
+from fusioncache.store.locks import hold_alone, hold_shared
 
 OTHER_KEY = "an entry for another key with the same digest"
 
-_FULL = "the store is full, and running processes use all of it"
+_FULL = "the store is full of what another version of fusioncache stored"
 _FULL_SECONDS = 60.0
 """How long a store that could not be made smaller is left alone."""
 
@@ -34,7 +33,7 @@ class DiskStore:
     Args:
         directory: that was checked.
         max_bytes: the most that all files may have.
-        max_age: seconds after which an entry that nobody used is removed.
+        max_age: seconds after which an unused entry is removed.
 
     Attributes:
         report: is told what does not go as it should and stops nothing: a reason to count, and what to say.
@@ -44,10 +43,8 @@ class DiskStore:
         self.directory = directory
         self.entries = EntryFolder(directory.path / "entries")
         self._objects = ObjectFolder(directory.path / "objects")
-        self._lease = Lease(directory.path / "uses")
         self.report: Callable[[str, str], None] = lambda reason, message: None
-        self._sweep_lock = SweepLock(directory.path / "locks" / "store", lambda *said: self.report(*said))
-        self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._sweep_lock)
+        self._lock_path = directory.path / "locks" / "store"
         self.max_bytes = max_bytes
         self._max_age = max_age
         self._size: int | None = None
@@ -66,10 +63,15 @@ class DiskStore:
         self.directory.require()
         if not self.entries.exists(id_):
             return None
-        if self.directory.writable and id_ not in self._lease:
-            self._use(id_)
+        if self.directory.writable:
+            self.entries.touch(id_)
         entry = self._entry(id_, key.text)
-        return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds)
+        try:
+            return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds)
+        except Refusal:
+            if self.entries.exists(id_):
+                raise
+            return None  # it was removed meanwhile
 
     def contents(self, entry: Entry) -> dict[str, bytes]:
         """Returns the artifacts of an entry, every byte verified.
@@ -92,6 +94,18 @@ class DiskStore:
             raise Refusal("an entry without its artifacts", artifact.object)
         return content
 
+    def list_entries(self) -> Iterator[Entry]:
+        """Yields all entries that can be read.
+
+        Raises:
+            OSError: if the directory cannot be read.
+        """
+        for id_ in self.entries.list_files():
+            with suppress(Refusal, OSError):
+                entry = self.entries.get(id_)
+                if entry is not None:
+                    yield entry
+
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of all objects, by digest."""
         return self._objects.sizes()
@@ -106,14 +120,14 @@ class DiskStore:
         """
         self.directory.require()
         self._make_room(len(entry.text) + sum(map(len, contents.values())))
-        with self._sweep_lock.hold_shared():
+        with hold_shared(self._lock_path, self.report):
             if self._is_whole(entry):
                 return None
             artifacts = tuple(
                 Artifact(name, self._objects.put(content), len(content)) for name, content in sorted(contents.items())
             )
             entry = replace(entry, artifacts=artifacts)
-            size = self.entries.put(entry) + sum(artifact.size for artifact in artifacts)
+            size = self.entries.put(entry) + entry.size
         with self._lock:
             self._size = (self._size or 0) + size
             self._since += size
@@ -144,20 +158,7 @@ class DiskStore:
             OSError: if it cannot be read.
         """
         self.directory.require()
-        return self._sweeper.plan(self.max_bytes, self._max_age)
-
-    def close(self) -> None:
-        """Gives free what this process uses."""
-        self._lease.end()
-
-    def _use(self, id_: str) -> None:
-        try:
-            with self._sweep_lock.hold_shared():
-                self._lease.add(id_)
-        except (OSError, Refusal):
-            # Without it, the entry can be removed. It would be a miss at the worst.
-            pass
-        self.entries.touch(id_)
+        return sweep(self.directory.path, self.entries, self._objects, self.max_bytes, self._max_age, dry_run=True)
 
     def _entry(self, id_: str, text: str) -> Entry | None:
         entry = self.entries.get(id_)
@@ -171,7 +172,7 @@ class DiskStore:
             return entry is not None and self.contents(entry) is not None
         except Refusal as refusal:
             if refusal.reason in (OTHER_KEY, OTHER_FORMAT):
-                raise  # it is as good as this one, for somebody else
+                raise  # it is as good as this one, for another process
             return False
 
     def _make_room(self, size: int) -> None:
@@ -181,7 +182,7 @@ class DiskStore:
             if time.monotonic() < self._full_until:
                 raise Refusal(_FULL)
             if self._size is None or self._since > self.max_bytes // _PARTS:
-                self._size, age = self._sweeper.measure()
+                self._size, age = measure(self.entries, self._objects)
                 self._since = 0
                 if age > self._max_age:
                     with suppress(Refusal):  # there may be room all the same
@@ -191,6 +192,7 @@ class DiskStore:
                 raise Refusal(_FULL)
 
     def _sweep(self, room: int) -> SweepResult:
-        swept = self._sweeper.sweep(self.max_bytes - room, self._max_age)
+        with hold_alone(self._lock_path):
+            swept = sweep(self.directory.path, self.entries, self._objects, self.max_bytes - room, self._max_age)
         self._size, self._since = swept.bytes_left, 0
         return swept

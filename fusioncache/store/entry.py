@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -75,6 +75,11 @@ class Entry:
         """The name of its file."""
         return f"{self.digest}.{self.backend}"
 
+    @property
+    def size(self) -> int:
+        """The bytes of its artifacts."""
+        return sum(artifact.size for artifact in self.artifacts)
+
 
 def make_entry_id(key: Key, backend: str) -> str:
     """Returns the name of the entry for a key.
@@ -103,11 +108,11 @@ def encode_entry(entry: Entry) -> bytes:
     return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
-def decode_entry(content: bytes) -> Entry:
-    """Returns the entry in a file.
+def decode_entry(content: bytes, id_: str) -> Entry:
+    """Returns the entry in the file of this name.
 
     Raises:
-        Refusal: if it is damaged or of another format.
+        Refusal: if it is damaged, of another format, or another entry.
     """
     header = _HEADER.match(content)
     if header is None:
@@ -118,9 +123,12 @@ def decode_entry(content: bytes) -> Entry:
     if hashlib.sha256(body).hexdigest().encode() != header[2]:
         raise Refusal("a damaged entry")
     try:
-        return codec.decode(Entry, body, "entry")
+        entry = codec.decode(Entry, body, "entry")
     except ValueError as error:
         raise Refusal("a damaged entry") from error
+    if entry.id != id_:
+        raise Refusal("an entry in the place of another", id_)
+    return entry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,51 +151,3 @@ class StoredArtifacts(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(self.artifacts)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """An entry in a list.
-
-    Attributes:
-        digest: of the key.
-        backend: which made the artifacts.
-        name: of the template.
-        created: seconds since the epoch.
-        seconds: that it took to compile.
-        pid: the process that stored it.
-        host: the machine that it ran on.
-        artifacts: how many there are.
-        size: of the artifacts, in bytes.
-    """
-
-    digest: str
-    backend: str
-    name: str
-    created: float
-    seconds: float
-    pid: int
-    host: str
-    artifacts: int
-    size: int
-
-
-def sort_newest_first(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
-    """Sorts summaries in the order of a list."""
-    return tuple(sorted(summaries, key=lambda summary: (-summary.created, summary.digest, summary.backend)))
-
-
-def summary(entry: Entry) -> Summary:
-    """Returns what a list says of an entry."""
-    size = sum(artifact.size for artifact in entry.artifacts)
-    return Summary(
-        entry.digest,
-        entry.backend,
-        entry.name,
-        entry.created,
-        entry.seconds,
-        entry.pid,
-        entry.host,
-        len(entry.artifacts),
-        size,
-    )

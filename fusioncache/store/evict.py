@@ -16,8 +16,7 @@ from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
 from fusioncache.store.files import TEMPORARY
 from fusioncache.store.folders import EntryFile, EntryFolder, ObjectFolder
-from fusioncache.store.leases import find_leased
-from fusioncache.store.locks import FileLock, SweepLock
+from fusioncache.store.locks import FileLock
 from fusioncache.store.slots import is_outdated
 
 FILL = 0.9
@@ -53,103 +52,74 @@ class _Seen:
     useless: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sweeper:
-    """Cleans up one directory.
+def measure(entries: EntryFolder, objects: ObjectFolder) -> tuple[int, float]:
+    """Returns the bytes of all entries and objects, and the longest time in seconds that an entry was not used."""
+    found, now = entries.list_files(), time.time()
+    size = sum(objects.sizes().values()) + sum(file.size for file in found.values())
+    return size, max((_age(file, now) for file in found.values()), default=0.0)
 
-    Attributes:
-        root: of the store.
+
+def sweep(
+    root: Path, entries: EntryFolder, objects: ObjectFolder, limit: int, max_age: float, *, dry_run: bool = False
+) -> SweepResult:
+    """Removes entries that are too old, then the least recently used until all fits, and what needs no entry.
+
+    Args:
+        root: of the store, whose lock the caller holds alone unless nothing is to be removed.
         entries: in it.
         objects: in it.
-        sweep_lock: keeps savers out meanwhile.
+        limit: the most bytes that may stay.
+        max_age: the most seconds that an entry may stay unused.
+        dry_run: whether to remove nothing and say what would be removed. Litter is left out of account then.
+
+    Raises:
+        OSError: if it cannot be read.
     """
-
-    root: Path
-    entries: EntryFolder
-    objects: ObjectFolder
-    sweep_lock: SweepLock
-
-    def measure(self) -> tuple[int, float]:
-        """Returns the bytes of all entries and objects, and the longest time in seconds that an entry was not used."""
-        found, now = self.entries.list_files(), time.time()
-        size = sum(self.objects.sizes().values()) + sum(file.size for file in found.values())
-        return size, max((_age(file, now) for file in found.values()), default=0.0)
-
-    def sweep(self, limit: int, max_age: float) -> SweepResult:
-        """Removes entries that are too old, then the least recently used until all fits; never one that is in use.
-
-        Args:
-            limit: the most bytes that may stay.
-            max_age: the most seconds that an entry may stay unused.
-
-        Raises:
-            Refusal: if others save all the time.
-            OSError: if it cannot be read, or there are no locks.
-        """
-        # Most of the reading is done while others go on. What they change meanwhile is read again.
-        before = self._entries({})
-        with self.sweep_lock.hold_exclusive():
-            seen, sizes = self._entries(before), self.objects.sizes()
-            used = find_leased(self.root / "uses")
-            removed = {id_ for id_ in _choose_victims(seen, sizes, used, limit, max_age) if self.entries.remove(id_)}
-            left = {id_: entry for id_, entry in seen.items() if id_ not in removed}
-            orphans = [digest for digest in _find_orphans(left.values(), sizes) if self.objects.remove(digest)]
-            litter = self._remove_litter(max_age)
-        return SweepResult(len(removed), len(orphans), litter, _size(left.values(), sizes, orphans))
-
-    def plan(self, limit: int, max_age: float) -> SweepResult:
-        """Returns what ``sweep`` would do now. Removes nothing, keeps nobody out, and leaves litter out of account.
-
-        Raises:
-            OSError: if it cannot be read.
-        """
-        seen, sizes = self._entries({}), self.objects.sizes()
-        victims = set(_choose_victims(seen, sizes, find_leased(self.root / "uses"), limit, max_age))
-        left = [entry for id_, entry in seen.items() if id_ not in victims]
-        orphans = _find_orphans(left, sizes)
-        return SweepResult(len(victims), len(orphans), 0, _size(left, sizes, orphans))
-
-    def _entries(self, before: Mapping[str, _Seen]) -> dict[str, _Seen]:
-        seen = {}
-        for id_, file in self.entries.list_files().items():
-            known = before.get(id_)
-            seen[id_] = known if known and known.file == file else self._look(id_, file)
-        return seen
-
-    def _look(self, id_: str, file: EntryFile) -> _Seen:
-        try:
-            entry = self.entries.get(id_)
-        except Refusal as refusal:
-            other = refusal.reason == OTHER_FORMAT
-            return _Seen(file, None if other else frozenset(), useless=not other)
-        if entry is None:
-            return _Seen(file, frozenset())
-        return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
-
-    def _remove_litter(self, max_age: float) -> int:
-        litter = [*self.entries.find_litter(), *self.objects.find_litter()]
-        for name in os.listdir(self.root):
-            # Written at opening, when nobody is kept out; and indexes that were set aside, which somebody may look at.
-            age = {TEMPORARY: _LITTER_SECONDS, f"{INDEX}.": max_age}
-            if any(name.startswith(start) and _is_older(self.root / name, limit) for start, limit in age.items()):
-                litter.append(self.root / name)
-        return sum(map(remove, litter)) + self._remove_locks()
-
-    def _remove_locks(self) -> int:
-        """Removes the lock files of those who were killed while they compiled."""
-        removed = 0
-        for name in os.listdir(self.root / "locks"):
-            if "." in name and not name.startswith(ASIDE):
-                lock = FileLock(self.root / "locks" / name, passing=True)
-                with suppress(OSError):
-                    removed += lock.acquire(0.0)
-                lock.release()
-        return removed
+    seen = {id_: _look(entries, id_, file) for id_, file in entries.list_files().items()}
+    sizes = objects.sizes()
+    victims = _choose_victims(seen, sizes, limit, max_age)
+    gone = {id_ for id_ in victims if dry_run or entries.remove(id_)}
+    left = [entry for id_, entry in seen.items() if id_ not in gone]
+    orphans = [digest for digest in _find_orphans(left, sizes) if dry_run or objects.remove(digest)]
+    litter = 0 if dry_run else _remove_litter(root, entries, objects, max_age)
+    size = sum(sizes.values()) - sum(sizes[digest] for digest in orphans) + sum(entry.file.size for entry in left)
+    return SweepResult(len(gone), len(orphans), litter, size)
 
 
-def _choose_victims(
-    seen: Mapping[str, _Seen], sizes: Mapping[str, int], used: set[str], limit: int, max_age: float
-) -> list[str]:
+def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
+    try:
+        entry = entries.get(id_)
+    except Refusal as refusal:
+        other = refusal.reason == OTHER_FORMAT
+        return _Seen(file, None if other else frozenset(), useless=not other)
+    if entry is None:
+        return _Seen(file, frozenset())
+    return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
+
+
+def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder, max_age: float) -> int:
+    litter = [*entries.find_litter(), *objects.find_litter()]
+    # What is written at opening, when no other process is kept out, and the index of an earlier version.
+    ages = {TEMPORARY: _LITTER_SECONDS, INDEX: max_age}
+    for name in os.listdir(root):
+        if any(name.startswith(start) and _is_older(root / name, limit) for start, limit in ages.items()):
+            litter.append(root / name)
+    return sum(map(remove, litter)) + _remove_locks(root / "locks")
+
+
+def _remove_locks(folder: Path) -> int:
+    """Removes the lock files of processes that were killed while they compiled."""
+    removed = 0
+    for name in os.listdir(folder):
+        if "." in name and not name.startswith(ASIDE):
+            lock = FileLock(folder / name, passing=True)
+            with suppress(OSError):
+                removed += lock.acquire(0.0)
+            lock.release()
+    return removed
+
+
+def _choose_victims(seen: Mapping[str, _Seen], sizes: Mapping[str, int], limit: int, max_age: float) -> list[str]:
     """Chooses the entries to remove. Objects that several entries need go with the last of them."""
     now = time.time()
     users = Counter(digest for entry in seen.values() for digest in entry.objects or ())
@@ -157,7 +127,7 @@ def _choose_victims(
     goal = limit if total <= limit else limit * FILL
     victims = []
     for id_, entry in sorted(seen.items(), key=lambda item: _turn(item[1].file, item[0], now)):
-        if id_ in used or entry.objects is None:
+        if entry.objects is None:
             continue
         useless = entry.useless or not entry.objects <= sizes.keys()
         if useless or total > goal or _age(entry.file, now) > max_age:
@@ -175,12 +145,6 @@ def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
             return []
         needed |= entry.objects
     return [digest for digest in sizes if digest not in needed]
-
-
-def _size(left: Iterable[_Seen], sizes: Mapping[str, int], orphans: Iterable[str]) -> int:
-    """Returns the bytes of these entries, and of all objects but the orphans."""
-    objects = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
-    return objects + sum(entry.file.size for entry in left)
 
 
 def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:

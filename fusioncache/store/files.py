@@ -139,11 +139,6 @@ def scan_shards(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield from _scan(Path(inner.path))
 
 
-def find_litter(folder: Path) -> Iterator[Path]:
-    """Returns what is left of files that were never published. While somebody writes, theirs too."""
-    return (Path(file.path) for file in scan_shards(folder) if file.name.startswith(TEMPORARY))
-
-
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from fusioncache.process import forks
 from fusioncache.process.places import free, remove
-from fusioncache.store.errors import Refusal
+from fusioncache.store.errors import Refusal, name_cause
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -78,21 +78,6 @@ class FileLock:
             remove(self.path)  # while it is held: whoever waits for it finds out that it is no longer the file there
         os.close(descriptor)
 
-    def write(self, content: bytes) -> None:
-        """Adds to the file of a lock that is held.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
-        if self._descriptor is not None:
-            os.lseek(self._descriptor, 0, os.SEEK_END)
-            os.write(self._descriptor, content)
-
-    @property
-    def held(self) -> bool:
-        """Whether this process holds it."""
-        return self._descriptor is not None
-
     def _try(self, mode: int) -> bool:
         descriptor = self._open()
         try:
@@ -133,59 +118,67 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 LOCK_SECONDS = 5.0
-"""How long who removes waits for those who save, and they for the one who removes."""
-
+"""How long a process that removes entries waits for those that save, and they for it."""
 
 UNANSWERED = "no lock: the process that prunes the store does not continue"
+TOO_LONG = "waited too long for another compile"
 
 
-class SweepLock:
-    """A lock that savers and new users share, and that who removes has alone.
+@contextmanager
+def hold_shared(path: Path, report: Callable[[str, str], None]) -> Iterator[None]:
+    """Holds the lock of a store together with others that save, while nothing is removed.
 
-    So nothing that is being saved or was just found is removed, and whatever is half done while somebody is alone was
-    left by a process that was killed.
+    A process that holds it alone and is stopped is not waited for twice. If it goes on later, it may remove what was
+    saved meanwhile. That is a miss, which heals: each file is there whole or not at all, and checked when it is read.
 
     Args:
-        path: of its file.
+        path: of the lock's file.
         report: is told of a save without the lock: a reason to count, and what to say.
     """
+    lock = FileLock(path)
+    try:
+        held = lock.acquire(LOCK_SECONDS, shared=True)
+    except OSError:
+        # No locks here, or nothing to write: then no other process can hold it alone either.
+        held = True
+    if not held:
+        report(UNANSWERED, f"the store is used without its lock, {path}: its holder may be stopped")
+    try:
+        yield
+    finally:
+        lock.release()
 
-    def __init__(self, path: Path, report: Callable[[str, str], None] = lambda reason, message: None):
-        self._path = path
-        self._report = report
 
-    @contextmanager
-    def hold_shared(self) -> Iterator[None]:
-        """Holds the lock together with others, while nothing is removed; or does without it if its holder is stopped.
+@contextmanager
+def hold_alone(path: Path) -> Iterator[None]:
+    """Holds the lock of a store alone, while nothing is saved: what is half done was left by a process that was killed.
 
-        A process that cleans up and goes on later may remove what was saved meanwhile. That is a miss, which heals:
-        each file is there whole or not at all, and is checked when it is read.
-        """
-        lock = FileLock(self._path)
-        try:
-            held = lock.acquire(LOCK_SECONDS, shared=True)
-        except OSError:
-            # No locks here, or nothing to write: then nobody else can be alone either.
-            held = True
-        if not held:
-            self._report(UNANSWERED, f"the store is used without its lock, {self._path}: its holder may be stopped")
-        try:
-            yield
-        finally:
-            lock.release()
+    Raises:
+        Refusal: if others save all the time.
+        OSError: if there are no locks here.
+    """
+    lock = FileLock(path)
+    if not lock.acquire(LOCK_SECONDS):
+        raise Refusal("cannot clean up while others save")
+    try:
+        yield
+    finally:
+        lock.release()
 
-    @contextmanager
-    def hold_exclusive(self) -> Iterator[None]:
-        """Holds the lock alone, while nobody saves or begins to use an entry.
 
-        Raises:
-            Refusal: if somebody does all the time.
-            OSError: if there are no locks here.
-        """
-        lock = FileLock(self._path)
-        if not lock.acquire(LOCK_SECONDS):
-            raise Refusal("cannot clean up while others save")
-        try:
-            yield
-        finally:
-            lock.release()
+@contextmanager
+def take_turn(path: Path, timeout: float) -> Iterator[str | None]:
+    """Waits until no other thread or process has this turn, not longer than ``timeout`` seconds.
+
+    Yields:
+        None, or why others may be making the same thing at this moment.
+    """
+    lock = FileLock(path, passing=True)
+    try:
+        alone = None if lock.acquire(timeout) else TOO_LONG
+    except OSError as error:
+        alone = f"no lock: {name_cause(error)}"
+    try:
+        yield alone
+    finally:
+        lock.release()

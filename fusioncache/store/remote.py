@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
 from fusioncache.store.disk import OTHER_KEY, DiskStore
 from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decode_entry, encode_entry
 from fusioncache.store.errors import Refusal, StoreError
-from fusioncache.store.journal import Journal
 from fusioncache.store.transport import Transport
+
+if TYPE_CHECKING:
+    from fusioncache.store.store import StoreCounts
 
 MOST_BYTES = 256 << 20
 """Of one entry with its artifacts, which are in memory together. What compilers make has some megabytes."""
@@ -75,9 +78,7 @@ class Remote:
             return None
         if len(content) > LARGEST:
             raise Refusal("an entry that is too long", id_)
-        entry = decode_entry(content)
-        if entry.id != id_:
-            raise Refusal("an entry in the place of another", id_)
+        entry = decode_entry(content, id_)
         if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
             # On disk it would keep the place of the right one.
             raise Refusal("an entry whose key has another digest", id_)
@@ -181,16 +182,16 @@ class ReadThrough:
 
     Args:
         url: of the remote.
-        journal: is told what went wrong.
+        counts: is told what went wrong.
     """
 
-    def __init__(self, url: str, journal: Journal):
+    def __init__(self, url: str, counts: StoreCounts):
         self._remote = Remote(url)
-        self._journal = journal
+        self._counts = counts
         self._failed = False
         self._vain = 0.0
 
-    def find(self, key: Key, id_: str, disk: DiskStore | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
+    def fetch(self, key: Key, id_: str, disk: DiskStore | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
         """Finds the entry for this very key and its artifacts; None if none can be used. Never raises.
 
         Args:
@@ -215,16 +216,16 @@ class ReadThrough:
                 return found
         except Refusal as refusal:
             message = f"what {remote} has is not used: {refusal}"
-            self._journal.count_bypass(f"remote: {refusal.reason}", message, id_)
+            self._counts.count_bypass(f"remote: {refusal.reason}", message)
         except StoreError as error:
-            self._fail(str(error), id_)
+            self._fail(str(error))
         except Exception as error:  # whatever it is; what it says may not be for everybody
-            self._fail(f"{remote} cannot be used ({type(error).__name__})", id_)
+            self._fail(f"{remote} cannot be used ({type(error).__name__})")
         self._vain += time.monotonic() - start
         if self._vain > VAIN_SECONDS and not self._failed:
-            self._fail(f"{remote} took {self._vain:.0f} s for what it does not have", id_)
+            self._fail(f"{remote} took {self._vain:.0f} s for what it does not have")
         return None
 
-    def _fail(self, message: str, id_: str) -> None:
+    def _fail(self, message: str) -> None:
         self._failed = True
-        self._journal.count_bypass("the remote failed", f"{message}. It is not asked again", id_)
+        self._counts.count_bypass("the remote failed", f"{message}. It is not asked again")

@@ -5,31 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import time
-import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
+from fusioncache.ir.ingredients import graph_digest
 from fusioncache.ir.strict_json import is_text
+from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE
-from fusioncache.store import catalog
+from fusioncache.process.warning import warn
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore
-from fusioncache.store.entry import Entry, StoredArtifacts, Summary, make_entry_id
+from fusioncache.store.entry import Entry, StoredArtifacts, make_entry_id
 from fusioncache.store.errors import Refusal, StoreError, name_cause
 from fusioncache.store.evict import SweepResult
-from fusioncache.store.flight import SingleFlight, Turn
-from fusioncache.store.index import Event, Index, list_parts
-from fusioncache.store.journal import Journal, StoreStats, escape_surrogates, get_host
-from fusioncache.store.memory import MemoryStore
+from fusioncache.store.locks import take_turn
 
 if TYPE_CHECKING:
     from fusioncache.store.remote import ReadThrough
 
 MAX_BYTES = 2 << 30
-MAX_BYTES_IN_MEMORY = 256 << 20
 MAX_AGE = 90 * 86400.0
 COMPILE_SECONDS = 300.0
 """How long a process waits for another one that compiles the same."""
@@ -37,8 +37,76 @@ COMPILE_SECONDS = 300.0
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What this process did with a store.
+
+    Attributes:
+        hits: loads that found what they wanted.
+        misses: loads that did not.
+        saves: entries that were published.
+        pulls: entries that came from the remote; loads that brought them are hits.
+        bypasses: how often the store was not used as it should have been, by reason.
+    """
+
+    hits: int
+    misses: int
+    saves: int
+    pulls: int
+    bypasses: MappingProxyType[str, int]
+
+
+class StoreCounts:
+    """Counts what happens to a store, on any thread, and warns of each sort of failure once."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._bypasses: Counter[str] = Counter()
+        self._lock = forks.lock()
+        forks.register(self)
+
+    def count(self, what: str) -> None:
+        """Counts one of the ``hits``, ``misses``, ``saves`` or ``pulls``."""
+        with self._lock:
+            self._counts[what] += 1
+
+    def count_bypass(self, reason: str, message: str) -> None:
+        """Counts something that did not go as it should, and warns if this is the first time for this reason."""
+        with self._lock:
+            self._bypasses[reason] += 1
+            first = self._bypasses[reason] == 1
+        if first:
+            warn(message)
+
+    def stats(self) -> StoreStats:
+        """Returns the counts now."""
+        with self._lock:
+            counts = {name: self._counts[name] for name in ("hits", "misses", "saves", "pulls")}
+            return StoreStats(**counts, bypasses=MappingProxyType(dict(self._bypasses)))
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what the parent counted."""
+        self._counts.clear()
+        self._bypasses.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A process's turn to compile something.
+
+    Attributes:
+        artifacts: what another process saved while this one waited for its turn; None if it is to compile.
+        alone: why others may be compiling the same at this moment; None if they wait for this one.
+        waited: the seconds.
+    """
+
+    artifacts: StoredArtifacts | None
+    alone: str | None
+    waited: float
+
+
 class Store:
-    """Artifacts by key and backend, in a directory, or in memory where there is no directory that can be used.
+    """Artifacts by key and backend, in a directory. Where there is none that can be used, nothing is stored.
 
     Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
     """
@@ -46,15 +114,11 @@ class Store:
     def __init__(self, disk: DiskStore | None, max_bytes: int, remote: str = ""):
         self._disk = disk
         self._max_bytes = max_bytes
-        self._memory = MemoryStore(min(max_bytes, MAX_BYTES_IN_MEMORY))
         self._read_only = disk is not None and not disk.directory.writable
-        index = Index(disk.directory.path) if disk and not self._read_only else None
-        self._flights = SingleFlight(disk.directory.path / "locks" if disk and not self._read_only else None)
-        self._journal = Journal(index, disk.entries if disk else None)
+        self._counts = StoreCounts()
         if disk:
-            disk.report = self._journal.count_bypass
-        self._read_through = _open_remote(remote, self._journal) if remote else None
-        weakref.finalize(self, _finish, self._journal, disk)
+            disk.report = self._counts.count_bypass
+        self._read_through = _open_remote(remote, self._counts) if remote else None
 
     @classmethod
     def open(
@@ -67,13 +131,13 @@ class Store:
     ) -> Store:
         """Opens a directory, which is made if it is not there.
 
-        A directory that cannot be used costs one warning; the store is in memory then. ``fusioncache.store.check``
+        A directory that cannot be used costs one warning; nothing is stored then. ``fusioncache.store.check``
         says the same of an existing directory by raising.
 
         Args:
             path: the directory; by default ``default_path()``.
             max_bytes: the most that all entries and artifacts may have.
-            max_age: seconds after which an entry that nobody used is removed.
+            max_age: seconds after which an unused entry is removed.
             remote: URL of what loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is none. What
                 is there is run here: name one that only those can write whom you trust.
 
@@ -88,18 +152,18 @@ class Store:
             disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model
             store = cls(None, max_bytes, remote)
-            store._journal.count_bypass("no directory", f"what is compiled is not stored for later processes. {error}")
+            store._counts.count_bypass("no directory", f"what is compiled is not stored for later processes. {error}")
             return store
         return cls(disk, max_bytes, remote)
 
     @property
     def disk(self) -> DiskStore | None:
-        """What it has in its directory; None if it is in memory."""
+        """What it has in its directory; None if there is none."""
         return self._disk
 
     @property
     def directory(self) -> Path | None:
-        """Where it is; None if it is in memory."""
+        """Where it is; None if nothing is stored."""
         return self._disk.directory.path if self._disk else None
 
     def load(self, key: Key, backend: str) -> StoredArtifacts | None:
@@ -107,17 +171,12 @@ class Store:
 
         What is not here is brought from the remote, if there is one.
         """
-        start = time.perf_counter()
-        found = self._load(key, backend)
-        if found is None and self._read_through:
-            found = self._fetch(self._read_through, key, backend)
-        what = "miss" if found is None else "hit"
-        missed = key if found is None else None
-        self._journal.count_event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
+        found = self.peek(key, backend, asks_remote=True)
+        self._counts.count("misses" if found is None else "hits")
         return found
 
     def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:
-        """Does as ``load``, but is no event: it is nothing when nothing is found. Never raises.
+        """Does as ``load``, but is not counted. Never raises.
 
         Args:
             key: as in ``load``.
@@ -155,31 +214,39 @@ class Store:
         Args:
             key: what is to be compiled.
             backend: that compiles it.
-            timeout: how many seconds to wait for others. After that, everybody compiles alone, or with 0 whoever did
-                not want to wait is told that somebody else is at it.
+            timeout: how many seconds to wait for others. After that each compiles alone. With 0 it is only said that
+                another one is at it.
         """
         start = time.perf_counter()
         try:
             id_ = make_entry_id(key, backend)
         except Refusal as refusal:
-            # Nobody can save it, so there is nothing to wait for.
+            # It cannot be saved, so there is nothing to wait for.
             yield Turn(None, refusal.reason, 0.0)
             return
-        with self._flights.take_turn(id_, timeout) as alone:
+        with self._take_turn(id_, timeout) as alone:
             if alone and timeout:
-                self._journal.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
+                self._counts.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
             found = self._load(key, backend)
             yield Turn(found, alone, time.perf_counter() - start)
 
     @contextmanager
     def take_turn_together(self, key: Key, backend: str) -> Iterator[None]:
         """Waits until no other process compiles, together with others, what starts with this key. Raises nothing."""
-        with self._flights.take_turn(f"{key.digest}.{backend}-together", COMPILE_SECONDS):
+        with self._take_turn(f"{key.digest}.{backend}-together", COMPILE_SECONDS):
             yield
+
+    @contextmanager
+    def _take_turn(self, name: str, timeout: float) -> Iterator[str | None]:
+        if self._disk is None or self._read_only:
+            yield None  # what this process compiles is of no use to others
+            return
+        with take_turn(self._disk.directory.path / "locks" / name, timeout) as alone:
+            yield alone
 
     def discard(self, key: Key, backend: str, reason: str) -> None:
         """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
-        self._journal.count_bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")
+        self._counts.count_bypass(reason, f"a stored artifact is not used: {reason}")
         self._guard("discard", None, lambda: self._discard(make_entry_id(key, backend)))
 
     def remove(self, key: Key, backend: str) -> None:
@@ -190,113 +257,109 @@ class Store:
         """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
         return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
 
-    def entries(self) -> tuple[Summary, ...]:
-        """Returns all entries in the directory, newest first. Never raises."""
-        return self._guard("list", (), lambda: catalog.list_entries(self._disk, self._journal) if self._disk else ())
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no entry in the directory, or no directory."""
+        return self._guard("list", True, lambda: not (self._disk and self._disk.entries.list_files()))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Returns all entries in the directory that can be read, newest first. Never raises."""
+        disk = self._disk
+        found: list[Entry] = self._guard("list", [], lambda: list(disk.list_entries() if disk else []))
+        return tuple(sorted(found, key=lambda entry: (-entry.created, entry.digest, entry.backend)))
 
     def entry(self, digest: str, backend: str) -> Entry | None:
-        """Returns one entry with all that is known of it. Never raises."""
-        return self._guard(
-            "read", None, lambda: catalog.read_entry(self._disk, f"{digest}.{backend}") if self._disk else None
-        )
+        """Returns one entry with all that is known of it; None if there is none that can be read. Never raises."""
+        with suppress(Refusal, OSError):
+            return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
+        return None
 
-    def events(self, limit: int = 1000) -> tuple[Event, ...]:
-        """Returns the newest events of all processes, newest first. Never raises."""
-        return catalog.list_events(self._journal, limit)
+    def find_nearest(self, key: Key, backend: str) -> Entry | None:
+        """Returns the entry with the key that is nearest to this one, of those stored for the same graph and backend.
 
-    def nearest(self, key: Key, backend: str) -> str:
-        """Returns the digest of the key that is nearest to this one, of those stored for the same graph and backend.
-
-        It is the one that shares most ingredients; of several, the newest. It is empty if there is none, or no index to
-        ask. Never raises.
+        It is the one that shares most ingredients; of several, the newest. None if there is none. Never raises. All
+        entries are read for it.
         """
-        return catalog.find_nearest(self._journal, key, backend)
-
-    def texts(self) -> Mapping[str, str]:
-        """Returns the whole text of the key of each entry in the directory, by its digest. Never raises."""
-        return self._guard("read", {}, lambda: catalog.read_texts(self._disk, self._journal) if self._disk else {})
-
-    def contents(self, name: str) -> Mapping[str, bytes]:
-        """Returns each entry's artifact with this name, if it has one, by the entry's id. Never raises."""
-        return self._guard(
-            "read", {}, lambda: catalog.read_contents(self._disk, self._journal, name) if self._disk else {}
-        )
+        own = tuple((part.name, part.digest) for part in key.ingredients)
+        graph = graph_digest(own)
+        others = [entry for entry in self.entries() if entry.backend == backend and entry.digest != key.digest]
+        alike = [entry for entry in others if graph and graph_digest(entry.ingredients) == graph]
+        return min(alike, key=lambda entry: len({*own} ^ {*entry.ingredients}), default=None)
 
     def stats(self) -> StoreStats:
         """Returns what this process did."""
-        return self._journal.stats()
-
-    def close(self) -> None:
-        """Writes what happened into the index and gives free what was in use. The store still works afterwards."""
-        _finish(self._journal, self._disk)
+        return self._counts.stats()
 
     def _load(self, key: Key, backend: str) -> StoredArtifacts | None:
         def load() -> StoredArtifacts | None:
-            id_, disk = make_entry_id(key, backend), self._disk
-            return disk.load(key, id_) if disk else self._memory.load(key, id_)
+            id_ = make_entry_id(key, backend)
+            return self._disk.load(key, id_) if self._disk else None
 
         return self._guard("load", None, load)
 
     def _fetch(self, read_through: ReadThrough, key: Key, backend: str) -> StoredArtifacts | None:
-        start = time.perf_counter()
         try:
             id_ = make_entry_id(key, backend)
         except Refusal:
             return None  # looking for it here has said so
-        found = read_through.find(key, id_, self._disk, self._max_bytes)
+        found = read_through.fetch(key, id_, self._disk, self._max_bytes)
         if found is None:
             return None
         entry, contents = found
-        self._guard("save", False, lambda: self._put("pull", key, entry, contents, start))
+        self._guard("save", False, lambda: self._put("pulls", entry, contents))
         return StoredArtifacts(contents, entry.seconds)
 
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
-        start = time.perf_counter()
         make_entry_id(key, backend)
         if not all(map(is_text, artifacts)):
             raise Refusal("an artifact whose name is no valid Unicode")
-        parts = list_parts(key)
-        origin = (escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
-        return self._put("save", key, Entry(key.digest, backend, key.text, parts, (), *origin), artifacts, start)
+        parts = tuple((part.name, part.digest) for part in key.ingredients)
+        origin = (_escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
+        return self._put("saves", Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
 
-    def _put(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
-        disk = self._disk
-        if disk is None:
-            return self._memory.save(key, entry.id, artifacts, entry.seconds)
+    def _put(self, what: str, entry: Entry, artifacts: Mapping[str, bytes]) -> bool:
+        if self._disk is None:
+            return False
         if self._read_only:
             raise Refusal("the store is read-only")
-        saved = disk.save(entry, artifacts)
+        saved = self._disk.save(entry, artifacts)
         if saved is not None:
-            self._journal.count_event(what, saved.id, time.perf_counter() - start, entry=saved)
+            self._counts.count(what)
         return saved is not None
 
     def _discard(self, id_: str) -> None:
-        self._disk.remove(id_) if self._disk else self._memory.remove(id_)
+        if self._disk:
+            self._disk.remove(id_)
 
     def _guard[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
         try:
             return do()
         except Refusal as refusal:
-            self._journal.count_bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
+            self._counts.count_bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
         except StoreError as error:
-            self._disk, self._flights = None, SingleFlight(None)
-            self._journal.end()
-            self._journal.count_bypass("the directory is gone", f"what is compiled is no longer stored. {error}")
+            self._disk = None
+            self._counts.count_bypass("the directory is gone", f"what is compiled is no longer stored. {error}")
         except Exception as error:  # whatever it is, a store is not worth a model
             self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY
-            self._journal.count_bypass(
+            self._counts.count_bypass(
                 f"{what} failed: {name_cause(error)}", f"cannot {what} what was compiled: {error}"
             )
         return otherwise
 
 
-def _open_remote(url: str, journal: Journal) -> ReadThrough:
+def _open_remote(url: str, counts: StoreCounts) -> ReadThrough:
     from fusioncache.store.remote import ReadThrough  # most stores have none
 
-    return ReadThrough(url, journal)
+    return ReadThrough(url, counts)
 
 
-def _finish(journal: Journal, disk: DiskStore | None) -> None:
-    journal.flush()
-    if disk:
-        disk.close()
+def get_host() -> str:
+    """Returns the name of this machine, as far as it has one."""
+    with suppress(AttributeError, OSError):
+        return _escape_surrogates(os.uname().nodename)
+    return ""
+
+
+def _escape_surrogates(text: str) -> str:
+    """Writes out what is no valid Unicode in a text: no file takes it."""
+    return text.encode(errors="backslashreplace").decode()

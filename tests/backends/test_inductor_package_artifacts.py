@@ -33,7 +33,6 @@ def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
     save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "two")))
     store = Store.open()
     assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
-    store.close()
     ((kernel, *_),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
     text = get_output("show", "two", "--code")
     assert f"# kernels.cpp\n// {kernel}\n" in text

@@ -43,7 +43,6 @@ def kept(tmp_path, monkeypatch) -> Path:
     assert store.save(make_numbered_key(4), "inductor", {"refused": b"a reason"})
     for program in _PROGRAMS:
         program.save(store)
-    store.close()
     return tmp_path / "kept"
 
 

@@ -40,7 +40,6 @@ def keep(*keys: Key) -> None:
     store = Store.open()
     for key in keys:
         assert store.save(key, "eager", {"code": b"code"})
-    store.close()
 
 
 def test_the_sentence_comes_first_and_then_both_side_by_side():
@@ -184,7 +183,6 @@ def keep_note(template: Template, reason: str) -> None:
     store = Store.open()
     key = make_key(inline(template.graph, (2,)), {"backend": "eager"})
     assert store.save(key, "eager", {"refused": reason.encode()})
-    store.close()
 
 
 def test_a_run_that_compiled_nothing(monkeypatch):

@@ -44,7 +44,6 @@ def keep(*slots, outline=None, name="Llama", sizes=SIZES):
         reads = encode_reads([Read("attribute", SILU, OWN_SILU)])
         content = encode_outline(PASSES, sizes) if outline is None else outline
         assert store.save(KEY, slot, {"family": content, "reads": reads}, name=name)
-    store.close()
     return KEY.digest
 
 

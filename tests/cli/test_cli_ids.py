@@ -23,7 +23,6 @@ def _subjects(monkeypatch):
     assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
     PROGRAM.save(store)
     SavedProgram(slot="program-1").save(store)
-    store.close()
 
 
 def _kinds(wanted: str, *kinds: str) -> list[str]:
@@ -68,7 +67,6 @@ def test_a_start_of_an_id_and_of_a_name_lists_both():
 def test_a_template_and_what_was_compiled_for_it_may_have_one_key():
     store = Store.open()
     assert store.save(CAST.key, "eager", {"code": b"x"}, name=CAST.name)
-    store.close()
     assert _kinds(CAST.key.digest) == ["template"]
 
 

@@ -19,7 +19,6 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.reader import Sort
 from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store, default_path, store
-from fusioncache.store.index import Index
 from fusioncache.template.key import make_key
 
 _PAD = " " * 62
@@ -134,7 +133,6 @@ def executables(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(store.time, "time", lambda created=created: created)
             fill(opened, number, size=2940 * number)
-    opened.close()
     monkeypatch.setattr(pages.time, "time", lambda: 1060.0 + 3 * 86400)
 
 
@@ -178,15 +176,11 @@ def refused():
     """A note that the third executable cannot be kept."""
     opened = Store.open()
     assert opened.save(make_numbered_key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
-    opened.close()
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. what happens to the store is not recorded")
 @pytest.mark.usefixtures("executables", "refused")
-@pytest.mark.parametrize("index", [True, False])
-def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
-    if not index:
-        monkeypatch.setattr(Index, "artifacts", lambda *args: 1 / 0)
+def test_of_what_is_not_kept_the_store_says_why():
     head, *rows, empty, why = get_output("ls", "--store").splitlines()
     assert head.endswith("  seconds  stored")
     assert [row.endswith("  no") for row in rows] == ["template_3" in row for row in rows]
@@ -211,7 +205,6 @@ def long_names(monkeypatch):
     for number, name in enumerate(names):
         assert opened.save(make_numbered_key(number), "inductor", {"code": b"x" * 99_999}, name=name, seconds=1234.5)
     assert opened.save(make_numbered_key(9), "inductor", {"refused": _REASON.encode()}, name=names[0])
-    opened.close()
 
 
 @pytest.mark.usefixtures("long_names")
@@ -254,7 +247,6 @@ def test_a_name_is_cut_in_its_middle(width, text):
 def test_another_store(tmp_path):
     opened = Store.open(tmp_path / "there")
     fill(opened, 3)
-    opened.close()
     assert "template_3" in get_output("ls", "--store", "--dir", str(tmp_path / "there"))
 
 

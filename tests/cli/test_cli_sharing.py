@@ -32,7 +32,7 @@ def served(tmp_path):
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.5 kB) to {url}; 0 were there already\n"
+    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.4 kB) to {url}; 0 were there already\n"
     assert get_output("push", url) == f"pushed 0 entries and 0 objects (0 B) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
     assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
@@ -116,7 +116,7 @@ def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tm
 
 def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
-    Store.open().close()
+    Store.open()
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
@@ -171,7 +171,7 @@ def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
     save(store, 1)
     get_output("push", url)
     there = str(tmp_path / "there")
-    Store.open(there).close()
+    Store.open(there)
 
     def full(descriptor, content):
         raise OSError(28, "No space left on device")

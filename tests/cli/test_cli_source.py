@@ -143,7 +143,6 @@ def _keep(graph: Graph, backend: str, artifacts: dict[str, bytes], **environment
     key = make_key(graph, {"layout": "any", **environment})
     store = Store.open()
     assert store.save(key, backend, artifacts)
-    store.close()
     return key
 
 

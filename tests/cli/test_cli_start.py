@@ -46,7 +46,6 @@ def test_no_command_imports_what_it_does_not_need(monkeypatch):
     store = Store.open()
     save(store, 1)
     SavedProgram().save(store)
-    store.close()
     script = f"""
 import sys
 from fusioncache.cli.main import main

@@ -114,7 +114,7 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
 
 
 def test_an_empty_store_has_nothing_to_compile():
-    Store.open().close()
+    Store.open()
     assert get_output("warm") == f"nothing to compile: {default_path()} has no executables\n"
 
 

@@ -154,7 +154,6 @@ def _open_store(fill: Callable[[Store], dict[str, str]]) -> dict[str, str]:
     store = Store.open()
     words = fill(store)
     directory = store.directory
-    store.close()
     assert directory is not None
     for file in directory.rglob("*"):
         os.utime(file, (NOW - 3600, NOW - 3600))

@@ -21,7 +21,6 @@ from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.ranks import Ranks
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap
-from fusioncache.store.memory import MemoryStore
 
 LONGEST = 60
 """Seconds after which a child that hangs is ended."""
@@ -150,7 +149,6 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
         assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         process.cache.store.sweep()
-        process.cache.store.close()
         assert cache.stats().regions and cache.templates() and process.told == [False]
         cache.save()
         cache.clear()
@@ -197,13 +195,6 @@ def test_a_value_that_was_being_made_is_made_by_the_child():
     with (holder := Holder(lambda: values.get_or_make("a", make))):
         assert ends_well(child)
     assert values.get_or_make("a", lambda: "mine") == ("the parent's", True)
-
-
-def test_what_is_kept_in_memory_is_counted_anew():
-    memory = MemoryStore(100)
-    memory.size = 1000  # a thread had dropped entries, and was about to say so
-    memory.after_fork()
-    assert memory.size == 0
 
 
 def test_a_child_leaves_its_parents_job_alone(monkeypatch):

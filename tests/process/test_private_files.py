@@ -8,8 +8,6 @@ import pytest
 from fusioncache.observe.record.schema import SCHEMA, record_path
 from fusioncache.observe.record.writer import open_for_writing
 from fusioncache.process.private_files import make_folders, open_privately
-from fusioncache.store import Store
-from fusioncache.store.index import Index
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +46,6 @@ def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch
     with open_for_writing(record_path(), 1.0):
         pass
     assert set(modes(tmp_path).values()) == {0o600} and len(modes(tmp_path)) == 2
-
-
-def test_an_index_is_narrowed(tmp_path):
-    store = Store.open(tmp_path / "store")
-    index = Index(store.directory)
-    index.write([], [])
-    path = store.directory / "index.sqlite"
-    path.chmod(0o644)
-    index.events(1)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):

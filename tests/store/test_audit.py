@@ -13,7 +13,6 @@ from fusioncache.store.audit import Damage, audit, remove_damaged
 def store():
     opened = Store.open()
     save(opened, 1, 2, 3)
-    opened.close()
     return opened
 
 

@@ -1,7 +1,5 @@
-"""Why a key was not in the store: each miss names the nearest key there, and the two texts say what differs."""
+"""Why a key was not in the store: the nearest key there is found, and the two texts say what differs."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.observe.explain.miss import explain_miss
 from fusioncache.store import Store
-from fusioncache.store import index as index_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 
@@ -42,18 +39,11 @@ def store(tmp_path: Path) -> Store:
     return opened
 
 
-def explain(store: Store, missed: Key, nearest: str) -> str:
-    """What keeps a key from the one in the store that has this digest; empty if that is none."""
-    texts = [read_key(text) for digest, text in store.texts().items() if digest == nearest]
-    return explain_miss(missed.texts, texts).difference.summary()
-
-
 def miss(store: Store, missed: Key, backend: str = "eager") -> str:
-    """Looks for a key that is not there. Returns what the event of the miss says."""
+    """Looks for a key that is not there. Returns what keeps it from the nearest one; empty if there is none."""
     assert store.load(missed, backend) is None
-    event = store.events(limit=1)[0]
-    assert (event.what, event.reason) == ("miss", "")
-    return explain(store, missed, event.nearest)
+    nearest = store.find_nearest(missed, backend)
+    return explain_miss(missed.texts, [read_key(nearest.text)]).difference.summary() if nearest else ""
 
 
 CHANGES = {
@@ -83,16 +73,6 @@ def test_what_nothing_else_computes_has_no_nearest(store):
     assert miss(store, key(driver="1"), "inductor") == ""  # which has nothing here
 
 
-def test_a_miss_is_not_explained_by_what_was_stored_after_it(store):
-    keys = [key(3.0, driver=driver) for driver in ("1", "2")]
-    for one in keys:
-        assert store.load(one, "eager") is None
-        assert store.save(one, "eager", {"code": b"code"})
-    second, first = (event.nearest for event in store.events() if event.what == "miss")
-    assert (first, second) == ("", keys[0].digest)
-    assert explain(store, keys[1], second) == "driver: 2 here, 1 there"
-
-
 def test_the_nearest_of_several_is_named(store):
     assert store.save(key(driver="1", recipe="2", architecture="sm_80"), "eager", {"code": b"code"})
     assert miss(store, key(driver="1", recipe="2")) == "architecture: sm_90 here, sm_80 there"
@@ -106,77 +86,22 @@ def test_of_several_that_are_as_near_it_is_the_newest(store):
 
 def test_what_was_thrown_away_is_not_its_own_neighbour(store):
     assert store.save(key(driver="1"), "eager", {"code": b"code"})
-    assert len(store.entries()) == 2  # so that the index knows both
     with pytest.warns(RuntimeWarning, match="it does not load"):
         store.discard(key(), "eager", "it does not load")
     assert miss(store, key()) == "driver: 12080 here, 1 there"
 
 
-def test_several_ingredients_are_counted_and_a_store_can_be_asked_beforehand(store):
-    asked = key(driver="1", recipe="2")
-    assert explain(store, asked, store.nearest(asked, "eager")) == ("driver: 1 here, 12080 there, and in 1 other thing")
-    assert store.nearest(key(3.0), "eager") == ""
-    assert not any(event.what == "miss" for event in store.events())
-    assert Store(None, 1).nearest(asked, "eager") == ""
+def test_several_ingredients_are_counted(store):
+    assert miss(store, key(driver="1", recipe="2")) == "driver: 1 here, 12080 there, and in 1 other thing"
+    assert Store(None, 1).find_nearest(key(driver="1"), "eager") is None
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. cannot load")
 @pytest.mark.parametrize("odd", ["\ud800", "driver\x00", "'; DROP TABLE events; --", "\n\n"])
-def test_odd_texts_in_a_key_do_not_cost_the_index(store, odd):
+def test_odd_texts_in_a_key_do_no_harm(store, odd):
     assert store.load(key(driver=odd), "eager") is None if odd != "\ud800" else True
     own = tuple(Ingredient(part.name, odd, part.digest) for part in key().ingredients)
-    assert store.load(Key("f" * 64, key().text, own), "eager") is None
-    assert store.load(Key(odd, odd, own), "eager") is None
-    assert sum(event.what == "miss" for event in store.events()) == 3 - (odd == "\ud800")
-    assert [summary.digest for summary in store.entries()] == [key().digest]
-
-
-def test_events_that_wait_hold_no_texts_of_keys(store, monkeypatch):
-    """That of a program has some hundred thousand characters."""
-    written = []
-    monkeypatch.setattr(index_module.Index, "write", lambda self, events, *_: written.extend(events))
-    asked = [key(float(number)) for number in (3, 4, 5)]
-    assert [store.load(each, "eager") for each in asked] == [None] * 3
-    store.close()
-    waiting = [parts for event, parts in written if event.what == "miss"]
-    assert waiting == [tuple((part.name, part.digest) for part in each.ingredients) for each in asked]
-
-
-def test_the_texts_of_all_entries(store):
-    assert store.save(key(3.0), "eager", {"code": b"code"})
-    expected = {one.digest: one.text for one in (key(), key(3.0))}
-    assert store.texts() == expected
-    assert store.directory is not None
-    (store.directory / "index.sqlite").write_bytes(b"no index" * 100)
-    assert store.texts() == expected
-    assert Store(None, 1).texts() == {}
-
-
-def of_version(version: int, store: Store) -> Path:
-    """Makes the index of a store one of an earlier version, with a miss as that wrote it."""
-    store.close()
-    assert store.directory is not None
-    path = store.directory / "index.sqlite"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("ALTER TABLE events DROP COLUMN nearest")
-        database.execute("INSERT INTO events VALUES (0, 1, 'here', 'miss', 'some', 'driver: 1 here, 2 there', 0)")
-        if version == 1:
-            database.execute("DROP INDEX graphs")
-            database.execute("DROP TABLE templates")
-            database.execute("CREATE TABLE templates (digest TEXT PRIMARY KEY, text TEXT NOT NULL, ingredients TEXT)")
-        database.execute(f"PRAGMA user_version = {version}")
-    return path
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_index_of_an_earlier_version_keeps_its_events_and_finds_all_entries(store, version):
-    assert store.load(key(), "eager")
-    path = of_version(version, store)
-    events = store.events()
-    assert [event.what for event in events] == ["miss", "hit", "save"]
-    assert (events[0].reason, events[0].nearest) == ("driver: 1 here, 2 there", "")
-    assert [summary.digest for summary in store.entries()] == [key().digest]
-    assert miss(store, key(driver="1")) == "driver: 1 here, 12080 there"
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (index_module.SCHEMA_VERSION,)
-    assert [file.name for file in path.parent.glob("index*")] == ["index.sqlite"]
+    for missed in (Key("f" * 64, key().text, own), Key(odd, odd, own)):
+        assert store.load(missed, "eager") is None
+        assert store.find_nearest(missed, "eager").digest == key().digest
+    assert [entry.digest for entry in store.entries()] == [key().digest]

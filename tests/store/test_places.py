@@ -86,12 +86,8 @@ def find_code(store: Store) -> Path:
 PLACES: dict[str, Callable[[Store], Path]] = {
     "an entry": lambda store: find_entry(store, 1),
     "an object": find_code,
-    "the index": lambda store: store.directory / "index.sqlite",
-    "what sqlite has beside the index": lambda store: store.directory / "index.sqlite-journal",
     "the lock of the store": lambda store: store.directory / "locks" / "store",
-    "the lock of the index": lambda store: store.directory / "locks" / "index",
     "the lock of a turn": lambda store: store.directory / "locks" / find_entry(store, 1).name,
-    "a list of what is used": lambda store: store.directory / "uses" / "here~1~ab",
     "something that was being written": lambda store: store.directory / "entries" / "ab" / "tmp-1",
     **{f"a folder of {name}": find for name, find in SHARDS.items()},
 }
@@ -100,7 +96,6 @@ PLACES: dict[str, Callable[[Store], Path]] = {
 def make_store(path: Path) -> Store:
     store = Store.open(path, remote="")
     save(store, 1, 2)
-    store.close()
     return store
 
 
@@ -121,14 +116,11 @@ def check_works(path: Path) -> None:
             with first.take_turn(make_numbered_key(number), BACKEND, timeout=0.0) as turn:
                 assert turn.alone is None
         assert first.sweep() is not None
-        first.close()
     with collect_warnings() as messages:
         second = Store.open(path, remote="")
         assert load(second, 1) and load(second, 2)
-        assert "hit" in {event.what for event in second.events()}
         assert len(second.entries()) == 2
         assert second.sweep() is not None
-        second.close()
     assert (messages, dict(second.stats().bypasses)) == ([], {}), (messages, second.stats().bypasses)
 
 
@@ -206,13 +198,12 @@ def test_verify_and_clear_remove_what_is_in_the_place_of_entries_and_objects(tmp
 def test_what_was_set_aside_is_listed_and_left(tmp_path):
     root = tmp_path / "there" / "store"
     store = make_store(root)
-    for path in (find_entry(store, 1), root / "index.sqlite"):
+    for path in (find_entry(store, 1), find_code(store)):
         clear_place(path)
         put_full_folder(path)
     with collect_warnings() as messages:
         again = Store.open(root, remote="")
         save(again, 1)
-        again.close()
     said = f"a file of fusioncache's: it is now {places.ASIDE}"
     assert [said in message for message in messages] == [True, True]
     aside = audit(root).aside

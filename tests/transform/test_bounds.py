@@ -78,7 +78,6 @@ def known(few, tmp_path):
 
 
 def count_objects(cache):
-    cache.store.close()  # writes the events that wait
     for number in range(600):  # of ingredients the last 512 are remembered
         make_scaled_template(2, factor=float(number))
     gc.collect()

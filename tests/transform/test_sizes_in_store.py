@@ -147,7 +147,6 @@ def damage(store: Path, word: str) -> int:
                 path.chmod(0o600)
                 path.write_bytes(path.read_bytes()[:-1])
                 damaged += 1
-    opened.close()
     return damaged
 
 

@@ -180,7 +180,7 @@ def _find_crew(store: Store, directory: Path, jobs: int, backend: str) -> Crew:
         if directory not in crews or crews[directory].over:
             device = gpu_in_use()
             # Of a store that has something most may be there already, and then no device is opened for it.
-            early = device is not None and not store.entries()
+            early = device is not None and store.is_empty
             crews[directory] = Crew(directory, jobs, backend, device, early=early)
             crews[directory].start()
         return crews[directory]

@@ -70,7 +70,6 @@ def work(connection: socket.socket, directory: str, backend: str, device: int | 
             outcome = _compile(line, *compilers)
             seconds = time.perf_counter() - start
             connection.sendall(encode([outcome.result, outcome.reason, outcome.passing, seconds, sum(starts)]))
-        store.close()
 
 
 def _compile(line: bytes, of_entries: EntryCompiler, of_requests: EntryCompiler) -> Outcome:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
     """Remove everything from the store, and the record of all runs.
 
-    It asks first. What a running process uses stays, and so does what another version of fusioncache wrote. Where there
-    is nothing to remove, it says so.
+    It asks first. What another version of fusioncache wrote stays. A running process is not disturbed: what it uses is
+    loaded already. Where there is nothing to remove, it says so.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ from fusioncache.observe.record.reader import Listing, Sort
 from fusioncache.observe.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
-    from fusioncache.store import Summary
+    from fusioncache.store import Entry
 
 
 _STORE_ORDERS: Mapping[str, Callable[[Any], Any]] = {
@@ -169,11 +169,11 @@ class _Filter:
     sort: str | None
     limit: int | None
 
-    def of(self, executables: Sequence[Summary]) -> Sequence[Summary]:
+    def of(self, executables: Sequence[Entry]) -> Sequence[Entry]:
         """Returns those of these executables that are meant."""
         return self.arrange([one for one in executables if self.backend in (None, one.backend)])
 
-    def arrange[T: Summary | KeptProgram | KeptFamily](self, listed: Sequence[T]) -> Sequence[T]:
+    def arrange[T: Entry | KeptProgram | KeptFamily](self, listed: Sequence[T]) -> Sequence[T]:
         """Returns those of these that have the name, in their order."""
         found = [one for one in listed if (self.name or "") in one.name]
         return (sorted(found, key=_STORE_ORDERS[self.sort]) if self.sort else found)[: self.limit]
@@ -219,7 +219,7 @@ def _kept_data(program: KeptProgram) -> dict[str, Any]:
     return {**program.data(), "templates": program.find_templates()}
 
 
-def _executable_data(executable: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
+def _executable_data(executable: Entry, refused: Mapping[str, str]) -> dict[str, Any]:
     return {**encode_summary(executable), "refused": refused.get(f"{executable.digest}.{executable.backend}")}
 
 
@@ -273,7 +273,7 @@ def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) 
     print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates], wide=wide)
 
 
-def print_executables(executables: Sequence[Summary], refused: Mapping[str, str], *, wide: bool = False) -> None:
+def print_executables(executables: Sequence[Entry], refused: Mapping[str, str], *, wide: bool = False) -> None:
     """Prints a table of what is in a store. What does not fit is left out, unless it is to be wide.
 
     Args:
@@ -302,7 +302,7 @@ def _template_row(template: TemplateCounts) -> tuple[str, ...]:
     return (template.digest, template.name, *map(str, counts), seconds)
 
 
-def _executable_row(executable: Summary, now: float) -> tuple[str, ...]:
+def _executable_row(executable: Entry, now: float) -> tuple[str, ...]:
     name, seconds = escape_controls(executable.name) or "-", format_seconds(executable.seconds)
     return (
         executable.digest,

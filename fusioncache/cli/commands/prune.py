@@ -38,8 +38,8 @@ def prune(
     """Make the store and the record fit their limits.
 
     What is too old goes, and then what was not used for longest, until the rest fits; of the record it is the oldest
-    runs. Without options it applies the limits that every process applies. What a running process uses stays, and so
-    does the newest run, and what another version of fusioncache wrote. With --dir only that store is looked at.
+    runs. Without options it applies the limits that every process applies. The newest run stays, and what another
+    version of fusioncache wrote. A running process has loaded what it uses. With --dir only that store is looked at.
 
     \b
     Examples:

@@ -92,7 +92,6 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
         store = open_store(directory, make=what == "pull")
         with show_progress(what) as progress:
             copied = (sharing.push if what == "push" else sharing.pull)(store, remote, progress, dry_run=dry_run)
-        store.close()
     if as_json:
         print_json({"command": what, "url": str(remote), "dry_run": dry_run, **_data(copied)})
     else:

@@ -78,7 +78,6 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
     with report_store_errors():
         store = _open(address, dry_run)
         warmed = _compile_missing(store, jobs, dry_run)
-        store.close()
     if as_json:
         data = {
             **{field.name: getattr(warmed, field.name) for field in fields(warmed)},

@@ -125,7 +125,7 @@ class Misses:
 
     def _explain_executable(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
         try:
-            nearest = store.entry(store.nearest(key, backend), backend)
+            nearest = store.find_nearest(key, backend)
             if nearest:
                 reason = explain_miss(key.texts, [read_key(nearest.text)]).difference.summary()
                 name = template_name(graph, key)

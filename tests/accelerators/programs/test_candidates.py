@@ -137,7 +137,6 @@ def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
         assert before in ([], [("program", 1)])
         assert keep(store, 1) is not bool(before)
         assert found(store) == [("program", 1)]
-        store.close()
     assert steps > 20
 
 
