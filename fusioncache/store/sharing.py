@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encode_entry
@@ -47,106 +46,81 @@ class CopyResult:
     refused: Mapping[str, int]
 
 
-class Tally:
-    """Counts on any thread."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of one file: counts of ``CopyResult``, and the bytes of objects by digest."""
 
-    def __init__(self) -> None:
+    entries: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    objects: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Copying:
+    """Does something with many files, several at once, and counts what became of them.
+
+    Args:
+        what: is done, such as ``push``.
+        remote: with which it is done.
+        progress: is told how far it is.
+    """
+
+    def __init__(self, what: str, remote: Remote, progress: Progress | None):
+        self._end = time.monotonic() + SECONDS
+        self._name = f"the {what} with {remote}"
+        self._progress = progress or (lambda done, total: None)
+        self._total = self._seen = 0
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._objects: set[str] = set()
-        self._lock = forks.lock()
+        self._objects: dict[str, int] = {}
 
-    def add(self, **counts: int) -> None:
-        """Adds to the fields of ``CopyResult`` with these names."""
-        with self._lock:
-            self._counts.update(counts)
+    def expect(self, files: int) -> None:
+        """Tells how many files there are."""
+        self._total = files
+        self._progress(0, files)
 
-    def add_objects(self, sizes: Mapping[str, int]) -> None:
-        """Adds objects with their bytes by digest. One that several entries need is one."""
-        with self._lock:
-            new = sizes.keys() - self._objects
-            self._objects |= new
-            self._counts.update(objects=len(new), bytes=sum(sizes[digest] for digest in new))
+    def skip(self, entries: int) -> None:
+        """Counts entries that are there already."""
+        self._counts["skipped"] += entries
 
-    def refuse(self, refusal: Refusal) -> None:
-        """Counts something that was left out."""
-        with self._lock:
+    def run[T](self, work: Callable[[T], _Done], items: Iterable[T]) -> None:
+        """Does all of it. What is refused is counted; anything else that is raised ends it.
+
+        Raises:
+            StoreError: if it takes too long.
+        """
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                for future in as_completed([pool.submit(self._work_in_time, work, item) for item in items]):
+                    self._count(future)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _work_in_time[T](self, work: Callable[[T], _Done], item: T) -> _Done:
+        if time.monotonic() > self._end:
+            said = f"took more than {SECONDS / 60:.0f} min: what was copied stays, and the next one goes on from there"
+            raise StoreError(f"{self._name} {said}")
+        return work(item)
+
+    def _count(self, future: Future[_Done]) -> None:
+        try:
+            done = future.result()
+        except Refusal as refusal:
             self._refused[refusal.reason] += 1
+        else:
+            self._counts.update(entries=done.entries, bytes=done.bytes, skipped=done.skipped)
+            self._objects |= done.objects  # one that several entries need is one
+        if self._total:
+            self._seen += 1
+            self._progress(self._seen, self._total)
 
     def freeze(self) -> CopyResult:
         """Returns what was counted by now."""
-        count = self._counts
+        counts, objects = self._counts, self._objects
+        size = counts["bytes"] + sum(objects.values())
         refused = MappingProxyType(dict(self._refused))
-        return CopyResult(count["entries"], count["objects"], count["bytes"], count["skipped"], refused)
-
-
-class Total:
-    """A sum that grows on any thread."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-        self._lock = forks.lock()
-
-    def take(self, number: int) -> int:
-        """Adds a number; returns the sum."""
-        with self._lock:
-            self._sum += number
-            return self._sum
-
-
-def count_steps(progress: Progress | None, total: int) -> Callable[[], None]:
-    """Returns what to call after each of so many files."""
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if progress:
-            progress(done, total)
-
-    if progress:
-        progress(0, total)
-    return step
-
-
-def end_in_time[T](work: Callable[[T], None], what: str, remote: Remote) -> Callable[[T], None]:
-    """Returns what does the work for one file after the other, as long as all together may take.
-
-    Args:
-        work: for one file.
-        what: is done.
-        remote: with which it is done.
-    """
-    end = time.monotonic() + SECONDS
-
-    def do(item: T) -> None:
-        if time.monotonic() > end:
-            said = f"took more than {SECONDS / 60:.0f} min: what was copied stays, and the next one goes on from there"
-            raise StoreError(f"the {what} with {remote} {said}")
-        work(item)
-
-    return do
-
-
-def run_all[T](
-    work: Callable[[T], None], items: Iterable[T], tally: Tally, step: Callable[[], object] = lambda: None
-) -> None:
-    """Does all of it, several at once. What is refused is counted; anything else that is raised ends it."""
-
-    def guard(item: T) -> None:
-        try:
-            work(item)
-        except Refusal as refusal:
-            tally.refuse(refusal)
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            for future in as_completed([pool.submit(guard, item) for item in items]):
-                future.result()
-                step()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return CopyResult(counts["entries"], len(objects), size, counts["skipped"], refused)
 
 
 def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
@@ -159,20 +133,28 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         dry_run: whether to copy nothing and say what would be copied.
 
     Raises:
-        StoreError: if the store is in memory, or its directory is no longer what it was, or if the remote
+        StoreError: if the store has no directory, or its directory is no longer what it was, or if the remote
             cannot be used. What was copied by then stays.
         OSError: if the store cannot be read.
     """
-    disk, tally = _disk(store), Tally()
+    disk, copying = _require_disk(store), _Copying("push", remote, progress)
     if not remote.writable:
         raise StoreError(f"{remote} can only be read")
     there = list_remote(remote, make=True)
-    wanted = _find_missing(disk, remote, there, tally)
-    objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
+    wanted: dict[str, tuple[Artifact, ...]] = {}
     gone: set[str] = set()
-    step = count_steps(progress, len(objects) + len(wanted))
 
-    def copy_object(part: Artifact) -> None:
+    def look(id_: str) -> _Done:
+        entry = disk.entries.get(id_)
+        if entry and is_outdated(entry.text):
+            raise Refusal(OTHER_FORMAT)
+        if entry and _has(remote, there, entry):
+            return _Done(skipped=1)
+        if entry:
+            wanted[id_] = entry.artifacts
+        return _Done()
+
+    def copy_object(part: Artifact) -> _Done:
         try:
             content = disk.content(part)
         except Refusal:
@@ -180,17 +162,21 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
             raise
         if not dry_run:
             remote.put_object(part, content)
-        tally.add_objects({part.object: part.size})
+        return _Done(objects={part.object: part.size})
 
-    def copy_entry(id_: str) -> None:
+    def copy_entry(id_: str) -> _Done:
         entry = disk.entries.get(id_)
         # It may have been removed or replaced meanwhile.
-        if entry and entry.artifacts == wanted[id_] and not gone.intersection(part.object for part in wanted[id_]):
-            tally.add(entries=1, bytes=len(encode_entry(entry)) if dry_run else remote.put(entry))
+        if not entry or entry.artifacts != wanted[id_] or gone.intersection(part.object for part in wanted[id_]):
+            return _Done()
+        return _Done(entries=1, bytes=len(encode_entry(entry)) if dry_run else remote.put(entry))
 
-    run_all(end_in_time(copy_object, "push", remote), objects.values(), tally, step)
-    run_all(end_in_time(copy_entry, "push", remote), wanted, tally, step)
-    return tally.freeze()
+    copying.run(look, disk.entries.list_files())
+    objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
+    copying.expect(len(objects) + len(wanted))
+    copying.run(copy_object, objects.values())
+    copying.run(copy_entry, wanted)
+    return copying.freeze()
 
 
 def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
@@ -203,44 +189,45 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         dry_run: whether to copy nothing and say what would be copied.
 
     Raises:
-        StoreError: if the store is in memory, its directory is no longer what it was, it may not become as large, or
-            the remote cannot be used. What was copied by then stays.
+        StoreError: if the store has no directory, its directory is no longer what it was, it may not become as large,
+            or the remote cannot be used. What was copied by then stays.
         OSError: if the store cannot be written.
     """
-    disk, tally = _disk(store), Tally()
+    disk, copying = _require_disk(store), _Copying("pull", remote, progress)
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
     there, sizes = list_remote(remote, make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
-    tally.add(skipped=len(there.entries) - len(wanted))
-    _check_room(disk, remote, [there.entries[id_] for id_ in wanted], there.objects, sizes)
-
-    room = Total()
+    copying.skip(len(there.entries) - len(wanted))
+    # For all of it, or what comes first would make room for what comes last.
+    needed = sum(there.entries[id_] or 0 for id_ in wanted)
+    _require_room(disk, remote, needed + sum(size or 0 for each, size in there.objects.items() if each not in sizes))
+    brought: list[int] = []
 
     def here(part: Artifact) -> bytes | None:
         with suppress(Refusal):
             return disk.content(part)
         return None
 
-    def copy(id_: str) -> None:
+    def copy(id_: str) -> _Done:
         entry = remote.entry(id_)
         if entry is None:
-            return  # it was removed meanwhile
+            return _Done()  # it was removed meanwhile
         if is_outdated(entry.text):
             raise Refusal(OTHER_FORMAT)
         missing = {part.object: part.size for part in entry.artifacts if sizes.get(part.object) != part.size}
-        _require_room(disk, remote, room.take(len(entry.text) + sum(missing.values())))
+        brought.append(len(entry.text) + sum(missing.values()))
+        _require_room(disk, remote, sum(brought))
         if not dry_run and disk.save(entry, remote.contents(entry, disk.max_bytes, here)) is None:
-            tally.add(skipped=1)  # somebody else was faster
-        else:
-            tally.add(entries=1, bytes=len(encode_entry(entry)))
-            tally.add_objects(missing)
+            return _Done(skipped=1)  # another process was faster
+        return _Done(entries=1, bytes=len(encode_entry(entry)), objects=missing)
 
-    run_all(end_in_time(copy, "pull", remote), wanted, tally, count_steps(progress, len(wanted)))
-    return tally.freeze()
+    copying.expect(len(wanted))
+    copying.run(copy, wanted)
+    return copying.freeze()
 
 
-def _disk(store: Store) -> DiskStore:
+def _require_disk(store: Store) -> DiskStore:
     if store.disk is None:
         raise StoreError("there is no directory to share")
     store.disk.directory.require()
@@ -263,23 +250,6 @@ def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
     return there
 
 
-def _find_missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Tally) -> dict[str, tuple[Artifact, ...]]:
-    """Returns the artifacts of each entry that the remote does not have."""
-    missing = {}
-
-    def look(id_: str) -> None:
-        entry = disk.entries.get(id_)
-        if entry and is_outdated(entry.text):
-            raise Refusal(OTHER_FORMAT)
-        if entry and _has(remote, there, entry):
-            tally.add(skipped=1)
-        elif entry:
-            missing[id_] = entry.artifacts
-
-    run_all(look, disk.entries.list_files(), tally)
-    return missing
-
-
 def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:
     """Returns whether the remote has an entry for the same key with all that it needs."""
     size = there.entries.get(entry.id, -1)
@@ -290,7 +260,7 @@ def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:
         try:
             theirs = remote.entry(entry.id)
         except Refusal as refusal:
-            return refusal.reason == OTHER_FORMAT  # which is somebody else's
+            return refusal.reason == OTHER_FORMAT  # which is another version's
     return theirs is not None and all(map(there.has, theirs.artifacts))
 
 
@@ -300,19 +270,6 @@ def _is_whole(disk: DiskStore, id_: str, sizes: Mapping[str, int]) -> bool:
     except Refusal as refusal:
         return refusal.reason == OTHER_FORMAT
     return entry is not None and all(sizes.get(part.object) == part.size for part in entry.artifacts)
-
-
-def _check_room(
-    disk: DiskStore,
-    remote: Remote,
-    entries: Iterable[int | None],
-    objects: Mapping[str, int | None],
-    sizes: Mapping[str, int],
-) -> None:
-    """Makes sure that there is room for all of it, or what comes first would make room for what comes last."""
-    needed = sum(size or 0 for size in entries)
-    needed += sum(size or 0 for digest, size in objects.items() if digest not in sizes)
-    _require_room(disk, remote, needed)
 
 
 def _require_room(disk: DiskStore, remote: Remote, needed: int) -> None:
