@@ -12,7 +12,7 @@ from fusioncache.ir import Const, Key, Value
 from fusioncache.ir.strict_json import Value as Content
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.store import Store
-from fusioncache.store.slots import SIZES_SLOT
+from fusioncache.store.entry import SIZES_SLOT
 
 FORMAT = 1
 _SIZES = "sizes"

@@ -172,7 +172,7 @@ def _executables(disk: DiskStore, graph: Graph, template: TemplateStats) -> list
 
 def _executable(disk: DiskStore, entry: Entry) -> _Executable:
     from fusioncache.store.entry import REFUSED
-    from fusioncache.store.errors import Refusal
+    from fusioncache.store.files import Refusal
 
     contents: dict[str, bytes] = {}
     damaged = []

@@ -84,7 +84,7 @@ def list_families(directory: Path | None) -> tuple[Path, tuple[KeptFamily, ...]]
     Raises:
         click.ClickException: if there is no store, or it cannot be used.
     """
-    from fusioncache.store.slots import is_family
+    from fusioncache.store.entry import is_family
 
     return list_entries(directory, KeptFamily, is_family)
 

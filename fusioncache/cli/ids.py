@@ -164,7 +164,7 @@ def _list_templates(wanted: str) -> Sequence[Candidate]:
 
 
 def _list_stored(directory: Path | None, kinds: Sequence[Kind]) -> Mapping[Kind, Sequence[Candidate]]:
-    from fusioncache.store.slots import is_compiled, is_family, is_program
+    from fusioncache.store.entry import is_compiled, is_family, is_program
 
     if not is_expected(directory):
         return {}

@@ -15,8 +15,8 @@ from fusioncache.cli.terminal import ID_DIGITS
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry
+    from fusioncache.store.directory import EntryFile
     from fusioncache.store.disk import DiskStore
-    from fusioncache.store.folders import EntryFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class KeptEntry:
         Raises:
             click.ClickException: if that is damaged, or of another version.
         """
-        from fusioncache.store.errors import Refusal
+        from fusioncache.store.files import Refusal
 
         try:
             (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]

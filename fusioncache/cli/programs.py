@@ -41,7 +41,7 @@ class KeptProgram(KeptEntry):
     @property
     def texts(self) -> Mapping[str, str]:
         """The ingredients of its key, name to text; none if they are of another format."""
-        from fusioncache.store.slots import is_outdated
+        from fusioncache.store.entry import is_outdated
 
         try:
             return {} if is_outdated(self.entry.text) else read_key(self.entry.text)
@@ -91,7 +91,7 @@ def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]
     Raises:
         click.ClickException: if there is no store, or it cannot be used.
     """
-    from fusioncache.store.slots import is_program
+    from fusioncache.store.entry import is_program
 
     return list_entries(directory, KeptProgram, is_program)
 

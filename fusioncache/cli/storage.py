@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def report_store_errors() -> Iterator[None]:
     """Ends the command with 1 and the message if anything goes wrong in a store."""
     from fusioncache.store import StoreError
-    from fusioncache.store.errors import Refusal
+    from fusioncache.store.files import Refusal
 
     try:
         yield
@@ -75,7 +75,7 @@ def open_disk(directory: Path | None) -> DiskStore:
 
 def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
     """Yields the entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
-    from fusioncache.store.errors import Refusal
+    from fusioncache.store.files import Refusal
 
     for id_ in sorted(ids):
         with suppress(Refusal):
@@ -103,7 +103,7 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Entry, ...], Mapping
 
     What Thunder made of models is left out: see ``programs.py``.
     """
-    from fusioncache.store.slots import is_compiled
+    from fusioncache.store.entry import is_compiled
 
     with report_store_errors():
         store = open_store(directory, make=False)
@@ -117,7 +117,7 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Entry, ...], Mapping
 def read_refusals(store: Store, entries: Iterable[Entry]) -> Mapping[str, str]:
     """Returns why an executable was not kept, by digest and backend, for each that the store has only a note of."""
     from fusioncache.store.entry import REFUSED
-    from fusioncache.store.errors import Refusal
+    from fusioncache.store.files import Refusal
 
     reasons = {}
     for entry in entries:
@@ -148,8 +148,8 @@ class StoreUsage:
 def measure_store() -> StoreUsage | None:
     """Returns what is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
-    from fusioncache.store.folders import EntryFolder, ObjectFolder
-    from fusioncache.store.slots import is_compiled, is_program
+    from fusioncache.store.directory import EntryFolder, ObjectFolder
+    from fusioncache.store.entry import is_compiled, is_program
 
     try:
         path = open_existing(None).path

@@ -143,7 +143,7 @@ def _list_templates() -> Sequence[Subject]:
 
 def _list_executables(directory: Path | None) -> Sequence[Subject]:
     """Returns the executables of the store whose keys this version can read."""
-    from fusioncache.store.slots import is_compiled
+    from fusioncache.store.entry import is_compiled
 
     found = []
     for executable in list_entries(directory, KeptExecutable, is_compiled)[1]:

@@ -16,7 +16,7 @@ import click
 from fusioncache.humanize import escape_controls, fold_text
 
 if TYPE_CHECKING:
-    from fusioncache.store.sharing import Progress
+    from fusioncache.store.remote import Progress
 
 
 def has_colours() -> bool:

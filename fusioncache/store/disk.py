@@ -1,20 +1,270 @@
-"""A store's directory in use: loads and saves whole entries. Says what goes wrong by raising."""
+"""A store's directory in use: loads and saves whole entries, removes what is too old, too much or damaged."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 from fusioncache.ir import Key
 from fusioncache.process import forks
-from fusioncache.store.directory import Directory
-from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts
-from fusioncache.store.errors import Refusal
-from fusioncache.store.evict import SweepResult, measure, sweep
-from fusioncache.store.folders import EntryFolder, ObjectFolder
-from fusioncache.store.locks import hold_alone, hold_shared
+from fusioncache.process.places import ASIDE, remove
+from fusioncache.store.directory import INDEX, Directory, EntryFile, EntryFolder, ObjectFolder
+from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
+from fusioncache.store.files import TEMPORARY, Refusal, name_cause
+from fusioncache.store.locks import FileLock, hold_alone, hold_shared
+
+FILL = 0.9
+"""How full a store is that was too full, so that the next save does not have to clean up again."""
+
+_SKEW_SECONDS = 3600.0
+_LITTER_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """What cleaning up did.
+
+    Attributes:
+        entries: how many were removed.
+        objects: how many were removed.
+        litter: how many files of killed processes were removed.
+        bytes_left: of all entries and objects that stayed.
+    """
+
+    entries: int
+    objects: int
+    litter: int
+    bytes_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An entry's file, the objects that it needs (None if only another version can say), and whether it is useless."""
+
+    file: EntryFile
+    objects: frozenset[str] | None
+    useless: bool = False
+
+
+def measure(entries: EntryFolder, objects: ObjectFolder) -> tuple[int, float]:
+    """Returns the bytes of all entries and objects, and the longest time in seconds that an entry was not used."""
+    found, now = entries.list_files(), time.time()
+    size = sum(objects.sizes().values()) + sum(file.size for file in found.values())
+    return size, max((_age(file, now) for file in found.values()), default=0.0)
+
+
+def sweep(
+    root: Path, entries: EntryFolder, objects: ObjectFolder, limit: int, max_age: float, *, dry_run: bool = False
+) -> SweepResult:
+    """Removes entries that are too old, then the least recently used until all fits, and what needs no entry.
+
+    Args:
+        root: of the store, whose lock the caller holds alone unless nothing is to be removed.
+        entries: in it.
+        objects: in it.
+        limit: the most bytes that may stay.
+        max_age: the most seconds that an entry may stay unused.
+        dry_run: whether to remove nothing and say what would be removed. Litter is left out of account then.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    seen = {id_: _look(entries, id_, file) for id_, file in entries.list_files().items()}
+    sizes = objects.sizes()
+    victims = _choose_victims(seen, sizes, limit, max_age)
+    gone = {id_ for id_ in victims if dry_run or entries.remove(id_)}
+    left = [entry for id_, entry in seen.items() if id_ not in gone]
+    orphans = [digest for digest in _find_orphans(left, sizes) if dry_run or objects.remove(digest)]
+    litter = 0 if dry_run else _remove_litter(root, entries, objects, max_age)
+    size = sum(sizes.values()) - sum(sizes[digest] for digest in orphans) + sum(entry.file.size for entry in left)
+    return SweepResult(len(gone), len(orphans), litter, size)
+
+
+def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
+    try:
+        entry = entries.get(id_)
+    except Refusal as refusal:
+        other = refusal.reason == OTHER_FORMAT
+        return _Seen(file, None if other else frozenset(), useless=not other)
+    if entry is None:
+        return _Seen(file, frozenset())
+    return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
+
+
+def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder, max_age: float) -> int:
+    litter = [*entries.find_litter(), *objects.find_litter()]
+    # What is written at opening, when no other process is kept out, and the index of an earlier version.
+    ages = {TEMPORARY: _LITTER_SECONDS, INDEX: max_age}
+    for name in os.listdir(root):
+        if any(name.startswith(start) and _is_older(root / name, limit) for start, limit in ages.items()):
+            litter.append(root / name)
+    return sum(map(remove, litter)) + _remove_locks(root / "locks")
+
+
+def _remove_locks(folder: Path) -> int:
+    """Removes the lock files of processes that were killed while they compiled."""
+    removed = 0
+    for name in os.listdir(folder):
+        if "." in name and not name.startswith(ASIDE):
+            lock = FileLock(folder / name, passing=True)
+            with suppress(OSError):
+                removed += lock.acquire(0.0)
+            lock.release()
+    return removed
+
+
+def _choose_victims(seen: Mapping[str, _Seen], sizes: Mapping[str, int], limit: int, max_age: float) -> list[str]:
+    """Chooses the entries to remove. Objects that several entries need go with the last of them."""
+    now = time.time()
+    users = Counter(digest for entry in seen.values() for digest in entry.objects or ())
+    total = sum(sizes[digest] for digest in users if digest in sizes) + sum(entry.file.size for entry in seen.values())
+    goal = limit if total <= limit else limit * FILL
+    victims = []
+    for id_, entry in sorted(seen.items(), key=lambda item: _turn(item[1].file, item[0], now)):
+        if entry.objects is None:
+            continue
+        useless = entry.useless or not entry.objects <= sizes.keys()
+        if useless or total > goal or _age(entry.file, now) > max_age:
+            victims.append(id_)
+            users.subtract(entry.objects)
+            freed = [digest for digest in entry.objects if not users[digest] and digest in sizes]
+            total -= entry.file.size + sum(sizes[digest] for digest in freed)
+    return victims
+
+
+def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
+    needed: set[str] = set()
+    for entry in left:
+        if entry.objects is None:
+            return []
+        needed |= entry.objects
+    return [digest for digest in sizes if digest not in needed]
+
+
+def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
+    """Returns the rank in which an entry goes. One used in the future was used before the clock was set back."""
+    return file.used / 1e9 <= now + _SKEW_SECONDS, file.used, id_
+
+
+def _age(file: EntryFile, now: float) -> float:
+    return max(0.0, now - file.used / 1e9)
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except OSError:
+        return False
+
+
+_GONE = "an entry without its artifacts"
+_Kind = Literal["entry", "object"]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One file that is not what was saved.
+
+    Attributes:
+        what: an ``entry`` or an ``object``.
+        id: its name.
+        reason: what is wrong with it.
+    """
+
+    what: _Kind
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found.
+
+    Attributes:
+        entries: how many there are.
+        objects: how many there are.
+        bytes: of both.
+        other: entries of another version, which only that can judge.
+        damaged: those that are.
+        aside: what was in the place of files and is none of the store's, below it. It may be a user's, and stays.
+    """
+
+    entries: int
+    objects: int
+    bytes: int
+    other: int
+    damaged: tuple[Damage, ...]
+    aside: tuple[str, ...]
+
+
+def audit(root: Path) -> Audit:
+    """Reads everything. Others may go on meanwhile; what they remove is not missed.
+
+    Args:
+        root: of the store.
+
+    Raises:
+        OSError: if its folders cannot be read.
+    """
+    entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
+    sizes, found = objects.sizes(), entries.list_files()
+    ids: list[tuple[_Kind, str]] = [*(("object", digest) for digest in sizes), *(("entry", id_) for id_ in found)]
+    damaged = [damage for what, id_ in ids if (damage := _look_for_damage(entries, objects, sizes, what, id_))]
+    size = sum(sizes.values()) + sum(file.size for file in found.values())
+    real = tuple(damage for damage in damaged if damage.reason != OTHER_FORMAT)
+    return Audit(len(found), len(sizes), size, len(damaged) - len(real), real, find_aside(root))
+
+
+def find_aside(root: Path) -> tuple[str, ...]:
+    """Returns what was in the place of files and was set aside, as paths below the root of a store."""
+    found = (path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}{ASIDE}*"))
+    return tuple(sorted(str(path.relative_to(root)) for path in found))
+
+
+def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
+    """Removes what is still damaged of this. Returns how many files went.
+
+    Raises:
+        Refusal: if others save all the time.
+        OSError: if there are no locks.
+    """
+    entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
+    removed = 0
+    # A process that saves now would put a whole file in place of a damaged one, which must stay.
+    with hold_alone(root / "locks" / "store"):
+        sizes = objects.sizes()
+        # Entries first: what is wrong with one may be its object.
+        for damage in sorted(damaged, key=lambda damage: damage.what):
+            folder = entries if damage.what == "entry" else objects
+            if _look_for_damage(entries, objects, sizes, damage.what, damage.id):
+                removed += folder.remove(damage.id)
+    return removed
+
+
+def _look_for_damage(
+    entries: EntryFolder, objects: ObjectFolder, sizes: Mapping[str, int], what: _Kind, id_: str
+) -> Damage | None:
+    try:
+        if what == "object":
+            objects.get(id_, sizes.get(id_, 0))
+            return None
+        entry = entries.get(id_)
+        for artifact in entry.artifacts if entry else ():
+            # None also where both went since they were listed, and then there is no entry any more.
+            if objects.get(artifact.object, artifact.size) is None and entries.exists(id_):
+                return Damage(what, id_, _GONE)
+    except Refusal as refusal:
+        return Damage(what, id_, refusal.reason)
+    except OSError as error:
+        return Damage(what, id_, f"cannot be read: {name_cause(error)}")
+    return None
+
 
 OTHER_KEY = "an entry for another key with the same digest"
 
@@ -91,7 +341,7 @@ class DiskStore:
         """
         content = self._objects.get(artifact.object, artifact.size)
         if content is None:
-            raise Refusal("an entry without its artifacts", artifact.object)
+            raise Refusal(_GONE, artifact.object)
         return content
 
     def list_entries(self) -> Iterator[Entry]:

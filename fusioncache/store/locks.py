@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from fusioncache.process import forks
 from fusioncache.process.places import free, remove
-from fusioncache.store.errors import Refusal, name_cause
+from fusioncache.store.files import Refusal, name_cause
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05

@@ -20,10 +20,9 @@ from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE
 from fusioncache.process.warning import warn
 from fusioncache.store.directory import default_path, open_directory
-from fusioncache.store.disk import DiskStore
+from fusioncache.store.disk import DiskStore, SweepResult
 from fusioncache.store.entry import Entry, StoredArtifacts, make_entry_id
-from fusioncache.store.errors import Refusal, StoreError, name_cause
-from fusioncache.store.evict import SweepResult
+from fusioncache.store.files import Refusal, StoreError, name_cause
 from fusioncache.store.locks import take_turn
 
 if TYPE_CHECKING:
@@ -97,12 +96,10 @@ class Turn:
     Attributes:
         artifacts: what another process saved while this one waited for its turn; None if it is to compile.
         alone: why others may be compiling the same at this moment; None if they wait for this one.
-        waited: the seconds.
     """
 
     artifacts: StoredArtifacts | None
     alone: str | None
-    waited: float
 
 
 class Store:
@@ -217,18 +214,16 @@ class Store:
             timeout: how many seconds to wait for others. After that each compiles alone. With 0 it is only said that
                 another one is at it.
         """
-        start = time.perf_counter()
         try:
             id_ = make_entry_id(key, backend)
         except Refusal as refusal:
             # It cannot be saved, so there is nothing to wait for.
-            yield Turn(None, refusal.reason, 0.0)
+            yield Turn(None, refusal.reason)
             return
         with self._take_turn(id_, timeout) as alone:
             if alone and timeout:
                 self._counts.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
-            found = self._load(key, backend)
-            yield Turn(found, alone, time.perf_counter() - start)
+            yield Turn(self._load(key, backend), alone)
 
     @contextmanager
     def take_turn_together(self, key: Key, backend: str) -> Iterator[None]:

@@ -1,23 +1,251 @@
-"""Bytes by name on another machine. Each operation ends in time, is tried again, and is given up once for all."""
+"""Bytes by name on another machine, below a URL of fsspec.
+
+Each operation ends in time, is tried again, and is given up once for all. Whatever is read asks its budget as it goes.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from fusioncache.process.settings import REMOTE
-from fusioncache.store import budget
-from fusioncache.store.budget import Budget
-from fusioncache.store.errors import StoreError
-from fusioncache.store.files import TEMPORARY
-from fusioncache.store.locations import OBJECT_STORES, advice, find_absence, get_protocols, read_sizes_below
+from fusioncache.store.files import TEMPORARY, StoreError
+
+LISTING_BYTES = 128 << 20
+"""Of all pages of one listing."""
+LISTED_FILES = 500_000
+"""A listing has no more: a store of 2 GiB has some ten thousand files."""
+
+_CHUNK = 1 << 20
+
+
+class Budget:
+    """The time, the bytes and the files of one operation.
+
+    A thread that nobody waits for any more asks it too, and ends soon.
+
+    Args:
+        seconds: from now on.
+        size: of what is read, in bytes.
+    """
+
+    def __init__(self, seconds: float, size: int):
+        self._end = time.monotonic() + seconds
+        self._seconds = seconds
+        self._size = self._left = size
+        self._files = 0
+
+    def check(self) -> None:
+        """Does nothing while there is time.
+
+        Raises:
+            TimeoutError: if there is none left.
+        """
+        if time.monotonic() > self._end:
+            raise TimeoutError(f"it took more than {self._seconds:.0f} s")
+
+    def count_file(self) -> None:
+        """Counts a file of a listing.
+
+        Raises:
+            StoreError: if there are too many.
+        """
+        self._files += 1
+        if self._files > LISTED_FILES:
+            raise StoreError(f"it lists more than {LISTED_FILES} files")
+
+    def read(self, file: Any, size: int | None = None) -> bytes:
+        """Returns the content of a file that is open, or so many bytes of it.
+
+        Raises:
+            StoreError: if it is longer than what may be read.
+            TimeoutError: if there is no time left.
+        """
+        parts, wanted = [], self._left + 1 if size is None else size
+        while wanted > 0 and (part := file.read(min(wanted, _CHUNK))):
+            self.check()
+            parts.append(part)
+            wanted -= len(part)
+            self._left -= len(part)
+            if self._left < 0:
+                raise StoreError(f"it sends more than {self._size} bytes")
+        return b"".join(parts)
+
+
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+"""Where there are buckets, and folders come and go with what is in them."""
+
+_EXTRAS = {
+    **dict.fromkeys(("http", "https"), ("aiohttp", "http")),
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gs")),
+}
+"""The package that a scheme needs, and the extra that installs it."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_SHARD = re.compile(r"[0-9a-f]{2}")
+_LINK = re.compile(r"""(?i)href[ ]{0,9}=[ ]{0,9}["']([^"'<>]{1,2048})["']""")
+"""In a page of a web server. What it matches is bounded, so that no page takes long."""
+_CHECK = "check the address"
+_REFUSED = (401, 403)
+
+
+def get_protocols(files: Any) -> set[str]:
+    """Returns the schemes of a file system."""
+    return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+
+
+def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Budget) -> dict[str, int | None]:
+    """Returns the bytes of files in the folders of a folder, as far as they are known, by name.
+
+    What a listing says is taken for names alone: where a file is follows from its own.
+
+    Args:
+        files: the file system.
+        folder: whose folders are named like the first two characters of the files in them.
+        names: of the files. All others are left out.
+        budget: what it may take.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        StoreError: if there is more than there may be.
+        TimeoutError: if it takes too long.
+        Exception: whatever the file system raises.
+    """
+    listed: Iterator[tuple[str, int | None]]
+    if get_protocols(files) & {*OBJECT_STORES, "memory"}:
+        listed = ((name, about.get("size")) for name, about in files.find(folder, detail=True).items())
+    else:
+        # Not find, which leaves out what fails: a location that gave no answer would be taken for an empty one.
+        listed = _walk(files, folder, budget)
+    found: dict[str, int | None] = {}
+    for path, size in listed:
+        budget.check()
+        budget.count_file()
+        # From the end, because a file system may put something before what it was asked for.
+        shard, _, name = "/".join(path.split("/")[-2:]).rpartition("/")
+        if shard == name[:2] and names.fullmatch(name):
+            found[name] = size
+    return found
+
+
+def _walk(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None]]:
+    try:
+        inside = _list_folder(files, folder, budget)
+    except NotADirectoryError as error:
+        raise FileNotFoundError(folder) from error
+    shards = {name for name, _, is_folder in inside if is_folder and _SHARD.fullmatch(name)}
+    for shard in sorted(shards):
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            for name, size, is_folder in _list_folder(files, f"{folder.rstrip('/')}/{shard}", budget):
+                if not is_folder:
+                    yield f"{shard}/{name}", size
+
+
+def _list_folder(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None, bool]]:
+    """Returns name and size of what is in a folder, and whether it is one."""
+    if get_protocols(files) & {"http", "https"}:
+        return _read_page(files, folder, budget)
+    found = files.ls(folder, detail=True)
+    return ((_last(about["name"]), about.get("size"), about["type"] == "directory") for about in found)
+
+
+def _read_page(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, None, bool]]:
+    """Does the same with a page of a web server, of which fsspec would keep whatever is sent."""
+    with _open_page(files, folder) as page:
+        text = budget.read(page).decode(errors="replace")
+    for found in _LINK.finditer(text):
+        link = unquote(re.split("[?#]", found[1])[0])
+        yield _last(link), None, link.endswith("/")
+
+
+def _open_page(files: Any, folder: str) -> Any:
+    """Returns a page of a web server, to be read as it comes. The size keeps fsspec from asking for it first."""
+    return files.open(f"{folder.rstrip('/')}/", "rb", block_size=0, size=1)
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
+    """Returns what is missing of a location, and what to do; None if it is there.
+
+    Args:
+        files: the file system.
+        root: the location in it.
+        url: that names the location.
+        make: whether writing would make its last folder.
+
+    Raises:
+        Exception: whatever the file system raises.
+    """
+    kinds = get_protocols(files)
+    if "memory" in kinds:
+        return None
+    if kinds & {"file", "local"}:
+        return _local_absence(root, url, make)
+    if kinds & {"http", "https"}:
+        return _web_absence(files, root)
+    if kinds & OBJECT_STORES:
+        bucket = root.partition("/")[0]
+        seen = files.exists(root) or files.exists(bucket)
+        return None if seen else f"there is no bucket {bucket} that can be seen from here: make it, or {_CHECK}"
+    above = root.rstrip("/").rpartition("/")[0]
+    seen = files.exists(root) or (make and files.exists(above))
+    return None if seen else f"there is no such folder: make it, or {_CHECK}"
+
+
+def _local_absence(path: str, url: str, make: bool) -> str | None:
+    if os.path.isdir(path):
+        return None
+    if os.path.lexists(path):
+        return f"it is no folder: {_CHECK}"
+    if "://" not in url and _SCHEME.match(url):
+        return "as it is written it is a path, and there is none: an address is written as in s3://bucket/folder"
+    above = os.path.dirname(path.rstrip("/"))
+    if not make:
+        return f"there is no such folder: {_CHECK}"
+    return None if os.path.isdir(above) else f"there is no folder {above}: make it, or {_CHECK}"
+
+
+def _web_absence(files: Any, root: str) -> str | None:
+    try:
+        with _open_page(files, root):
+            pass
+    except FileNotFoundError:
+        return f"its server knows no such folder: {_CHECK}"
+    return None
+
+
+def advice(scheme: str, error: BaseException) -> str:
+    """Returns what to do about an error of a file system, after a colon; empty if nobody knows.
+
+    Args:
+        scheme: of the URL.
+        error: what was raised.
+    """
+    if isinstance(error, ImportError) and scheme in _EXTRAS:
+        package, extra = _EXTRAS[scheme]
+        return f': it needs the package {package}, pip install "fusioncache[{extra}]"'
+    if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+        return f": {_CHECK}"
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in _REFUSED:
+        return ": check the credentials, and that they may do this"
+    unreached = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
+    if unreached or "connect" in type(error).__name__.lower():
+        return f": {_CHECK}, and that something answers there"
+    return ""
+
 
 SECONDS = 10.0
 """How long one operation may take, besides a second for each ``BYTES_PER_SECOND``."""
@@ -124,7 +352,7 @@ class Transport:
         def find(files: Any, root: str) -> dict[str, int | None]:
             if _HTTP.match(root) and "?" in root:
                 raise NotImplementedError("over HTTP, what is behind a query cannot be listed")
-            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, budget.LISTING_BYTES))
+            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, LISTING_BYTES))
 
         try:
             return self._try("list", find, LIST_SECONDS)

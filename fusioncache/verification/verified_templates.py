@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fusioncache.ir import Key
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.store import Store
-from fusioncache.store.slots import VERIFIED_SLOT
+from fusioncache.store.entry import VERIFIED_SLOT
 
 FORMAT = 1
 _FILE, LIMIT = "verified.json", 16

@@ -18,7 +18,7 @@ from program_zoo import CASES, Job
 from repository import HELPERS, import_path
 
 from fusioncache.store import Store
-from fusioncache.store.slots import is_program
+from fusioncache.store.entry import is_program
 
 VERIFIED = ("kinds_of_input", "tied", "thunderfx", "buffers")
 

@@ -6,7 +6,7 @@ import pytest
 from store_contents import BACKEND, find_entry, find_object, find_present, load, make_artifacts, make_numbered_key, save
 
 from fusioncache.store import Store, entry
-from fusioncache.store.audit import Damage, audit, remove_damaged
+from fusioncache.store.disk import Damage, audit, remove_damaged
 
 
 @pytest.fixture

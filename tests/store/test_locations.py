@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.store.locations import advice, find_absence
+from fusioncache.store.transport import advice, find_absence
 
 
 class Files:

@@ -30,7 +30,7 @@ from fusioncache.observe.record.schema import record_path
 from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process import places
 from fusioncache.store import Store
-from fusioncache.store.audit import audit, find_aside, remove_damaged
+from fusioncache.store.disk import audit, find_aside, remove_damaged
 
 PRECIOUS = "a user's"
 

@@ -21,10 +21,11 @@ from store_contents import (
     save,
 )
 
-from fusioncache.store import Store, StoreError, budget, remote, sharing, transport
+from fusioncache.store import Store, StoreError, remote, transport
+from fusioncache.store import remote as sharing
+from fusioncache.store import transport as budget
 from fusioncache.store.entry import ID, encode_entry
-from fusioncache.store.remote import Remote
-from fusioncache.store.sharing import pull, push
+from fusioncache.store.remote import Remote, pull, push
 from fusioncache.store.transport import Transport
 
 ROOT = "faulty://host/shared"

@@ -37,11 +37,9 @@ from store_contents import (
 from threads_at_once import run_at_once
 
 from fusioncache.store import Store, StoreError, entry, transport
-from fusioncache.store.entry import make_entry_id
-from fusioncache.store.errors import Refusal
-from fusioncache.store.remote import Remote
-from fusioncache.store.sharing import pull, push
-from fusioncache.store.slots import PROGRAM_FORMAT
+from fusioncache.store.entry import PROGRAM_FORMAT, make_entry_id
+from fusioncache.store.files import Refusal
+from fusioncache.store.remote import Remote, pull, push
 
 
 @pytest.fixture(autouse=True)
@@ -606,7 +604,7 @@ def test_a_path_of_ones_own_is_shown_as_it_is(tmp_path):
 
 def test_fsspec_is_not_loaded_before_it_is_needed(tmp_path):
     program = (
-        "import sys; from fusioncache.store import Store; import fusioncache.store.sharing;"
+        "import sys; from fusioncache.store import Store; import fusioncache.store.remote;"
         f"Store.open({str(tmp_path / 'store')!r}, remote='memory://x').entries();"
         "assert 'fsspec' not in sys.modules"
     )

@@ -21,7 +21,7 @@ from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions
 from fusioncache.store import Store
-from fusioncache.store.slots import FAMILY_SLOTS, is_compiled, is_program
+from fusioncache.store.entry import FAMILY_SLOTS, is_compiled, is_program
 from fusioncache.template.key import program_key_of
 
 FORM = program_key_of({"family format": "1"})

@@ -3,7 +3,7 @@
 import torch
 from behind_dynamo import OwnNet, compile_behind_dynamo
 
-from fusioncache.store.slots import is_program
+from fusioncache.store.entry import is_program
 from fusioncache.transform.graph_names import GraphNames
 
 LINE = OwnNet.forward.__code__.co_firstlineno + 2

@@ -20,7 +20,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.key_text import read_key
 from fusioncache.store import Store
-from fusioncache.store.slots import FAMILY_SLOTS
+from fusioncache.store.entry import FAMILY_SLOTS
 
 SCALE = 2.0
 FIRST, SECOND = 12, 20

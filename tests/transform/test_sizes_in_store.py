@@ -17,7 +17,7 @@ from fusioncache.cache.reuse import OFTEN
 from fusioncache.ir import Key
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store
-from fusioncache.store.slots import SIZES_SLOT
+from fusioncache.store.entry import SIZES_SLOT
 
 pytestmark = [
     pytest.mark.usefixtures("eager_regions"),

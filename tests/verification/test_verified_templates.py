@@ -3,7 +3,7 @@
 import pytest
 
 from fusioncache.store import Store
-from fusioncache.store.slots import VERIFIED_SLOT
+from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.template.key import program_key_of
 from fusioncache.verification.verified_templates import LIMIT, VerifiedTemplates
 

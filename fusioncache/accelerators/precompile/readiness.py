@@ -20,9 +20,8 @@ from types import MappingProxyType
 from fusioncache.accelerators.precompile.warm import Warmed
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.store import Store
-from fusioncache.store.errors import Refusal
-from fusioncache.store.files import publish, read_private
-from fusioncache.store.slots import is_compiled
+from fusioncache.store.entry import is_compiled
+from fusioncache.store.files import Refusal, publish, read_private
 
 _FILE = "warmed"
 _LARGEST = 1 << 16

@@ -12,7 +12,7 @@ from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request, decode_region, decode_request
 from fusioncache.store import Entry, Store
-from fusioncache.store.slots import is_compiled
+from fusioncache.store.entry import is_compiled
 from fusioncache.template.key import call_ingredients
 from fusioncache.template.text import write_graph
 

@@ -16,7 +16,7 @@ from fusioncache.accelerators.programs.text import ProgramText, decode, encode
 from fusioncache.ir import Key
 from fusioncache.observe.record.kept_regions import KeptRegions
 from fusioncache.store import Store, StoredArtifacts
-from fusioncache.store.slots import PROGRAM_SLOTS
+from fusioncache.store.entry import PROGRAM_SLOTS
 
 logger = logging.getLogger("fusioncache")
 

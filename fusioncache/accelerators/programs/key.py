@@ -27,7 +27,7 @@ from fusioncache.accelerators.sizes.arguments import Place, find_integers, find_
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
-from fusioncache.store.slots import PROGRAM_FORMAT
+from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 
 if TYPE_CHECKING:

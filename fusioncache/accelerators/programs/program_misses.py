@@ -16,7 +16,7 @@ from fusioncache.observe.explain.program_difference import (
     write_program_miss,
 )
 from fusioncache.store import Store
-from fusioncache.store.slots import is_outdated, is_program
+from fusioncache.store.entry import is_outdated, is_program
 
 _MOST_COMPARED = 32
 """How many stored programs of one name are compared, the newest first."""

@@ -22,7 +22,7 @@ from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.store import Store
-from fusioncache.store.slots import SPLITS_SLOT
+from fusioncache.store.entry import SPLITS_SLOT
 from fusioncache.template.key import program_key_of
 
 FORMAT = 1

@@ -21,7 +21,7 @@ from fusioncache.accelerators.programs.text import decode, encode
 from fusioncache.accelerators.sizes.families import MOST_KNOWN, Family, KnownProgram
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.store import Store
-from fusioncache.store.slots import FAMILY_SLOTS
+from fusioncache.store.entry import FAMILY_SLOTS
 
 logger = logging.getLogger("fusioncache")
 

@@ -39,7 +39,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
         fusioncache clear --store -y
     """
     from fusioncache.store import default_path
-    from fusioncache.store.audit import find_aside
+    from fusioncache.store.disk import find_aside
 
     store = None if record_only and not store_only else directory or default_path()
     record = None if store_only and not record_only else record_path()

@@ -16,8 +16,7 @@ from fusioncache.cli.terminal import say, show_progress
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store.remote import Remote
-    from fusioncache.store.sharing import CopyResult
+    from fusioncache.store.remote import CopyResult, Remote
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -82,7 +81,7 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
 
 
 def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    from fusioncache.store import sharing
+    from fusioncache.store import remote as sharing
     from fusioncache.store.remote import Remote
 
     remote = Remote(url)
@@ -102,7 +101,7 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
 def _require_before_making(directory: Path | None, remote: Remote) -> None:
     """Makes sure that no store is made for the sake of a wrong address."""
     from fusioncache.store import default_path
-    from fusioncache.store.sharing import list_remote
+    from fusioncache.store.remote import list_remote
 
     path = directory or default_path()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):

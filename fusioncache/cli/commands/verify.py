@@ -15,7 +15,7 @@ from fusioncache.cli.terminal import Column, print_table, say
 from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store.audit import Audit
+    from fusioncache.store.disk import Audit
 
 _COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold=True))
 
@@ -34,7 +34,7 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
         fusioncache verify
         fusioncache verify --remove
     """
-    from fusioncache.store.audit import audit, find_aside, remove_damaged
+    from fusioncache.store.disk import audit, find_aside, remove_damaged
 
     with report_store_errors():
         path = open_existing(directory).path

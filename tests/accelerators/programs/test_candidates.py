@@ -13,7 +13,7 @@ from fusioncache.accelerators.programs.candidates import find_candidates, keep_p
 from fusioncache.accelerators.programs.reads import Read, encode_reads
 from fusioncache.accelerators.programs.text import ProgramText, TraceText, encode
 from fusioncache.store import Store
-from fusioncache.store.slots import PROGRAM_SLOTS
+from fusioncache.store.entry import PROGRAM_SLOTS
 
 KEY = make_numbered_key(1)
 

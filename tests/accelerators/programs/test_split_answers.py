@@ -24,7 +24,7 @@ from fusioncache.accelerators.programs.split_answers import (
 )
 from fusioncache.accelerators.programs.split_memory import SplitMemory, remember_answers
 from fusioncache.ir.errors import Declined
-from fusioncache.store.slots import SPLITS_SLOT
+from fusioncache.store.entry import SPLITS_SLOT
 from fusioncache.transform import dynamo_account
 
 
