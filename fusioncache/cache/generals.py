@@ -122,7 +122,7 @@ class GeneralRegions:
         settings = _sort(environment)
         with self._lock:
             served = self._served.get_or_make((_outline(instance), settings), list)[0]
-            if any(each.pattern.read(instance.region) is not None for each in served):
+            if any(each.pattern.match(instance.region) is not None for each in served):
                 return
             relatives = self._relatives.find((skeleton_of(in_order_of_template(instance)), settings))
             if relatives is not None:
@@ -145,7 +145,7 @@ class GeneralRegions:
         settings = _sort(environment)
         with self._lock:
             for served in self._served.find((_outline(instance), settings)) or ():
-                holes = served.pattern.read(instance.region)
+                holes = served.pattern.match(instance.region)
                 if holes is None:
                     continue
                 relatives = self._relatives.find((served.skeleton, settings))

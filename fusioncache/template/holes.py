@@ -11,9 +11,10 @@ are made of sizes or may be numbers. Of an operation that it does not know none 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache as remember
+from functools import partial
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueType
 from fusioncache.ir.ops import OpTraits, Path, op_traits
@@ -27,16 +28,8 @@ _LEAST_SIZE = 2
 _BLANK_SIZE_LITERAL = Const("hole", "size")
 
 
-class Filling:
-    """Says what comes into a hole; asked for each hole of a graph, in order. This one leaves what is there."""
-
-    def size(self, size: int) -> int | Ref:
-        """Returns what comes into a hole that holds a size."""
-        return size
-
-    def number(self, number: Const) -> Const | Ref:
-        """Returns what comes into a hole that holds a number."""
-        return number
+Fill = Callable[[Value], Value | Ref]
+"""Returns what comes into a hole that holds a size or a number. It is asked for each hole of a graph, in order."""
 
 
 def may_vary(value: Value) -> bool:
@@ -49,13 +42,13 @@ def may_vary(value: Value) -> bool:
     return math.isfinite(number) and abs(number) not in (0.0, 1.0)
 
 
-def fill_holes(graph: Graph, filling: Filling) -> Graph:
+def fill_holes(graph: Graph, fill: Fill) -> Graph:
     """Returns a graph with something else in its holes: those of the inputs, then those of each op.
 
     Of an op, those of its arguments come first, then those of its results.
     """
-    inputs = tuple(_fill_type(type_, filling) for type_ in graph.inputs)
-    return replace(graph, inputs=inputs, ops=tuple(_fill_op(op, filling) for op in graph.ops))
+    inputs = tuple(_fill_type(type_, fill) for type_ in graph.inputs)
+    return replace(graph, inputs=inputs, ops=tuple(_fill_op(op, fill) for op in graph.ops))
 
 
 def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
@@ -70,29 +63,37 @@ def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
     for hole, content in zip(holes, contents, strict=True):
         if not isinstance(content, Ref) and type(hole) is not type(content):
             raise ValueError(f"{content} in a hole for a {'size' if isinstance(hole, int) else 'number'}")
-    return fill_holes(graph, _Contents(contents))
+    waiting = iter(contents)
+    return fill_holes(graph, lambda value: next(waiting))
 
 
-def blank(graph: Graph) -> Graph:
-    """Returns a graph with nothing in its holes. Graphs that differ only in what is in their holes become equal."""
-    return fill_holes(graph, _Blanks())
+def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
+    """Returns a graph with nothing in its holes, and what was in each of them.
+
+    Graphs that differ only in what is in their holes become equal.
+    """
+    values: list[Value] = []
+
+    def take(value: Value) -> Value:
+        values.append(value)
+        return _blank(value)
+
+    return fill_holes(graph, take), tuple(values)
 
 
 def blank_type[T: ValueType | None](type_: T) -> T:
     """Returns a type with nothing in its holes."""
-    return _fill_type(type_, _Blanks())
+    return _fill_type(type_, _blank)
 
 
 def blank_args(op: Op) -> tuple[Arg, ...]:
     """Returns the arguments of an op with nothing in their holes."""
-    return _fill_args(op, _Blanks())
+    return _fill_args(op, _blank)
 
 
 def read_holes(graph: Graph) -> tuple[Value, ...]:
     """Returns what is in each hole."""
-    reading = _Reading()
-    fill_holes(graph, reading)
-    return tuple(reading.values)
+    return take_holes(graph)[1]
 
 
 def count_input_holes(graph: Graph) -> int:
@@ -102,108 +103,76 @@ def count_input_holes(graph: Graph) -> int:
 
 def read_each(graph: Graph) -> list[tuple[float, ...]]:
     """Returns what is in the holes of each input, each symbolic size and each op, as numbers, which have an order."""
-    of_type = remember(_read_type)
+    of_type = remember(lambda type_: _read_numbers(partial(_fill_type, type_)))
     found = [*map(of_type, graph.inputs), *[()] * graph.sizes]
     for op in graph.ops:
-        found.append(sum(map(of_type, op.outputs), _read_args(op)))
+        found.append(sum(map(of_type, op.outputs), _read_numbers(partial(_fill_args, op))))
     return found
 
 
-def _read_type(type_: ValueType | None) -> tuple[float, ...]:
-    reading = _Reading()
-    _fill_type(type_, reading)
-    return reading.numbers()
+def _read_numbers(work: Callable[[Fill], object]) -> tuple[float, ...]:
+    numbers: list[float] = []
+
+    def note(value: Value) -> Value:
+        numbers.append(value if isinstance(value, int) else float.fromhex(value.text))
+        return value
+
+    work(note)
+    return tuple(numbers)
 
 
-def _read_args(op: Op) -> tuple[float, ...]:
-    reading = _Reading()
-    _fill_args(op, reading)
-    return reading.numbers()
+def _blank(value: Value) -> Value:
+    return BLANK_SIZE if isinstance(value, int) else BLANK_NUMBER
 
 
-class _Blanks(Filling):
-    def size(self, size: int) -> int:
-        return BLANK_SIZE
-
-    def number(self, number: Const) -> Const:
-        return BLANK_NUMBER
-
-
-class _Contents(Filling):
-    def __init__(self, contents: Sequence[Value | Ref]):
-        self._waiting = iter(contents)
-
-    def size(self, size: int) -> int | Ref:
-        content = next(self._waiting)
-        assert not isinstance(content, Const)
-        return content
-
-    def number(self, number: Const) -> Const | Ref:
-        content = next(self._waiting)
-        assert not isinstance(content, int)
-        return content
-
-
-class _Reading(Filling):
-    def __init__(self) -> None:
-        self.values: list[Value] = []
-
-    def size(self, size: int) -> int:
-        self.values.append(size)
-        return size
-
-    def number(self, number: Const) -> Const:
-        self.values.append(number)
-        return number
-
-    def numbers(self) -> tuple[float, ...]:
-        """Returns what was read, as numbers."""
-        return tuple([value if isinstance(value, int) else float.fromhex(value.text) for value in self.values])
-
-
-def _fill_type[T: ValueType | None](type_: T, filling: Filling) -> T:
+def _fill_type[T: ValueType | None](type_: T, fill: Fill) -> T:
     if not isinstance(type_, TensorType):
         return type_
-    shape = tuple(size if isinstance(size, Ref) else _fill_size(size, filling) for size in type_.shape)
+    shape = tuple([size if isinstance(size, Ref) else _fill_size(size, fill) for size in type_.shape])
     return replace(type_, shape=shape)
 
 
-def _fill_size(size: int, filling: Filling) -> int | Ref:
-    return filling.size(size) if size == BLANK_SIZE or may_vary(size) else size
+def _fill_size(size: int, fill: Fill) -> int | Ref:
+    if size != BLANK_SIZE and not may_vary(size):
+        return size
+    filled = fill(size)
+    assert not isinstance(filled, Const)
+    return filled
 
 
-def _fill_op(op: Op, filling: Filling) -> Op:
-    args = _fill_args(op, filling)
-    return Op(op.name, args, tuple(_fill_type(type_, filling) for type_ in op.outputs), op.kwargs)
+def _fill_op(op: Op, fill: Fill) -> Op:
+    args = _fill_args(op, fill)
+    return Op(op.name, args, tuple(_fill_type(type_, fill) for type_ in op.outputs), op.kwargs)
 
 
-def _fill_args(op: Op, filling: Filling) -> tuple[Arg, ...]:
+def _fill_args(op: Op, fill: Fill) -> tuple[Arg, ...]:
     traits = op_traits(op.name)
     if not traits.size_arguments and not traits.scalar_arguments:
         return op.args
-    return tuple(_fill_arg(arg, (position,), traits, filling) for position, arg in enumerate(op.args))
+    return tuple(_fill_arg(arg, (position,), traits, fill) for position, arg in enumerate(op.args))
 
 
-def _fill_arg(arg: Arg, path: tuple[int, ...], traits: OpTraits, filling: Filling) -> Arg:
+def _fill_arg(arg: Arg, path: tuple[int, ...], traits: OpTraits, fill: Fill) -> Arg:
     if isinstance(arg, tuple):
-        return tuple(_fill_arg(item, (*path, position), traits, filling) for position, item in enumerate(arg))
+        return tuple(_fill_arg(item, (*path, position), traits, fill) for position, item in enumerate(arg))
     if isinstance(arg, Ref):
         return arg
     if path in traits.scalar_arguments:
-        return filling.number(arg) if arg == BLANK_NUMBER or may_vary(arg) else arg
+        filled = fill(arg) if arg == BLANK_NUMBER or may_vary(arg) else arg
+        assert not isinstance(filled, int)
+        return filled
     if arg.kind in ("int", "hole") and any(_leads_to(way, path) for way in traits.size_arguments):
-        return _fill_size_literal(arg, filling)
+        return _fill_size_literal(arg, fill)
     return arg
 
 
-def _fill_size_literal(literal: Const, filling: Filling) -> Const | Ref:
-    size = BLANK_SIZE if literal == _BLANK_SIZE_LITERAL else int(literal.text)
-    if literal.kind == "int" and not may_vary(size):
+def _fill_size_literal(literal: Const, fill: Fill) -> Const | Ref:
+    if literal != _BLANK_SIZE_LITERAL and not may_vary(int(literal.text)):
         return literal
-    filled = filling.size(size)
-    if isinstance(filled, Ref):
-        return filled
-    return _BLANK_SIZE_LITERAL if filled == BLANK_SIZE else Const("int", str(filled))
+    size = _fill_size(BLANK_SIZE if literal == _BLANK_SIZE_LITERAL else int(literal.text), fill)
+    if isinstance(size, Ref):
+        return size
+    return _BLANK_SIZE_LITERAL if size == BLANK_SIZE else Const("int", str(size))
 
 
 def _leads_to(way: Path, path: tuple[int, ...]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import Graph, Value
-from fusioncache.template.holes import blank, fill_in_order, may_vary, read_holes
+from fusioncache.template.holes import fill_in_order, may_vary, read_holes, take_holes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Skeleton:
 
 def skeleton_of(graph: Graph) -> Skeleton:
     """Returns the skeleton of a graph in canonical order."""
-    return Skeleton(blank(graph))
+    return Skeleton(take_holes(graph)[0])
 
 
 def check_fits(skeleton: Skeleton, instances: Sequence[Sequence[Value]]) -> None:

@@ -35,7 +35,7 @@ def test_a_pattern_reads_what_the_holes_of_a_skeleton_hold(recipe, known, asked,
     first, second = instance(recipe, known, one), instance(recipe, asked, other)
     ordered = in_order_of_template(second)
     is_alike = skeleton_of(in_order_of_template(first)) == skeleton_of(ordered)
-    read = pattern_of(first).read(second.region)
+    read = pattern_of(first).match(second.region)
     if (first.inputs, first.outputs) == (second.inputs, second.outputs):
         assert read == (read_holes(ordered) if is_alike else None)
         assert not is_alike or outline_of(first.region) == outline_of(second.region)
@@ -73,11 +73,11 @@ def with_op(new: Op, old: Op = FLAT) -> Graph:
 
 
 def test_what_is_in_holes_is_read():
-    assert Pattern(KNOWN).read(GRAPH) == read_holes(GRAPH)
+    assert Pattern(KNOWN).match(GRAPH) == read_holes(GRAPH)
     s = Sketch()
     short, long = (s.input(TensorType("float32", (size,), "cpu")) for size in (3, 40))
     graph = s.graph(s.op("sin", short), s.op("sin", long))
-    assert (Pattern(graph).read(graph), Pattern(graph, (1, 0)).read(graph)) == ((3, 40, 3, 40), (40, 3, 3, 40))
+    assert (Pattern(graph).match(graph), Pattern(graph, (1, 0)).match(graph)) == ((3, 40, 3, 40), (40, 3, 3, 40))
 
 
 DIFFERENT = {
@@ -123,4 +123,4 @@ DIFFERENT = {
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_nothing_else_may_differ(what):
     assert skeleton_of(DIFFERENT[what]) != skeleton_of(KNOWN)
-    assert Pattern(KNOWN).read(DIFFERENT[what]) is None
+    assert Pattern(KNOWN).match(DIFFERENT[what]) is None
