@@ -18,9 +18,9 @@ from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.backends.registry import problem
 from fusioncache.cache.cache import Cache
 from fusioncache.template.plan import Plan
+from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin
+from fusioncache.thunder_adapter.accelerator_api import PluginPolicy
 from fusioncache.thunder_adapter.capabilities import find_off
-from fusioncache.thunder_adapter.executors_api import Plugin as ThunderPlugin
-from fusioncache.thunder_adapter.executors_api import PluginPolicy
 from fusioncache.thunder_adapter.versions import explain_limits
 from fusioncache.transform.executors import list_executors
 from fusioncache.transform.passes import Accelerator

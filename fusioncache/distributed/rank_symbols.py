@@ -82,15 +82,15 @@ def _copy(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _add_up(tensor: Any, group: Any, dim: int) -> Any:
-    from fusioncache.thunder_adapter.schedule_api import all_reduce
+    from fusioncache.thunder_adapter.accelerator_api import all_reduce
 
     return all_reduce(_lay_out(tensor), _sum(), group, True).wait()
 
 
 def _gather(tensor: Any, group: Any, dim: int) -> Any:
     """Gathers in front, as all libraries can, and has the parts lie one behind the other along the dimension."""
+    from fusioncache.thunder_adapter.accelerator_api import all_gather
     from fusioncache.thunder_adapter.api import ltorch
-    from fusioncache.thunder_adapter.schedule_api import all_gather
 
     gathered = all_gather(_lay_out(tensor), group, True).wait()
     if dim == 0:
@@ -102,8 +102,8 @@ def _gather(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _scatter_sum(tensor: Any, group: Any, dim: int) -> Any:
+    from fusioncache.thunder_adapter.accelerator_api import reduce_scatter
     from fusioncache.thunder_adapter.api import ltorch
-    from fusioncache.thunder_adapter.schedule_api import reduce_scatter
 
     parts = _lay_out(ltorch.movedim(_split(tensor, group.size(), dim), dim, 0))
     flat = ltorch.reshape(parts, (parts.shape[0] * parts.shape[1], *parts.shape[2:]))

@@ -50,8 +50,8 @@ def find_shards(model: Any) -> Shards | None:
         TypeError: if it is nothing that Thunder compiled.
     """
     from fusioncache.distributed.tensor_parallel import TensorParallelTransform
+    from fusioncache.thunder_adapter.accelerator_api import FSDPTransform
     from fusioncache.thunder_adapter.api import ThunderModule
-    from fusioncache.thunder_adapter.schedule_api import FSDPTransform
 
     if not isinstance(model, ThunderModule):
         raise TypeError(f"not a model that fsdp(), ddp() or tensor_parallel() returned: {type(model).__name__}")

@@ -93,8 +93,8 @@ def fsdp(
         ValueError: if a mesh has more than two dimensions, or if parameters are to come from a rank that is in one
             copy of the model only.
     """
-    from fusioncache.thunder_adapter.schedule_api import FSDPType
-    from fusioncache.thunder_adapter.schedule_api import fsdp as share
+    from fusioncache.thunder_adapter.accelerator_api import FSDPType
+    from fusioncache.thunder_adapter.accelerator_api import fsdp as share
 
     move_tied_model(model, device)
     jitted = _jit(model, executors, transforms, options)
@@ -123,7 +123,7 @@ def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:
         group: a process group or a mesh.
         given: arguments of ``FSDPTransform``.
     """
-    from fusioncache.thunder_adapter.schedule_api import (
+    from fusioncache.thunder_adapter.accelerator_api import (
         DDPTransform,
         FSDPTransform,
         MaterializationTransform,
@@ -157,14 +157,14 @@ def ddp(
         transforms: more of them, in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``in_flight_bytes``.
     """
-    from fusioncache.thunder_adapter.schedule_api import ddp as share
+    from fusioncache.thunder_adapter.accelerator_api import ddp as share
 
     return _keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
 
 
 def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:
     import fusioncache
-    from fusioncache.thunder_adapter.schedule_api import thunder
+    from fusioncache.thunder_adapter.accelerator_api import thunder
 
     return thunder.jit(
         model,

@@ -340,7 +340,8 @@ def tensor_parallel(
             something with a part of a tensor of which it is not known how ranks do it together.
     """
     import fusioncache
-    from fusioncache.thunder_adapter.schedule_api import thunder
+    from fusioncache.distributed.tensor_parallel import TensorParallelTransform
+    from fusioncache.thunder_adapter.accelerator_api import thunder
 
     group = find_group(group)
     roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}

@@ -4,6 +4,7 @@
 public, so a new version is supported only if those tests pass.
 """
 
+# ruff: noqa: F401
 from __future__ import annotations
 
 import thunder.torch as ltorch
@@ -58,79 +59,5 @@ from thunder.extend import (
 )
 
 from fusioncache.thunder_adapter.loading import call_waiting
-
-__all__ = [
-    "CACHE_OPTIONS",
-    "CONSTRAINT",
-    "BoundSymbol",
-    "BoundSymbolTag",
-    "CollectionProxy",
-    "CompileData",
-    "CompileStats",
-    "ComplexProxy",
-    "Device",
-    "DeviceType",
-    "DistributedReduceOps",
-    "Executor",
-    "FloatProxy",
-    "FusionExecutor",
-    "FutureTensorProxy",
-    "ImplInfo",
-    "IntegerProxy",
-    "Languages",
-    "NumberProxy",
-    "OpTags",
-    "OperatorExecutor",
-    "PrimIDs",
-    "Proxy",
-    "Region",
-    "SigInfo",
-    "Symbol",
-    "TensorProxy",
-    "ThunderModule",
-    "TraceCtx",
-    "TraceProvenance",
-    "TraceTag",
-    "Transform",
-    "Variable",
-    "_compile_data",
-    "build_callable",
-    "compile_data_and_stats",
-    "dce",
-    "del_last_used",
-    "devices",
-    "dtypes",
-    "from_trace",
-    "get_all_executors",
-    "get_always_executors",
-    "get_compile_data",
-    "get_default_executors",
-    "get_executor",
-    "get_grad",
-    "get_skip_data_parallel_grad_sync",
-    "get_tracectx",
-    "langctx",
-    "ltorch",
-    "no_autocast",
-    "prims",
-    "proxies",
-    "put_grad",
-    "python_executor",
-    "pythonex",
-    "register_executor",
-    "register_grad",
-    "rematerialization",
-    "to_torch_dtype",
-    "torch_executor",
-    "torchex",
-    "tracectx",
-    "transform_for_execution",
-    "tree_flatten",
-    "tree_map",
-    "unvariableify",
-    "update_fusion_call_ctx",
-    "utils",
-    "variableify",
-]
 
 call_waiting()

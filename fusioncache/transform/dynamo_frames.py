@@ -52,8 +52,8 @@ def skip_frames(codes: Iterable[CodeType]) -> None:
 
 def _list_entry_points() -> Iterator[CodeType]:
     """Yields the code of the first function of Thunder's in each call, and of all that autograd calls."""
+    from fusioncache.thunder_adapter.accelerator_api import ThunderFunction, ThunderOutputFunction, thunder
     from fusioncache.thunder_adapter.api import ThunderModule
-    from fusioncache.thunder_adapter.programs_api import ThunderFunction, ThunderOutputFunction, thunder
 
     yield from (code for code in _walk(thunder.jit.__code__) if code.co_qualname == OWN_CALL)
     yield ThunderModule.forward.__code__

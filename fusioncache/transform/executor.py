@@ -40,6 +40,7 @@ from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.observe.record.events import CompileEvent, CompileObserver
 from fusioncache.process.warning import warn_once
+from fusioncache.thunder_adapter.accelerator_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.thunder_adapter.api import (
     BoundSymbol,
     BoundSymbolTag,
@@ -58,7 +59,6 @@ from fusioncache.thunder_adapter.api import (
     update_fusion_call_ctx,
     utils,
 )
-from fusioncache.thunder_adapter.executors_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.transform.claims import agrees_with_torch
 from fusioncache.transform.region import plain_region_of, region_of, tag_layouts
 from fusioncache.transform.rematerialization import rematerialize

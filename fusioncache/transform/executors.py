@@ -26,7 +26,7 @@ def register() -> Executor:
 
     In a Thunder that lacks what it needs, an executor that claims nothing has the name.
     """
-    from fusioncache.thunder_adapter.registration_api import OperatorExecutor, register_executor
+    from fusioncache.thunder_adapter.accelerator_api import OperatorExecutor, register_executor
 
     try:
         from fusioncache.transform.executor import FusionCacheExecutor
@@ -75,7 +75,7 @@ def origin_of(fusion: Any) -> Origin:
     Raises:
         Declined: if the executor is not a known one, or was told to keep the inputs of each region.
     """
-    from fusioncache.thunder_adapter.executors_api import TorchCompileExecutor
+    from fusioncache.thunder_adapter.accelerator_api import TorchCompileExecutor
     from fusioncache.transform.executor import FusionCacheExecutor
 
     executor = fusion.sym.executor

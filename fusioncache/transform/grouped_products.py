@@ -34,8 +34,8 @@ _ALIGNMENT = 16
 
 def replacements() -> Iterator[Replacement]:
     """Yields what is missing in this Thunder: nothing that it has in another way."""
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext, transforms
     from fusioncache.thunder_adapter.api import ltorch, prims, torchex
-    from fusioncache.thunder_adapter.lean_api import jit_ext, transforms
 
     known = find_known("grouped products").values()
     for symbol in (prims._grouped_mm, ltorch._grouped_mm):
@@ -75,7 +75,7 @@ def register_operators() -> list[Any]:
 
 def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what Thunder's interpreter does where it meets a function of torch, as Thunder makes it for each."""
-    from fusioncache.thunder_adapter.lean_api import (
+    from fusioncache.thunder_adapter.accelerator_api import (
         ensure_recursive_proxies,
         interpreter_needs_wrap,
         record_source_loc_in_symbol_header,
@@ -122,8 +122,8 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
     Raises:
         RuntimeError: if torch could not compute it.
     """
+    from fusioncache.thunder_adapter.accelerator_api import utils
     from fusioncache.thunder_adapter.api import TensorProxy
-    from fusioncache.thunder_adapter.lean_api import utils
 
     given = " and ".join(each.type_string() for each in (a, b, offsets) if each is not None)
     utils.check(

@@ -9,27 +9,22 @@ from pathlib import Path
 
 from repository import PACKAGE
 
+from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
+
 ACCELERATORS: Mapping[str, tuple[str, ...]] = {
-    "sizes": ("accelerators/sizes", "thunder_adapter/sizes_api.py"),
-    "programs": (
-        *("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/watch"),
-        *("thunder_adapter/programs_api.py", "thunder_adapter/dynamo_api.py"),
-    ),
-    "tracing": (
-        *("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
-        "thunder_adapter/layers_api.py",
-    ),
-    "lean steps": (
-        *("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
-        *("thunder_adapter/lean_api.py", "thunder_adapter/attention_api.py"),
-    ),
-    "graphs": ("accelerators/programs/cuda_graphs.py", "thunder_adapter/graphs_api.py"),
-    "schedule": ("accelerators/schedule", "distributed", "thunder_adapter/schedule_api.py"),
+    "sizes": ("accelerators/sizes",),
+    "programs": ("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/watch"),
+    "tracing": ("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
+    "lean steps": ("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
+    "graphs": ("accelerators/programs/cuda_graphs.py",),
+    "schedule": ("accelerators/schedule", "distributed"),
 }
 """Where the code of an accelerator is. All else is the core's."""
 ADAPTER = PACKAGE / "thunder_adapter"
 _CORE_API = "api"
 """What is imported from this module is the core's, whichever file imports it: all else works on bound symbols, too."""
+_NVFUSER = "nvfuser_executor"
+"""A module that cannot be imported without nvFuser."""
 
 
 def find_accelerator(path: Path) -> str:
@@ -96,10 +91,16 @@ def _find_api(module: str | None) -> str:
 
 @cache
 def _read_api(api: str) -> dict[str, tuple[str, str]]:
-    """Returns what a module of the adapter imports of Thunder: under its name there, the module and the name in that.
+    """Returns what a module of the adapter has of Thunder: under its name there, the module and the name in that.
 
-    A module that is imported by ``import`` has no name in another.
+    A module that may be absent, and one in no package, has no name in another.
     """
+    if api != _CORE_API:
+        names = {name: (module, name) for module, names in NAMES.items() for name in names.split()}
+        parts = {name: module.rpartition(".") for name, module in MODULES.items()}
+        whole = {name: (package, last) for name, (package, _, last) in parts.items() if package}
+        without_package = {name: (module, "") for name, module in MODULES.items() if name not in whole}
+        return names | whole | without_package | {_NVFUSER: (MODULES[_NVFUSER], "")}
     found: dict[str, tuple[str, str]] = {}
     for node in ast.parse((ADAPTER / f"{api}.py").read_text()).body:
         if isinstance(node, ast.Import):

@@ -96,15 +96,11 @@ def test_only_these_folders_know_torch():
         assert "torch" not in roots or str(path.relative_to(PACKAGE)) in KNOW_TORCH, path
 
 
-def test_names_of_thunder_come_through_the_adapters_lists():
-    """Others take them from modules that do no more than import them, so that ``names.txt`` knows of each."""
-    for path in PACKAGE.joinpath(KNOWS_THUNDER).glob("*api.py"):
-        body = ast.parse(path.read_text()).body
-        found = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-        ours = [node for node in found if getattr(node, "module", "").startswith(("__future__", "fusioncache."))]
-        names = {alias.asname or alias.name for node in found if node not in ours for alias in node.names}
-        (listed,) = (ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign))
-        assert sorted(names) == sorted(listed), path
+def test_names_of_thunder_come_through_the_adapters_list():
+    """Others take them from a module that does no more than import them, so that ``names.txt`` knows of each."""
+    _, *body, last = ast.parse(PACKAGE.joinpath(KNOWS_THUNDER, "api.py").read_text()).body
+    assert {type(node) for node in body} <= {ast.Import, ast.ImportFrom}
+    assert ast.unparse(last) == "call_waiting()"
 
 
 def test_all_warnings_go_one_way():

@@ -1,7 +1,6 @@
 """The list of Thunder's names is what the sources use, and all of them are there."""
 
 from contextvars import ContextVar
-from importlib import import_module
 from types import FunctionType, ModuleType
 
 import pytest
@@ -9,6 +8,8 @@ import thunder.core.jit_ext
 from repository import PACKAGE
 from thunder_names import write_names
 
+from fusioncache.thunder_adapter import accelerator_api
+from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
 from fusioncache.thunder_adapter.api import Symbol
 from fusioncache.thunder_adapter.names import find_missing, list_names
 
@@ -34,12 +35,18 @@ def test_a_module_that_is_gone_is_found(monkeypatch):
     assert find_missing("graphs") == ["thunder.transforms.cudagraph"]
 
 
-LISTS = sorted(path.stem for path in PACKAGE.joinpath("thunder_adapter").glob("*_api.py"))
-
-
-@pytest.mark.parametrize("name", [name for name in LISTS if name not in ("dynamo_api", "nvfuser_api")])
-def test_no_table_is_bound_by_its_name(name):
+@pytest.mark.parametrize("module", NAMES)
+def test_no_table_is_bound_by_its_name(module):
     """Another may take its place in Thunder: it is an attribute of Thunder's module, and asked for where it is read."""
-    names = import_module(f"fusioncache.thunder_adapter.{name}")
     fixed = (FunctionType, ModuleType, ContextVar, Symbol, type, int, str)
-    assert [each for each in names.__all__ if not isinstance(getattr(names, each), fixed)] == []
+    assert [name for name in NAMES[module].split() if not isinstance(getattr(accelerator_api, name), fixed)] == []
+
+
+def test_no_name_is_in_two_modules():
+    names = [name for names in NAMES.values() for name in names.split()]
+    assert len({*names, *MODULES}) == len(names) + len(MODULES)
+
+
+def test_other_names_are_refused():
+    with pytest.raises(ImportError):
+        from fusioncache.thunder_adapter.accelerator_api import no_such_name  # noqa: F401

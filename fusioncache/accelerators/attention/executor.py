@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.attention import NAME, choice, operators
+from fusioncache.thunder_adapter.accelerator_api import get_grad, put_grads
 from fusioncache.thunder_adapter.api import (
     OperatorExecutor,
     OpTags,
@@ -17,7 +18,6 @@ from fusioncache.thunder_adapter.api import (
     ltorch,
     register_executor,
 )
-from fusioncache.thunder_adapter.attention_api import get_grad, put_grads
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class Indifference:
     def __init__(self) -> None:
         import torch
 
+        from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
         from fusioncache.thunder_adapter.api import Symbol, ltorch
-        from fusioncache.thunder_adapter.layers_api import interpreter, jit_ext
 
         known: list[Any] = [
             setattr, object.__setattr__, object.__delattr__, delattr,

@@ -144,7 +144,7 @@ def watch(wrapper: Any, touch: Any) -> None:
 
 def unwatch(wrapper: Any) -> None:
     """Makes a wrapper again what it was."""
-    from fusioncache.thunder_adapter.layers_api import WrappedValue
+    from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
     wrapper.__class__ = WrappedValue
     vars(wrapper).pop("touch", None)
@@ -154,7 +154,7 @@ _classes: dict[type, type] = {}
 
 
 def _watched_class() -> type:
-    from fusioncache.thunder_adapter.layers_api import WrappedValue
+    from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
     if WrappedValue not in _classes:
 

@@ -72,7 +72,7 @@ class Session(Observer):
             args: what it is called with, wrapped.
             kwargs: and by keyword.
         """
-        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx, get_jit_ctx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
 
         if id(module) in self._owned:
             raise Conflict("a block is used twice")
@@ -138,7 +138,7 @@ class Session(Observer):
         self._roots[id(wanted.root)] = wanted.root
 
     def _record(self, recording: Recording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
-        from fusioncache.thunder_adapter.layers_api import INTERPRETER_SIGNALS
+        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS
 
         try:
             check_untouched(recording.module, runtime, None)
@@ -194,13 +194,13 @@ class Session(Observer):
 
     def replace_call(self, fn: Any) -> Callable[..., Any] | None:
         """Returns what calls a block; None if the interpreter is to call this module."""
-        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.wants(fn) else None
         return None if wrapper is None else partial(self._call_block, fn, wrapper)
 
     def _call_block(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:
-        from fusioncache.thunder_adapter.layers_api import interpreter
+        from fusioncache.thunder_adapter.accelerator_api import interpreter
 
         def interpret() -> Any:
             call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
@@ -219,7 +219,7 @@ class Session(Observer):
         if self._indifference is None:
             return
         self._check_vouched()
-        from fusioncache.thunder_adapter.layers_api import get_interpreterruntimectx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in instructions.MUTATING:
             self._changed = True

@@ -77,8 +77,8 @@ class Stamp:
         return (start, start + count), names, self._trace.name_ctr - start - count
 
     def _read(self, read: Any, value: Any, before: State) -> None:
+        from fusioncache.thunder_adapter.accelerator_api import WrappedValue
         from fusioncache.thunder_adapter.api import Proxy
-        from fusioncache.thunder_adapter.layers_api import WrappedValue
 
         if self._trace.name_ctr - before.names != read.names:
             raise Conflict("another number of names")
@@ -118,7 +118,7 @@ class Stamp:
                     raise Conflict("another result")
 
     def _wrap(self, wrapper: Any) -> Any:
-        from fusioncache.thunder_adapter.layers_api import WrappedValue
+        from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
         if id(wrapper) in self._wrappers:
             return self._wrappers[id(wrapper)]

@@ -15,8 +15,8 @@ def find_wrapper(value: Any, runtime: Any) -> Any:
 
 def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
     """Refuses whatever a block might be called in that a trace depends on, and that is not looked at."""
+    from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, _bsym_header
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS, get_compile_data, get_tracectx
-    from fusioncache.thunder_adapter.layers_api import SHARP_EDGES_OPTIONS, _bsym_header
 
     compiled, trace = get_compile_data(), context.computation_trace
     if compiled is None or compiled.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:

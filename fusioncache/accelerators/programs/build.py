@@ -45,8 +45,8 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
     Raises:
         ValueError: if the program does not fit here: something that it names is not there, or another.
     """
+    from fusioncache.thunder_adapter.accelerator_api import thunder
     from fusioncache.thunder_adapter.api import TraceTag
-    from fusioncache.thunder_adapter.programs_api import thunder
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     built = [builder.build(trace) for trace in map(_reveal, program.traces())]
@@ -104,7 +104,7 @@ class _Builder:
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
         """Returns the function of a trace, whose lines tracebacks show as they do those of Thunder's, and the trace."""
-        from fusioncache.thunder_adapter.programs_api import thunder
+        from fusioncache.thunder_adapter.accelerator_api import thunder
 
         context = {name: self._resolve(reference) for name, reference in trace.context.items()}
         # Only prologues ask for the function: ``derived.py`` refuses others that do.
@@ -143,7 +143,7 @@ def _with_stats(prologue: Callable[..., Any], epilogue_traces: list, backward_tr
 
     For an entry that was there before, Thunder sets all the traces of the last call but these two lists.
     """
-    from fusioncache.thunder_adapter.programs_api import _compile_data
+    from fusioncache.thunder_adapter.accelerator_api import _compile_data
 
     @wraps(prologue)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -173,14 +173,14 @@ def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
 
 def _is_copy(value: Any) -> bool:
     """Tells whether this is what Thunder changes in place of what it will change at the end of each call."""
-    from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
 def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an item of a dict. Thunder does those to attributes at the end of each call."""
-    from fusioncache.thunder_adapter.programs_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
+    from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
 
     if args and args[0].provenance.ext_flag & EXT_FLAG_IS_MODULE_MEMBER_DICT:
         return None
@@ -189,7 +189,7 @@ def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an attribute. But for new objects Thunder makes it one to an item of the ``__dict__``."""
-    from fusioncache.thunder_adapter.programs_api import jit_ext
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
     if len(args) != 3 or trace.made.has(args[0]):
         return None
@@ -227,7 +227,7 @@ def _check_extended_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: M
 def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     import torch
 
-    from fusioncache.thunder_adapter.programs_api import is_likely_from_collections_namedtuple
+    from fusioncache.thunder_adapter.accelerator_api import is_likely_from_collections_namedtuple
 
     cls = args[0].value if args else tuple
     is_named = is_likely_from_collections_namedtuple(cls) and cls.__bases__ == (tuple,) and "__init__" not in vars(cls)
@@ -235,7 +235,7 @@ def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
 
 
 def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    from fusioncache.thunder_adapter.programs_api import ThunderInterpreterObject
+    from fusioncache.thunder_adapter.accelerator_api import ThunderInterpreterObject
 
     if not args or not isinstance(args[0].value, ThunderInterpreterObject):
         return None
@@ -305,7 +305,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
     import torch
 
-    from fusioncache.thunder_adapter.programs_api import interpreter, jit_ext
+    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
     found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (
         getattr, setattr, any, bool, enumerate, zip, iter, len, reversed, super, type, locals, callable,
@@ -349,7 +349,7 @@ def _check_bound(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[s
 
 def _methods_of(kind: type) -> list[Any]:
     """Returns the methods of a container that the interpreter has something else for."""
-    from fusioncache.thunder_adapter.programs_api import interpreter
+    from fusioncache.thunder_adapter.accelerator_api import interpreter
 
     known = interpreter._default_provenance_tracking_lookaside_map
     return [each for each in known if kind in (getattr(each, "__objclass__", None), getattr(each, "__self__", None))]

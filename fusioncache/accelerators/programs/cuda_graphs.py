@@ -24,7 +24,7 @@ def write_transform_key(transform: Any) -> str:
         Declined: if it has something that the class does not give it, is in the middle of a trace, or
             its classes have been given something that has no value.
     """
-    from fusioncache.thunder_adapter.graphs_api import CUDAGraphRunner
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphRunner
 
     runner = transform.cuda_graph_runner
     if type(runner) is not CUDAGraphRunner or vars(transform).keys() != _ATTRIBUTES:
@@ -42,7 +42,7 @@ def find_captured(function: FunctionType) -> tuple[str, Callable[..., Any], tupl
     Returns:
         The name of what is captured, its function, and which of its arguments always lie at the same place.
     """
-    from fusioncache.thunder_adapter.graphs_api import CUDAGraphRunner
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphRunner
 
     if function.__code__.co_freevars != ("fn_name", "self"):
         return None
@@ -61,8 +61,8 @@ def capture(function: Callable[..., Any], static_inputs: tuple[bool, ...] | None
     Raises:
         ValueError: if it has none, or several.
     """
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphTransform
     from fusioncache.thunder_adapter.api import get_compile_data
-    from fusioncache.thunder_adapter.graphs_api import CUDAGraphTransform
 
     transforms = getattr(get_compile_data(), "transforms", ())
     runners = [each.cuda_graph_runner for each in transforms if isinstance(each, CUDAGraphTransform)]

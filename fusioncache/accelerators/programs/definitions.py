@@ -94,8 +94,8 @@ class Definitions:
     """
 
     def __init__(self, describer: Describer, earlier: KnownNames | None = None):
+        from fusioncache.thunder_adapter.accelerator_api import default_python_printer
         from fusioncache.thunder_adapter.api import Symbol
-        from fusioncache.thunder_adapter.programs_api import default_python_printer
 
         self.describer = describer
         self._earlier = earlier if earlier is not None and earlier.fingerprint.holds() else None

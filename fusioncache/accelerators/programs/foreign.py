@@ -126,6 +126,6 @@ def _leave(codes: Collection[CodeType]) -> None:
 
 def _forget_derivatives() -> None:
     """Empties Thunder's memory of derivatives, which has what code of others said of one in an earlier program."""
-    from fusioncache.thunder_adapter.programs_api import vjp_utils
+    from fusioncache.thunder_adapter.accelerator_api import vjp_utils
 
     vjp_utils._cache.clear()

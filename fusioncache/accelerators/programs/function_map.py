@@ -268,7 +268,7 @@ def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
 def _list_pytrees() -> Iterator[tuple[type, Any]]:
     from optree import PyTreeKind, register_pytree_node
 
-    from fusioncache.thunder_adapter.programs_api import OPTREE_NAMESPACE
+    from fusioncache.thunder_adapter.accelerator_api import OPTREE_NAMESPACE
 
     registry: Any = register_pytree_node  # whose types speak of one class, not of all
     for cls, entry in registry.get(namespace=OPTREE_NAMESPACE).items():

@@ -36,7 +36,7 @@ def find_actor() -> Any:
 
 def iterate_actors() -> Iterator[Any]:
     """Returns the frame whose code is interpreted, the one that called it, and so on, but for the interpreter's own."""
-    from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     helpers = _helpers()
     frames = reversed(get_interpreterruntimectx().frame_stack)
@@ -46,7 +46,7 @@ def iterate_actors() -> Iterator[Any]:
 @lru_cache(maxsize=1)
 def _helpers() -> frozenset[int]:
     """Returns the globals, by identity, of the modules that have functions interpreted in place of something."""
-    from fusioncache.thunder_adapter.programs_api import interpreter, jit_ext
+    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
     return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
 

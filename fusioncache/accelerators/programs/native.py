@@ -62,8 +62,8 @@ def _constant_types() -> frozenset[int]:
 @lru_cache(maxsize=1)
 def _thunders_types() -> tuple[type, ...]:
     """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
+    from fusioncache.thunder_adapter.accelerator_api import ProxyInterface
     from fusioncache.thunder_adapter.api import Device, dtypes
-    from fusioncache.thunder_adapter.programs_api import ProxyInterface
 
     return (ProxyInterface, dtypes.dtype, Device)
 
@@ -169,7 +169,7 @@ def _sequences() -> frozenset[int]:
 
 @lru_cache(maxsize=1)
 def _views() -> frozenset[int]:
-    from fusioncache.thunder_adapter.programs_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
+    from fusioncache.thunder_adapter.accelerator_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
 
     return ids_of(MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
 

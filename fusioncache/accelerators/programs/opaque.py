@@ -201,8 +201,8 @@ def _refuse_call(fn: Any) -> str:
 
 def _is_operation(fn: Any) -> bool:
     """Tells whether what is called is Thunder's, and does what Thunder's own code says."""
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext
     from fusioncache.thunder_adapter.api import Symbol, ltorch
-    from fusioncache.thunder_adapter.programs_api import jit_ext
 
     if isinstance(fn, Symbol):
         return _is_thunders(fn.meta)
@@ -248,7 +248,7 @@ def _layers(function: Any) -> list[types.FunctionType]:
 
 @lru_cache(maxsize=1)
 def _methods_of_proxies() -> Mapping[int, Any]:
-    from fusioncache.thunder_adapter.programs_api import jit_ext
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
     found = [
         function

@@ -95,14 +95,14 @@ def _read_own_options(describer: Describer, definitions: Definitions, compile_da
 
 def _name_of(executor: Any) -> str:
     """Returns an executor's name. That of the one that Thunder makes for each function is its id."""
-    from fusioncache.thunder_adapter.programs_api import TemporaryExecutor
+    from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
 
     return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)
 
 
 def _read_executor(describer: Describer, definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
     """Yields what an executor is, and what it does with each operation."""
-    from fusioncache.thunder_adapter.programs_api import FUEL_LEVEL, TemporaryExecutor
+    from fusioncache.thunder_adapter.accelerator_api import FUEL_LEVEL, TemporaryExecutor
 
     name = f"executors.{_name_of(executor)}"
     own = ask_for_key(executor)

@@ -168,7 +168,7 @@ def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str
 
 def _make_question(look: Callable[..., Any]) -> Any:
     """Returns an entry whose prologue looks at a call, and raises."""
-    from fusioncache.thunder_adapter.executors_api import CacheEntry
+    from fusioncache.thunder_adapter.accelerator_api import CacheEntry
 
     return CacheEntry(look, [], None, [], None, [], None, [], False)
 

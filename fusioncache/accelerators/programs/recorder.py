@@ -309,7 +309,7 @@ class Recorder(hooks.Observer):
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
         """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
-        from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         if name == "__dict__" and not _has_own_default(args):
             return "reads the whole environment"
@@ -322,7 +322,7 @@ class Recorder(hooks.Observer):
         return None
 
     def _check_options(self) -> None:
-        from fusioncache.thunder_adapter.programs_api import SHARP_EDGES_OPTIONS, get_jit_ctx
+        from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, get_jit_ctx
 
         if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
@@ -335,7 +335,7 @@ class Recorder(hooks.Observer):
 
     def _place(self, reason: str) -> str:
         """Returns a reason with the function whose code it is about."""
-        from fusioncache.thunder_adapter.programs_api import get_interpreterruntimectx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         frames = get_interpreterruntimectx().frame_stack
         own = next((each for each in reversed(frames) if not self._is_internal(each.globals.value)), None)

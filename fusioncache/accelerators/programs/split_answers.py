@@ -46,7 +46,7 @@ def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
     Raises:
         Declined: if functions that are not Thunder's take part, or a state that has no text.
     """
-    from fusioncache.thunder_adapter.dynamo_api import utils
+    from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
     def read_function_map() -> Iterator[str]:
         yield from write_function_map(definitions, ())

@@ -87,8 +87,8 @@ def _read_devices() -> Iterator[NamedValue]:
 
 
 def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
+    from fusioncache.thunder_adapter.accelerator_api import get_langctx, trace
     from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
-    from fusioncache.thunder_adapter.programs_api import get_langctx, trace
 
     if trace._execution_file.get() is not None:
         raise Declined("Thunder reads its traces from a file that it wrote for editing", Scope.PROGRAM)

@@ -72,7 +72,7 @@ class StatementReader:
 
     def signature(self) -> Any:
         """Returns the signature of the trace's function, as Thunder's traces have it."""
-        from fusioncache.thunder_adapter.programs_api import SigInfo
+        from fusioncache.thunder_adapter.accelerator_api import SigInfo
 
         signature = SigInfo(self._trace.name)
         signature.args = [(arg.arg, None) for arg in self._signature.args]
@@ -193,7 +193,7 @@ class StatementReader:
     def _names(self) -> Iterator[tuple[str, Any]]:
         import torch
 
-        from fusioncache.thunder_adapter.programs_api import thunder
+        from fusioncache.thunder_adapter.accelerator_api import thunder
 
         yield from {"torch": torch, "thunder": thunder, **self._context, **self.proxies}.items()
 
@@ -250,8 +250,8 @@ def _bind_argument(proxy: Any) -> Any:
 
 def _printed_symbols() -> dict[str, Any]:
     """Returns the operations of Thunder's executors that are functions of modules, by the names that traces print."""
+    from fusioncache.thunder_adapter.accelerator_api import module_shortname
     from fusioncache.thunder_adapter.api import get_all_executors
-    from fusioncache.thunder_adapter.programs_api import module_shortname
 
     return {
         f"{module_shortname(symbol.module.__name__)}.{symbol.name}": symbol

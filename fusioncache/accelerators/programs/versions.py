@@ -27,7 +27,7 @@ def read_versions() -> Iterator[NamedValue]:
         Declined: if sources were changed since they were imported.
     """
     import fusioncache
-    from fusioncache.thunder_adapter.programs_api import thunder
+    from fusioncache.thunder_adapter.accelerator_api import thunder
 
     yield from _read_releases()
     yield "thunder.sources", _digest(thunder)
@@ -38,7 +38,7 @@ def _read_releases() -> Iterator[NamedValue]:
     import torch
 
     from fusioncache import __version__
-    from fusioncache.thunder_adapter.programs_api import thunder
+    from fusioncache.thunder_adapter.accelerator_api import thunder
 
     flags = f"optimize={sys.flags.optimize}"
     yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
@@ -50,7 +50,7 @@ def _read_releases() -> Iterator[NamedValue]:
 
 
 def _nvfuser_version() -> str:
-    from fusioncache.thunder_adapter.programs_api import nvfuser_version
+    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version
 
     return str(nvfuser_version() or "none")
 

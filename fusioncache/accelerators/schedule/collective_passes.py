@@ -164,8 +164,8 @@ def operation_of_torch(operation: Any) -> Any:
     """Returns torch's name for what Thunder has ranks do."""
     from torch.distributed import ReduceOp
 
+    from fusioncache.thunder_adapter.accelerator_api import to_torch_distributed_reduce_op
     from fusioncache.thunder_adapter.api import DistributedReduceOps
-    from fusioncache.thunder_adapter.schedule_api import to_torch_distributed_reduce_op
 
     return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
 

@@ -34,8 +34,8 @@ class Resharding:
 
 def wants_resharding() -> bool:
     """Tells whether the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
+    from fusioncache.thunder_adapter.accelerator_api import FSDPTransform, FSDPType
     from fusioncache.thunder_adapter.api import get_compile_data
-    from fusioncache.thunder_adapter.schedule_api import FSDPTransform, FSDPType
 
     compile_data = get_compile_data()
     transforms = () if compile_data is None else compile_data.transforms

@@ -30,7 +30,7 @@ class FirstTraces:
 
     def results(self) -> Any:
         """Returns them as Thunder's interpreter does, with an empty log."""
-        from fusioncache.thunder_adapter.sizes_api import TraceResults
+        from fusioncache.thunder_adapter.accelerator_api import TraceResults
 
         return TraceResults(self.prologue, self.computation, self.epilogue, [])
 
@@ -139,7 +139,7 @@ def _copy(trace: Any) -> Any:
 
 def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
     """Returns a copy of a trace with other proxies in place of those of the same names."""
-    from fusioncache.thunder_adapter.sizes_api import _apply_trace_proxy_rename
+    from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename
 
     return _apply_trace_proxy_rename(trace, dict(proxies))
 

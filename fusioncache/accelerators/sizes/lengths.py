@@ -302,8 +302,8 @@ def _find_foreign_transform(compile_data: Any) -> str | None:
 
     That of ``thunderfx`` makes another prologue of what it is given, with fewer checks, and changes nothing.
     """
+    from fusioncache.thunder_adapter.accelerator_api import ExtractionOnlyPrologueTransform
     from fusioncache.thunder_adapter.api import Transform
-    from fusioncache.thunder_adapter.sizes_api import ExtractionOnlyPrologueTransform
 
     harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
     sharing = list_sharing(compile_data)  # what these are given is their own

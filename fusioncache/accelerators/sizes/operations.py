@@ -16,8 +16,8 @@ class Operations:
 
     def __init__(self) -> None:
         """Takes them from Thunder."""
+        from fusioncache.thunder_adapter.accelerator_api import jit_ext
         from fusioncache.thunder_adapter.api import Symbol, ltorch
-        from fusioncache.thunder_adapter.sizes_api import jit_ext
 
         self._symbol = Symbol
         self._tensor = jit_ext.TensorProxy

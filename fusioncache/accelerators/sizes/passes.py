@@ -140,7 +140,7 @@ def _find_place() -> str:
 
 def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the trace of a computation as those transforms leave it that share the model between ranks."""
-    from fusioncache.thunder_adapter.sizes_api import transform_common
+    from fusioncache.thunder_adapter.accelerator_api import transform_common
 
     computation = transform_common.wrap_return_value_together_with_arguments(computation)
     computation = transform_common.remove_context_manager_prims_from_trace(computation)
@@ -157,15 +157,14 @@ def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any
 
 def list_sharing(compiled: Any) -> list[Any]:
     """Returns Thunder's own transforms that share a model between ranks. What they do depends on no argument's size."""
-    from fusioncache.thunder_adapter.sizes_api import DDPTransform, FSDPTransform
+    from fusioncache.thunder_adapter.accelerator_api import DDPTransform, FSDPTransform
 
     return [each for each in compiled.transforms or () if type(each) in (DDPTransform, FSDPTransform)]
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:
     """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-    from fusioncache.thunder_adapter.sizes_api import (
+    from fusioncache.thunder_adapter.accelerator_api import (
         _transform_for_operator_executor_execution,
         grad_transform_on_trace,
         maybe_sort_waits,
@@ -173,6 +172,7 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
         transform_common,
         transform_for_execution,
     )
+    from fusioncache.thunder_adapter.api import TensorProxy
 
     executors = compiled.executors_list
     trace = transform_common.dce(trace)

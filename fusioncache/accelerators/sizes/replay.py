@@ -71,8 +71,8 @@ def _read_sizes(
 
 def find_stats(compiled: Any) -> Any:
     """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
+    from fusioncache.thunder_adapter.accelerator_api import _compile_data
     from fusioncache.thunder_adapter.api import CompileStats
-    from fusioncache.thunder_adapter.sizes_api import _compile_data
 
     current, stats = _compile_data.get()
     return stats if current is compiled and stats is not None else CompileStats()
@@ -126,8 +126,8 @@ class _Performance:
         self._names = reading.names[1]
 
     def _name(self, naming: Naming) -> None:
+        from fusioncache.thunder_adapter.accelerator_api import is_proxy_name_available
         from fusioncache.thunder_adapter.api import variableify
-        from fusioncache.thunder_adapter.sizes_api import is_proxy_name_available
 
         proxy = self._tensors.get(naming.tensor)
         if proxy is None:
@@ -191,8 +191,8 @@ class _Performance:
             first: the trace at the first sizes.
             renamed: the names that proxies had there while they were made, by those that they have.
         """
+        from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename, update_tags
         from fusioncache.thunder_adapter.api import prims, tracectx
-        from fusioncache.thunder_adapter.sizes_api import _apply_trace_proxy_rename, update_tags
 
         def find(proxy: Any) -> Any:
             return self._tensors[renamed.get(proxy.name, proxy.name)]

@@ -223,8 +223,8 @@ def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
 
 @lru_cache(maxsize=1)
 def _hashes_of_bound_symbols() -> frozenset[CodeType]:
+    from fusioncache.thunder_adapter.accelerator_api import BoundSymbolRHS, FrozenDict
     from fusioncache.thunder_adapter.api import BoundSymbol
-    from fusioncache.thunder_adapter.sizes_api import BoundSymbolRHS, FrozenDict
 
     functions: tuple[Any, ...] = (vars(BoundSymbol)["_hash"].func, BoundSymbolRHS.__hash__, FrozenDict.__hash__)
     return frozenset(each.__code__ for each in functions)

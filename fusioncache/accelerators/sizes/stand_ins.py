@@ -118,7 +118,7 @@ def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
-    from fusioncache.thunder_adapter.sizes_api import dtype_to_numbertype
+    from fusioncache.thunder_adapter.accelerator_api import dtype_to_numbertype
 
     @_wraps(original)
     def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:

@@ -76,7 +76,7 @@ class Watch(Observer):
             args: what with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in for it.
             kwargs: and by keyword.
         """
-        from fusioncache.thunder_adapter.sizes_api import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
+        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
 
         if fn is self._seen:
             self._seen = None
@@ -138,7 +138,7 @@ class Watch(Observer):
 
     def _call_itself(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Has the interpreter call a function itself, and nothing in its place."""
-        from fusioncache.thunder_adapter.sizes_api import interpreter
+        from fusioncache.thunder_adapter.accelerator_api import interpreter
 
         self._seen = fn
         try:
@@ -163,7 +163,7 @@ class Watch(Observer):
         self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls an operation of Thunder's with plain integers, and writes down that it was called."""
-        from fusioncache.thunder_adapter.sizes_api import INTERPRETER_SIGNALS, wrap
+        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, wrap
 
         if self._is_inside:
             return found(*args, **kwargs)
@@ -206,8 +206,8 @@ class Watch(Observer):
 
     def _begin_call(self) -> tuple[int, bool]:
         """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
+        from fusioncache.thunder_adapter.accelerator_api import get_jit_ctx
         from fusioncache.thunder_adapter.api import get_tracectx
-        from fusioncache.thunder_adapter.sizes_api import get_jit_ctx
 
         trace = get_jit_ctx().computation_trace
         self._trace = self._trace or trace
@@ -337,7 +337,7 @@ def strip(wrapper: Any, watch: Watch) -> Any:
         wrapper: the interpreter's.
         watch: is told if they cannot be taken out: then it stays as it is, and nothing can be said of other sizes.
     """
-    from fusioncache.thunder_adapter.sizes_api import wrap
+    from fusioncache.thunder_adapter.accelerator_api import wrap
 
     try:
         value = exchange(wrapper.value, bare)
@@ -363,7 +363,7 @@ def _name(fn: Any) -> str:
 
 def _is_internal() -> bool:
     """Tells whether what is interpreted is Thunder's own code."""
-    from fusioncache.thunder_adapter.sizes_api import get_interpreterruntimectx
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     frame = get_interpreterruntimectx().peek_frame_stack()
     return frame is not None and is_internal(frame.module)
@@ -371,7 +371,7 @@ def _is_internal() -> bool:
 
 def _is_tagging() -> bool:
     """Tells whether Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
-    from fusioncache.thunder_adapter.sizes_api import get_interpreterruntimectx
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)
     code = getattr(getattr(tracker, "tag", None), "__code__", None)
@@ -389,7 +389,7 @@ def _is_private(args: tuple[Any, ...]) -> bool:
 
 def _find_place() -> str:
     """Returns the line of the innermost code that is neither Thunder's nor ours."""
-    from fusioncache.thunder_adapter.sizes_api import interpreter
+    from fusioncache.thunder_adapter.accelerator_api import interpreter
 
     context = interpreter._interpreterruntimectx.get(None)
     for frame in reversed(context.frame_stack if context is not None else []):
@@ -399,6 +399,6 @@ def _find_place() -> str:
 
 
 def _is_interpreted(found: Any) -> bool:
-    from fusioncache.thunder_adapter.sizes_api import interpreter
+    from fusioncache.thunder_adapter.accelerator_api import interpreter
 
     return isinstance(found, partial) and found.func is interpreter._interpret_call

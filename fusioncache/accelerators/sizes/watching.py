@@ -91,8 +91,8 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each variable that a proxy is stored in."""
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
     from fusioncache.thunder_adapter.api import Proxy
-    from fusioncache.thunder_adapter.sizes_api import get_interpreterruntimectx, get_jit_ctx
 
     @wraps(original)
     def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
@@ -126,8 +126,8 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     """Computes with sizes, where Thunder would interpret how Python does."""
+    from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, do_raise
     from fusioncache.thunder_adapter.api import Proxy
-    from fusioncache.thunder_adapter.sizes_api import INTERPRETER_SIGNALS, do_raise
 
     own = unwrap(original)
 

@@ -36,7 +36,7 @@ def find_inner(function: Callable[..., Any]) -> FunctionType | None:
 
 def with_quick_clearing(function: FunctionType) -> FunctionType:
     """Returns the same function, in which what empties a list asks no more than whether it is one."""
-    from fusioncache.thunder_adapter.lean_api import _clear_mutable_collection_prim_impl as own
+    from fusioncache.thunder_adapter.accelerator_api import _clear_mutable_collection_prim_impl as own
 
     names = {name: value for name, value in function.__globals__.items() if value is own}
     if not names:

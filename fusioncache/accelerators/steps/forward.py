@@ -74,8 +74,8 @@ def _make_finder(
     compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
     """Returns what finds the entry that fits a call, its program, and what the prologue hands on."""
+    from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
     from fusioncache.thunder_adapter.api import get_tracectx
-    from fusioncache.thunder_adapter.lean_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
 
     programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)

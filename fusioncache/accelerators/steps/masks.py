@@ -43,8 +43,8 @@ def register_operators() -> tuple[Any, Any]:
 
     They are what Thunder's executor for torch runs.
     """
+    from fusioncache.thunder_adapter.accelerator_api import sdpaex
     from fusioncache.thunder_adapter.api import torch_executor as ex
-    from fusioncache.thunder_adapter.lean_api import sdpaex
 
     functions = {_PREPARE: (infer_mask, prepare_mask), _ATTEND: (sdpaex.sdpea_gradfwd.meta, attend_with_mask)}
     prepare, attend = (
@@ -107,7 +107,7 @@ def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
 
 
 def _is_attention(symbol: Any) -> bool:
-    from fusioncache.thunder_adapter.lean_api import sdpaex
+    from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
     is_own = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
     return is_own and len(symbol.args) >= 4
@@ -151,7 +151,7 @@ def prepare_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         mask: bits, of shape (rows, heads or 1, queries, keys).
         query: of shape (rows, heads, queries, size), of which only dtype and sizes are asked.
     """
-    from fusioncache.thunder_adapter.lean_api import _attention_mask_memory_efficient_helper
+    from fusioncache.thunder_adapter.accelerator_api import _attention_mask_memory_efficient_helper
 
     prepared: torch.Tensor = _attention_mask_memory_efficient_helper(mask, query)
     return prepared

@@ -90,7 +90,7 @@ def find_queries(symbols: Sequence[Any]) -> Mapping[int, Sequence[Any]]:
 
 def is_flash_attention(symbol: Any) -> bool:
     """Tells whether a bound symbol is the forward pass of Thunder's flash attention."""
-    from fusioncache.thunder_adapter.executors_api import sdpaex
+    from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
     return symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpfa_gradfwd.id
 

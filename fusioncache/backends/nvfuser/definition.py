@@ -205,7 +205,7 @@ def nvfuser_executor() -> ModuleType:
         shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
         shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
         sys.modules["nvfuser"] = shim
-    from fusioncache.thunder_adapter.nvfuser_api import nvfuser_executor as executor
+    from fusioncache.thunder_adapter.accelerator_api import nvfuser_executor as executor
 
     return executor
 

@@ -1,0 +1,85 @@
+"""The names of Thunder that accelerators, and whole processes, are written with; see ``api.py`` for all others.
+
+Each is looked up when it is first imported from here. So a name that a Thunder lacks switches off one accelerator, a
+process that only compiles imports none of them, and a slow module, as ``dynamo_utils``, is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "dynamo_utils": "thunder.dynamo.utils",
+        "interpreter": "thunder.core.interpreter",
+        "jit_ext": "thunder.core.jit_ext",
+        "nvfuser_executor": "thunder.executors.nvfuserex_impl",
+        "sdpaex": "thunder.executors.sdpaex",
+        "thunder": "thunder",
+        "trace": "thunder.core.trace",
+        "transform_common": "thunder.core.transform_common",
+        "transforms": "thunder.core.transforms",
+        "utils": "thunder.core.utils",
+        "vjp_utils": "thunder.core.vjp_utils",
+    }
+)
+"""Whole modules of Thunder, by the names that they have here."""
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "thunder": "CacheEntry _cache_info_ctx",
+        "thunder.common": "transform_for_execution",
+        "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
+        "thunder.core.codeutils": "SigInfo module_shortname",
+        "thunder.core.compile_data": "_compile_data",
+        "thunder.core.interpreter": (
+            "INTERPRETER_SIGNALS MappingItemsWrapper MappingKeysView MappingValuesWrapper ThunderInterpreterObject "
+            "WrappedValue do_raise get_interpreterruntimectx interpreter_needs_wrap is_opaque wrap"
+        ),
+        "thunder.core.jit_ext": (
+            "EXT_FLAG_IS_MODULE_MEMBER_DICT _apply_trace_proxy_rename ensure_recursive_proxies get_jit_ctx "
+            "record_source_loc_in_symbol_header update_tags"
+        ),
+        "thunder.core.langctxs": "_langctx get_langctx resolve_language",
+        "thunder.core.options": "SHARP_EDGES_OPTIONS",
+        "thunder.core.proxies": "is_proxy_name_available",
+        "thunder.core.pytree": "OPTREE_NAMESPACE",
+        "thunder.core.recipe": "Plugin PluginPolicy",
+        "thunder.core.symbol": "BoundSymbolRHS _bsym_header default_python_printer",
+        "thunder.core.trace": "TraceResults",
+        "thunder.core.transforms": "add_transform get_grad put_grads",
+        "thunder.core.utils": "FrozenDict dtype_to_numbertype",
+        "thunder.distributed": "FSDPType ddp fsdp",
+        "thunder.distributed.prims": "all_gather all_reduce reduce_scatter",
+        "thunder.distributed.transforms.ddp_v2": "DDPTransform",
+        "thunder.distributed.transforms.fsdp_v2": "FSDPTransform",
+        "thunder.distributed.utils": "maybe_sort_waits",
+        "thunder.executors.data_dependent_partition": "Node consecutive_fusion fuse_bound_symbols",
+        "thunder.executors.nvfuserex": "nvfuser_version",
+        "thunder.executors.passes": "_transform_for_operator_executor_execution",
+        "thunder.executors.pythonex": "_clear_mutable_collection_prim_impl",
+        "thunder.executors.sdpaex": "_attention_mask_memory_efficient_helper",
+        "thunder.executors.torch_autograd": "ThunderFunction ThunderOutputFunction",
+        "thunder.executors.torch_compile": "TorchCompileExecutor",
+        "thunder.extend": "FUEL_LEVEL OperatorExecutor TemporaryExecutor register_executor",
+        "thunder.torch": "to_torch_distributed_reduce_op",
+        "thunder.transforms": "ExtractionOnlyPrologueTransform MaterializationTransform",
+        "thunder.transforms.autodiff": "grad_transform_on_trace split_into_forward_and_backward",
+        "thunder.transforms.cudagraph": "CUDAGraphRunner CUDAGraphTransform",
+    }
+)
+"""The names by the modules of Thunder that have them."""
+
+_MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what a name stands for in Thunder, and keeps it in this module, where a replacement finds it as well."""
+    if name not in MODULES and name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = import_module(MODULES[name]) if name in MODULES else getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = found
+    return found
