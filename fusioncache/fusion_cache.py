@@ -20,8 +20,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin
 from fusioncache.thunder_adapter.accelerator_api import PluginPolicy
-from fusioncache.thunder_adapter.capabilities import find_off
-from fusioncache.thunder_adapter.versions import explain_limits
+from fusioncache.thunder_adapter.capabilities import explain_limits, find_off
 from fusioncache.transform.executors import list_executors
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.provenance.misses import should_explain

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from fusioncache.process.warning import warn
-from fusioncache.thunder_adapter.loading import call_with_api
+from fusioncache.thunder_adapter import call_with_api
 
 
 def register_with_thunder() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements
-from fusioncache.thunder_adapter.replacement import Replacement
+from fusioncache.thunder_adapter.patches import Replacement
 
 ALL, OWN = "all", "none"
 """What is installed where not one of the shortcuts is left out: all of them, or none."""

@@ -13,7 +13,7 @@ from thunder.transforms import autodiff
 import fusioncache
 from benchmarks.first_step.stopwatch import Stopwatch
 from fusioncache.backends.registry import backend_class
-from fusioncache.thunder_adapter.replacement import exchange_everywhere
+from fusioncache.thunder_adapter.patches import Importers
 from fusioncache.transform.executors import NAME
 
 
@@ -28,9 +28,9 @@ def time_passes(stopwatch: Stopwatch, backend: str) -> None:
     }
     for phase, functions in phases.items():
         for function in functions:
-            exchange_everywhere(function, stopwatch.time_calls(phase, function))
+            Importers().exchange(function, stopwatch.time_calls(phase, function))
     of_prologue = stopwatch.time_whole_calls("prologue", thunder.transform_for_execution, _is_for_the_prologue)
-    exchange_everywhere(thunder.transform_for_execution, of_prologue)
+    Importers().exchange(thunder.transform_for_execution, of_prologue)
     trace.TraceCtx.python_callable = stopwatch.time_calls("codegen", trace.TraceCtx.python_callable)
     for executor in filter(None, map(thunder.get_executor, (NAME, "nvfuser"))):
         type(executor).fusion_pass = stopwatch.time_calls("fuse", type(executor).fusion_pass)

@@ -88,7 +88,7 @@ def main(
 
 def _describe(accelerator: str) -> Point:
     """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
-    from fusioncache.thunder_adapter.names import list_names
+    from fusioncache.thunder_adapter.probes import list_names
 
     package = ROOT / "fusioncache"
     files = [path for folder in FOLDERS[accelerator] for path in sorted((package / folder).rglob("*.py"))]

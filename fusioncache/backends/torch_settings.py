@@ -187,6 +187,6 @@ def write_versions(*own: NamedValue) -> str:
     """
     import torch
 
-    from fusioncache.thunder_adapter.version import read_own_version
+    from fusioncache.thunder_adapter.versions import read_own_version
 
     return write_values([*own, ("torch", torch.__version__), ("thunder", read_own_version())])

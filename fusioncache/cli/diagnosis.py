@@ -125,16 +125,14 @@ def diagnose(directory: Path | None) -> Diagnosis:
     Args:
         directory: of the store; None for the default one.
     """
-    from fusioncache.thunder_adapter.version import find_import_problem
+    from fusioncache.thunder_adapter.versions import find_import_problem
 
     versions, store = read_versions(), examine_store(directory)
     problem = find_import_problem()
     if problem:
         return Diagnosis(versions, unusable=problem, store=store, advice=(_advise_import(versions),))
-    from fusioncache.thunder_adapter.capabilities import find_off
-    from fusioncache.thunder_adapter.faults import explain_fault, find_faults
-    from fusioncache.thunder_adapter.version import read_digest
-    from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
+    from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable, find_off
+    from fusioncache.thunder_adapter.versions import explain_fault, find_faults, read_digest
 
     capabilities, misfits = tuple(_report_capabilities()), tuple(_report_misfits())
     found = Diagnosis(
@@ -197,9 +195,8 @@ def _report_capabilities() -> Iterator[CapabilityReport]:
 
 
 def _report_misfits() -> Iterator[MisfitReport]:
-    from fusioncache.thunder_adapter.installation import find_misfit
+    from fusioncache.thunder_adapter.installation import find_misfit, read_installed, read_sources, write_difference
     from fusioncache.thunder_adapter.patches import list_patches
-    from fusioncache.thunder_adapter.sources import read_installed, read_sources, write_difference
 
     known, seen = read_sources(), set[str]()
     for group in list_patches().values():

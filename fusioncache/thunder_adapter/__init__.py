@@ -1,1 +1,36 @@
-"""Imports the names of Thunder that other folders use, and checks what this Thunder supports."""
+"""Imports the names of Thunder that other folders use, and checks what this Thunder supports.
+
+What needs the names of ``api.py`` is put off while those are being imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+_API = "fusioncache.thunder_adapter.api"
+_waiting: list[Callable[[], None]] = []
+_is_complete = False
+"""Whether all names of ``api.py`` were imported."""
+
+
+def load_thunder() -> None:
+    """Imports Thunder. The executor of fusioncache is registered with it, unless it was imported before."""
+    import thunder  # noqa: F401
+
+
+def call_with_api(function: Callable[[], None]) -> None:
+    """Calls a function that imports names from ``api.py``: now, or if that is what imports Thunder, at its end."""
+    if _is_complete or _API not in sys.modules:
+        function()
+    else:
+        _waiting.append(function)
+
+
+def call_waiting() -> None:
+    """Calls the functions that were put off. The last line of ``api.py``."""
+    global _is_complete
+
+    _is_complete = True
+    while _waiting:
+        _waiting.pop()()

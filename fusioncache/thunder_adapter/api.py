@@ -58,6 +58,6 @@ from thunder.extend import (
     register_executor,
 )
 
-from fusioncache.thunder_adapter.loading import call_waiting
+from fusioncache.thunder_adapter import call_waiting
 
 call_waiting()

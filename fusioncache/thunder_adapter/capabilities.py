@@ -2,11 +2,16 @@
 
 A capability works if the sources of its functions are known. Otherwise its probe runs a few lines, and compares what it
 observes with what it expects. Without a probe, an unknown source means that the capability is missing.
+
+Regions and templates work with any Thunder that compiles a small function as expected. Unless the version was tried and
+everything in it is as it was, the first call of each template is verified. Each accelerator is on if the capabilities
+that it needs are there.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,15 +19,17 @@ from types import MappingProxyType
 
 from fusioncache.thunder_adapter import probes
 from fusioncache.thunder_adapter.installation import accept, find_misfit
-from fusioncache.thunder_adapter.names import find_missing
 from fusioncache.thunder_adapter.patches import list_patches
-from fusioncache.thunder_adapter.version import is_tried
+from fusioncache.thunder_adapter.probes import find_missing
+from fusioncache.thunder_adapter.versions import TRIED, is_tried, read_version
 
 ACCELERATORS = ("programs", "sizes", "tracing", "lean steps", "graphs", "schedule")
 """The parts that are switched off alone. All else is the core."""
 
 _NEEDED_BY = {**dict.fromkeys(ACCELERATORS, ()), "tracing": ("programs", "sizes"), "programs": ("sizes",)}
 """The accelerators that are off without another one."""
+
+_WITH = " or ".join(f"lightning-thunder=={each}" for each in TRIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +138,28 @@ def _run(probe: Callable[[], str | None]) -> str | None:
         return probe()
     except Exception as error:  # whatever is otherwise in this Thunder, it is not what is known
         return f"a probe fails: {type(error).__name__}: {error}"
+
+
+def explain_limits() -> str | None:
+    """Returns what is off in this Thunder and why, and what to do; None if all is on and the version was tried."""
+    off = find_off()
+    if is_tried() and not off:
+        return None
+    known = "differs from the one that was tried" if read_version() in TRIED else "was not tried"
+    shared = "regions are shared, and the first call of each template is verified"
+    causes = defaultdict[str, list[str]](list)
+    for accelerator, reason in off.items():
+        causes[reason].append(accelerator)
+    parts = [f"{', '.join(names)} (off: {reason})" for reason, names in causes.items()]
+    without = f"; it does without {'; '.join(parts)}" if parts else ""
+    more = "fusioncache doctor shows more"
+    return f"Thunder {read_version()} {known}: {shared}{without}. {more}; all works with {_WITH}"
+
+
+def explain_unusable() -> str | None:
+    """Returns why nothing is shared in this Thunder, and what to do; None if regions can be shared."""
+    problem = probes.find_missing_name() if is_tried() else probes.find_problem()
+    if problem is None:
+        return None
+    known = f"install {_WITH}, with which this was tried"
+    return f"Thunder {read_version()} is left as it is and nothing is shared, as {problem}: {known}"

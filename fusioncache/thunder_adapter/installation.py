@@ -5,24 +5,39 @@ Most take detours out of Thunder's tracing: the same traces, in a fraction of th
 Thunder interprets the bytecode of a model, and looks up whatever that uses through interpreted code of its own. For one
 layer of litgpt's Llama it runs 11,000 frames so, of which 10,000 only subscript a dict of globals or builtins.
 Each replacement computes what the original computes, and is installed only where the original has the source that the
-replacement was written for.
+replacement was written for. ``fusioncache doctor`` compares another source with that one.
+``python -m fusioncache.thunder_adapter.installation`` adds the installed sources whose digests are in the table.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import logging
-from collections.abc import Callable, Iterable
+import lzma
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
-from fusioncache.thunder_adapter.patches import Patch, list_patches
-from fusioncache.thunder_adapter.replacement import Importers, Replacement, is_known
+from fusioncache.thunder_adapter.patches import (
+    Importers,
+    Patch,
+    Replacement,
+    digest_source,
+    is_known,
+    list_patches,
+    read_source,
+)
 
 logger = logging.getLogger("fusioncache")
+
+_SOURCES = Path(__file__).with_name("sources.json.xz")
+"""The sources that the rows of the table were written for."""
 
 TRACING = (
     *("containers", "frames", "natives", "cells", "instructions", "values", "constraints", "attributes", "conditions"),
@@ -122,14 +137,7 @@ def install(capabilities: Iterable[str] = TRACING) -> None:
     unknown = sorted(set(capabilities) - set(TRACING))
     if unknown:
         raise ValueError(f"there are no shortcuts called {', '.join(unknown)}; there are {', '.join(TRACING)}")
-    # Sources and modules are looked through: without the pause a collection of all objects comes in between.
-    with _lock, without_collector():
-        missing = [name for name in TRACING if name in capabilities and not _is_in_place(name)]
-        # Finding them imports modules. The modules are looked through once all are there.
-        found = [(name, _find(name, partial(find_replacements, name))) for name in missing]
-        importers = Importers() if missing else None
-        for name, replacements in found:
-            _install(name, replacements, importers)
+    _install({name: partial(find_replacements, name) for name in TRACING if name in capabilities})
 
 
 def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | None = None) -> None:
@@ -139,9 +147,19 @@ def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | 
         name: of the capability, or of what does not work without them.
         replacements: returns them. Those that are there already stay. By default those of the capability.
     """
+    _install({name: replacements or partial(find_replacements, name)})
+
+
+def _install(wanted: Mapping[str, Callable[[], Iterable[Replacement]]]) -> None:
+    # Sources and modules are looked through: without the pause a collection of all objects comes in between.
     with _lock, without_collector():
-        if not _is_in_place(name):
-            _install(name, _find(name, replacements or partial(find_replacements, name)), None)
+        # Finding them imports modules. The modules are looked through once all are there.
+        found = {name: _find(name, replacements) for name, replacements in wanted.items() if not _is_in_place(name)}
+        everywhere = any(each.everywhere for replacements in found.values() for each in replacements or ())
+        importers = Importers() if everywhere else None
+        for name, replacements in found.items():
+            if replacements is not None:
+                _put_all(name, replacements, importers)
 
 
 def _find(name: str, replacements: Callable[[], Iterable[Replacement]]) -> tuple[Replacement, ...] | None:
@@ -153,15 +171,11 @@ def _find(name: str, replacements: Callable[[], Iterable[Replacement]]) -> tuple
         return None
 
 
-def _install(name: str, found: tuple[Replacement, ...] | None, importers: Importers | None) -> None:
-    if found is None:
-        return
+def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Importers | None) -> None:
     try:
-        if importers is None and any(replacement.everywhere for replacement in found):
-            importers = Importers()
-        for replacement in found:
+        for replacement in replacements:
             _put(replacement, importers)
-        _whole[name] = found
+        _whole[name] = replacements
     except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
@@ -221,3 +235,51 @@ def uninstall() -> None:
             replacement.swap(new, own, importers)
             _lookasides().pop(new, None)
         _whole.clear()
+
+
+def read_sources() -> dict[str, str]:
+    """Returns the sources by digest."""
+    sources: dict[str, str] = json.loads(lzma.decompress(_SOURCES.read_bytes())) if _SOURCES.exists() else {}
+    return sources
+
+
+def read_installed(row: Patch) -> tuple[str, str] | None:
+    """Returns digest and source of the function of a row in the installed Thunder; None if it cannot be read."""
+    try:
+        own = find_own(Replacement(*row.find(), type).get())
+        return digest_source(own), read_source(own)
+    except (LookupError, OSError, TypeError):
+        return None
+
+
+def write_difference(row: Patch, known: Mapping[str, str]) -> list[str]:
+    """Returns the lines of a diff from the nearest source that a row was written for to the installed one.
+
+    Args:
+        row: whose function has another source.
+        known: sources by digest.
+    """
+    installed = read_installed(row)
+    originals = [known[digest].splitlines() for digest in row.digests if digest in known]
+    if installed is None or not originals:
+        return []
+    digest, source = installed
+    diffs = [
+        list(difflib.unified_diff(lines, source.splitlines(), "written for", f"installed {digest}", lineterm=""))
+        for lines in originals
+    ]
+    return min(diffs, key=len)
+
+
+def add_installed() -> int:
+    """Adds installed sources whose digests are in the table, and drops all others. Returns how many are kept."""
+    rows = [row for group in list_patches().values() for row in group.rows]
+    wanted = {digest for row in rows for digest in row.digests}
+    found = dict(filter(None, map(read_installed, rows)))
+    sources = {digest: text for digest, text in sorted((read_sources() | found).items()) if digest in wanted}
+    _SOURCES.write_bytes(lzma.compress(json.dumps(sources).encode(), preset=9))
+    return len(sources)
+
+
+if __name__ == "__main__":
+    print(f"{add_installed()} sources are kept")

@@ -1,25 +1,130 @@
-"""Probes: each runs a few lines in Thunder, and compares what it observes with what fusioncache relies on."""
+"""Probes: each looks up names, or runs a few lines in Thunder, and compares the outcome with what is expected.
+
+``names.txt`` has the names of Thunder that each accelerator uses; a test compares it with the sources.
+"""
 
 from __future__ import annotations
 
 import dis
+import importlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from types import CodeType
+from functools import cache, partial
+from pathlib import Path
+from types import CodeType, MappingProxyType
 from typing import Any
 
-from fusioncache.thunder_adapter import installation
-from fusioncache.thunder_adapter.watch import hooks
+from fusioncache.thunder_adapter import hooks, installation
 
+_LOADED_ONLY = frozenset({"thunder.dynamo", "thunder.executors.nvfuserex_impl"})
+"""Modules that are looked at only if they were imported: they take long, or need another package."""
 _KEY = "key"
 _GLOBALS, _CALLS = {"_KEY": 3, "_generate": 1}, {"module _Plain": 1, "lookaside tanh": 1, "opaque sum": 1}
 """How often ``examine`` looks up these names, and makes these calls."""
 _changed = 0
 _ENTRY_FIELDS = ("prologue_fn", "computation_fn", "backward_fn", "return_none_instead_of_grads")
 _FUNCTIONS = ("examine", "add", "forget", "plus", "_generate", "__call__")
+
+
+@cache
+def list_names() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Returns the names by accelerator, or ``core``, and module."""
+    names: dict[str, dict[str, tuple[str, ...]]] = {}
+    for line in Path(__file__).with_name("names.txt").read_text().splitlines():
+        if line.startswith("["):
+            names[line.strip("[]")] = found = {}
+        elif line:
+            module, _, rest = line.partition(": ")
+            found[module] = tuple(rest.split())
+    return MappingProxyType(names)
+
+
+def find_missing(accelerator: str) -> list[str]:
+    """Returns the names that the installed Thunder lacks, as ``module.name``."""
+    return [
+        name
+        for module, names in list_names()[accelerator].items()
+        if module not in _LOADED_ONLY or module in sys.modules
+        for name in _find_missing(module, names)
+    ]
+
+
+def _find_missing(module: str, names: tuple[str, ...]) -> Iterator[str]:
+    try:
+        found = importlib.import_module(module)
+    except ImportError:
+        yield module
+        return
+    for name in names:
+        if not hasattr(found, name) and not _is_module(f"{module}.{name}"):
+            yield f"{module}.{name}"
+
+
+def _is_module(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def find_missing_name() -> str | None:
+    """Returns why the names that regions are read with cannot be found; None if all are there."""
+    missing = find_missing("core")
+    return f"it lacks {', '.join(missing[:3])}" if missing else None
+
+
+@cache
+def find_problem() -> str | None:
+    """Returns why this Thunder does something else than what regions are read from; None if nothing was noticed.
+
+    It looks for the names that the core uses, and compiles a function of two tensors on the CPU.
+    """
+    try:
+        return find_missing_name() or next(_find_differences(), None)
+    except ImportError as error:
+        return f"it lacks a name: {error}"
+    except Exception as error:  # whatever is otherwise in this Thunder, it is not what we know
+        return f"a small function fails in it: {type(error).__name__}: {error}"
+
+
+def _find_differences() -> Iterator[str]:
+    import thunder
+    import torch
+
+    from fusioncache.thunder_adapter.api import PrimIDs, TraceCtx, TraceTag, Transform
+
+    around = (PrimIDs.UNPACK_TRIVIAL, PrimIDs.DEL, PrimIDs.RETURN)
+    traces: list[Any] = []
+
+    class Watch(Transform):
+        def transform_trace_post_optimization(self, trace: Any, **_: Any) -> Any:
+            traces.append(trace)
+            return trace
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * weight) + x
+
+    inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(1, 2, 6).reshape(2, 3).requires_grad_()]
+    # Without executors that fuse, results are torch's bit for bit.
+    found = thunder.jit(function, executors=[], transforms=[Watch()])(*inputs)
+    expected = function(*inputs)
+    if not torch.equal(found, expected):
+        yield "a small function has another result in it"
+    gradients = [torch.autograd.grad(result.sum(), inputs[1])[0] for result in (found, expected)]
+    if not torch.allclose(*gradients, rtol=1e-6):
+        yield "a small function has another gradient in it"
+    if not all(isinstance(trace, TraceCtx) for trace in traces):
+        yield "its transforms are not given traces"
+    tags = [[tag for tag in (TraceTag.AUGMENTED_FORWARD, TraceTag.BACKWARD) if tag in trace.tags] for trace in traces]
+    if tags != [[TraceTag.AUGMENTED_FORWARD], [TraceTag.BACKWARD]]:
+        yield "its transforms are not given a forward trace and then a backward one"
+    names = [call.sym.name for call in traces[0].bound_symbols if call.sym.id not in around]
+    if names != ["mul", "tanh", "add"]:
+        yield f"its forward trace of a small function has other operations: {', '.join(names)}"
 
 
 class _Counter(hooks.Observer):

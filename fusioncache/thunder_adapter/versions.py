@@ -1,41 +1,167 @@
-"""Which versions of Thunder the package was tried with, and what works in the one that is installed.
+"""The versions of Thunder that were tried, and the combinations with torch that fail without fusioncache as well.
 
-Regions and templates work with any Thunder that compiles a small function as expected. Unless the version was tried and
-everything in it is as it was, the first call of each template is verified. Each accelerator is on if the capabilities
-that it needs are there.
+The faults were found by running one script (jit, module, training, thunderfx, autograd.Function) with each combination.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from fusioncache.thunder_adapter import canned
-from fusioncache.thunder_adapter.capabilities import find_off
-from fusioncache.thunder_adapter.version import TRIED, is_tried, read_version
+from fusioncache.process.source_digest import digest_sources
 
-_WITH = " or ".join(f"lightning-thunder=={each}" for each in TRIED)
-
-
-def explain_limits() -> str | None:
-    """Returns what is off in this Thunder and why, and what to do; None if all is on and the version was tried."""
-    off = find_off()
-    if is_tried() and not off:
-        return None
-    known = "differs from the one that was tried" if read_version() in TRIED else "was not tried"
-    shared = "regions are shared, and the first call of each template is verified"
-    causes = defaultdict[str, list[str]](list)
-    for accelerator, reason in off.items():
-        causes[reason].append(accelerator)
-    parts = [f"{', '.join(names)} (off: {reason})" for reason, names in causes.items()]
-    without = f"; it does without {'; '.join(parts)}" if parts else ""
-    more = "fusioncache doctor shows more"
-    return f"Thunder {read_version()} {known}: {shared}{without}. {more}; all works with {_WITH}"
+TRIED: Mapping[str, str] = MappingProxyType(
+    {
+        "0.2.6": "07ff75b02527f853015c7d3a0592746445fee864",
+        "0.2.7.dev20260201": "b355071944649c5ffb3396612902d4e1b1da9848",
+    }
+)
+"""The versions in which all tests pass, each with the digest of its sources."""
 
 
-def explain_unusable() -> str | None:
-    """Returns why nothing is shared in this Thunder, and what to do; None if regions can be shared."""
-    problem = canned.find_missing_name() if is_tried() else canned.find_problem()
-    if problem is None:
-        return None
-    known = f"install {_WITH}, with which this was tried"
-    return f"Thunder {read_version()} is left as it is and nothing is shared, as {problem}: {known}"
+def is_tried() -> bool:
+    """True if the installed Thunder is a version that was tried, and none of its sources was changed."""
+    return TRIED.get(read_version()) == read_digest()
+
+
+def read_version() -> str:
+    """Returns the version of the Thunder that is installed."""
+    import thunder
+
+    return str(getattr(thunder, "__version__", "of no known version"))
+
+
+def read_own_version() -> str:
+    """Returns the version that the installed Thunder says it is.
+
+    Raises:
+        ImportError: if it says none.
+    """
+    from thunder import __version__
+
+    return str(__version__)
+
+
+def read_digest() -> str:
+    """Returns the digest of the installed Thunder's sources; empty if they were changed since they were imported."""
+    import thunder
+
+    try:
+        return digest_sources(str(Path(str(thunder.__file__)).parent))
+    except ValueError:
+        return ""
+
+
+def find_import_problem() -> str:
+    """Returns why Thunder cannot be imported; empty if it can."""
+    try:
+        import thunder  # noqa: F401
+    except Exception as error:  # an installed Thunder may fail in many ways
+        return f"Thunder cannot be imported: {type(error).__name__}: {error}"
+    return ""
+
+
+SUPPORTED_TORCH = ((2, 10), (2, 11))
+"""Versions of torch with which all is tested. 2.12 works with ``thunder.jit``."""
+DYNAMO, FUNCTION, ANY = "thunderfx", "an autograd.Function in thunderfx", "Thunder"
+"""What a fault is about."""
+_LATEST = (9999, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row.
+
+    Attributes:
+        about: ``DYNAMO``, ``FUNCTION`` or ``ANY``.
+        torch: the first and the last version with it, as (major, minor).
+        thunder: a pattern of the versions with it.
+        problem: what happens, as a sentence.
+        advice: what to do.
+    """
+
+    about: str
+    torch: tuple[tuple[int, int], tuple[int, int]]
+    thunder: str
+    problem: str
+    advice: str
+
+
+FAULTS = (
+    Fault(ANY, ((2, 13), _LATEST), r"0\.2\.", "Thunder cannot be imported", "install torch 2.10 or 2.11"),
+    Fault(
+        DYNAMO,
+        ((2, 12), _LATEST),
+        r"0\.2\.",
+        "thunderfx raises TypeError (MappingKeysView has no len())",
+        "use thunder.jit, or install torch 2.10 or 2.11",
+    ),
+    Fault(
+        FUNCTION,
+        ((2, 11), _LATEST),
+        r"0\.2\.6",
+        "an autograd.Function in thunderfx raises KeyError (args_tensor_mask)",
+        "use thunder.jit, or install torch 2.10",
+    ),
+    Fault(
+        FUNCTION,
+        ((2, 11), _LATEST),
+        r"0\.2\.7",
+        "the gradient of an autograd.Function in thunderfx is wrong, and nothing is raised",
+        "use thunder.jit, or install torch 2.10",
+    ),
+    Fault(
+        ANY,
+        ((2, 10), _LATEST),
+        r"0\.2\.7",
+        "max and min of a list, of three values, or with a key raise TypeError in a model",
+        "compare two values at a time, or install lightning-thunder==0.2.6",
+    ),
+)
+
+
+def find_faults(*about: str) -> list[Fault]:
+    """Returns the faults of the installed combination, by default all of them."""
+    torch = read_torch_version()
+    thunder = read_version()
+    return [
+        fault
+        for fault in FAULTS
+        if fault.torch[0] <= torch <= fault.torch[1]
+        and re.match(fault.thunder, thunder)
+        and (not about or fault.about in about)
+    ]
+
+
+def read_torch_version() -> tuple[int, int]:
+    """Returns major and minor version of torch."""
+    import torch
+
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    return int(major), int(minor)
+
+
+def explain_fault(fault: Fault) -> str:
+    """Returns a fault as one sentence, with the versions that have it."""
+    import torch
+
+    versions = f"torch {torch.__version__} and Thunder {read_version()}"
+    return f"with {versions}, also without fusioncache, {fault.problem}: {fault.advice}"
+
+
+def find_fault_of_graph(graph: Any) -> Fault | None:
+    """Returns the fault that a graph of Dynamo meets in thunderfx; None if it meets none.
+
+    Args:
+        graph: ``torch.fx.GraphModule``.
+    """
+    if faults := find_faults(DYNAMO):
+        return faults[0]
+    faults = find_faults(FUNCTION)
+    if faults and any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes):
+        return faults[0]
+    return None

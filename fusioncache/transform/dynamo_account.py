@@ -19,7 +19,7 @@ from typing import Any
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.warning import warn_once
-from fusioncache.thunder_adapter.faults import explain_fault, find_fault_of_graph
+from fusioncache.thunder_adapter.versions import explain_fault, find_fault_of_graph
 from fusioncache.transform.passes import Accelerator
 
 logger = logging.getLogger("fusioncache")

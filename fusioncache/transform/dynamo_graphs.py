@@ -13,8 +13,8 @@ from functools import wraps
 from typing import Any
 
 from fusioncache.process.warning import warn_once
-from fusioncache.thunder_adapter.faults import DYNAMO, explain_fault, find_faults
 from fusioncache.thunder_adapter.installation import install_more
+from fusioncache.thunder_adapter.versions import DYNAMO, explain_fault, find_faults
 from fusioncache.transform.dynamo_account import dynamo_clock_of_process
 
 _COMPILER, _UTILS = "thunder.dynamo.compiler", "thunder.dynamo.utils"

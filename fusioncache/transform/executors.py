@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.versions import explain_unusable
+from fusioncache.thunder_adapter.capabilities import explain_unusable
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor

@@ -18,9 +18,9 @@ from fusioncache.observe.record.stats import Stats
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.api import Transform, get_compile_data
+from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable
 from fusioncache.thunder_adapter.installation import install_more
-from fusioncache.thunder_adapter.version import read_digest
-from fusioncache.thunder_adapter.versions import explain_limits, explain_unusable
+from fusioncache.thunder_adapter.versions import read_digest
 from fusioncache.transform import dynamo_graphs, grouped_products
 from fusioncache.transform.dynamo_account import StepAccount
 from fusioncache.transform.dynamo_frames import keep_dynamo_out

@@ -10,8 +10,7 @@ from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.inductor import vector_probe
-from fusioncache.thunder_adapter.patches import list_patches
-from fusioncache.thunder_adapter.replacement import is_known
+from fusioncache.thunder_adapter.patches import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
 
 

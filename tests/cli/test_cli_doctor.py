@@ -16,8 +16,8 @@ from thunder.core import jit_ext
 from fusioncache.cli import diagnosis
 from fusioncache.cli.diagnosis import diagnose, examine_store
 from fusioncache.cli.main import main
-from fusioncache.thunder_adapter import capabilities, faults, installation
-from fusioncache.thunder_adapter.faults import FAULTS, find_fault_of_graph, find_faults
+from fusioncache.thunder_adapter import capabilities, installation, versions
+from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, find_faults
 
 PROGRAM = """
 import json, sys, torch, thunder, fusioncache
@@ -107,16 +107,16 @@ def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.problem)
 def test_what_fails_without_fusioncache_is_told_of(monkeypatch, fault):
-    monkeypatch.setattr(faults, "read_torch_version", lambda: fault.torch[0])
-    monkeypatch.setattr(faults, "read_version", lambda: fault.thunder.replace("\\", "") + "0")
+    monkeypatch.setattr(versions, "read_torch_version", lambda: fault.torch[0])
+    monkeypatch.setattr(versions, "read_version", lambda: fault.thunder.replace("\\", "") + "0")
     assert fault in find_faults()
-    monkeypatch.setattr(faults, "read_torch_version", lambda: (2, 9))
+    monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 9))
     assert find_faults() == []
 
 
 def test_a_graph_with_a_function_of_the_users_is_known(monkeypatch):
     graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
-    monkeypatch.setattr(faults, "read_torch_version", lambda: (2, 11))
+    monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 11))
     assert find_fault_of_graph(graph) is None
     graph.graph.call_function(torch.ops.higher_order.autograd_function_apply, ())
     assert "autograd.Function" in find_fault_of_graph(graph).problem

@@ -9,10 +9,9 @@ import thunder
 import torch
 from thunder.core import interpreter, jit_ext
 
-from fusioncache.thunder_adapter import capabilities, installation, probes, version
+from fusioncache.thunder_adapter import capabilities, hooks, installation, probes, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS, CAPABILITIES, examine, find_off, list_capabilities
 from fusioncache.thunder_adapter.patches import list_patches
-from fusioncache.thunder_adapter.watch import hooks
 
 HANDLERS = interpreter._default_opcode_handler_map
 
@@ -163,7 +162,7 @@ def test_probes_run_where_the_version_was_not_tried(monkeypatch):
     asked = []
     watched = replace(find("list of entries"), probe=lambda: asked.append(1))
     assert examine(watched).works and not asked
-    monkeypatch.setattr(version, "TRIED", {})
+    monkeypatch.setattr(versions, "TRIED", {})
     assert examine(watched).works and asked == [1]
 
 

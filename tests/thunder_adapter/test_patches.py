@@ -11,8 +11,7 @@ from replaced_functions import original
 
 from fusioncache.thunder_adapter import installation, patches
 from fusioncache.thunder_adapter.installation import TRACING, find_misfit, find_replacements
-from fusioncache.thunder_adapter.patches import Patch, PatchGroup, list_patches
-from fusioncache.thunder_adapter.replacement import digest_source
+from fusioncache.thunder_adapter.patches import Patch, PatchGroup, digest_source, list_patches
 
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
 """Without those that tests of this repository replace themselves."""

@@ -13,7 +13,7 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.thunder_adapter import canned, installation, version, versions
+from fusioncache.thunder_adapter import capabilities, installation, probes, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.transform import executors as executors_module
@@ -31,7 +31,7 @@ def other_version(monkeypatch):
 @pytest.fixture
 def unusable(other_version, monkeypatch):
     """A version of Thunder that lacks what regions are read with."""
-    monkeypatch.setattr(canned, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
+    monkeypatch.setattr(probes, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
 
 def model(x):
@@ -39,34 +39,34 @@ def model(x):
 
 
 def test_the_version_that_is_installed_was_tried():
-    assert versions.explain_limits() is None
+    assert capabilities.explain_limits() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     assert [need for need in project["project"]["dependencies"] if "lightning-thunder" in need]
-    assert thunder.__version__ in version.TRIED
+    assert thunder.__version__ in versions.TRIED
 
 
 @pytest.mark.parametrize("number", ["0.2.6+local", "0.2.6.post1", "0.2.7.dev0"])
 def test_another_version_was_not_tried(monkeypatch, number):
     monkeypatch.setattr(thunder, "__version__", number)
-    assert not version.is_tried()
+    assert not versions.is_tried()
 
 
 def test_a_version_with_other_sources_was_not_tried(monkeypatch):
-    monkeypatch.setattr(version, "digest_sources", lambda folder: "of other sources")
-    assert not version.is_tried()
-    assert f"Thunder {thunder.__version__} differs from the one that was tried" in versions.explain_limits()
+    monkeypatch.setattr(versions, "digest_sources", lambda folder: "of other sources")
+    assert not versions.is_tried()
+    assert f"Thunder {thunder.__version__} differs from the one that was tried" in capabilities.explain_limits()
 
 
 def test_a_thunder_without_version_was_not_tried(monkeypatch):
     monkeypatch.delattr(thunder, "__version__")
-    assert versions.explain_limits().startswith("Thunder of no known version was not tried")
+    assert capabilities.explain_limits().startswith("Thunder of no known version was not tried")
 
 
 @pytest.fixture
 def all_off(other_version, monkeypatch):
     """A version of Thunder in which every accelerator lacks something."""
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
-    monkeypatch.setattr(versions, "find_off", lambda: off)
+    monkeypatch.setattr(capabilities, "find_off", lambda: off)
     monkeypatch.setattr(transform_module, "find_off", lambda: off)
 
 
@@ -90,7 +90,7 @@ def test_regions_are_shared_where_all_else_is_off(all_off):
     stats = transform.stats()
     assert stats.hits > 0 and stats.verified == stats.templates
     (reason, count), *others = stats.bypasses.items()
-    assert (count, others) == (2, []) and reason == versions.explain_limits()
+    assert (count, others) == (2, []) and reason == capabilities.explain_limits()
     off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
     assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
 
@@ -105,7 +105,7 @@ def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version
         stats = transform.stats()
         counts.append((stats.verified, stats.programs_made, stats.programs_loaded))
     assert counts == [(10, 0, 0), (0, 2, 0), (0, 0, 2)]
-    assert "does without" not in versions.explain_limits()
+    assert "does without" not in capabilities.explain_limits()
 
 
 def test_what_is_given_is_checked_before_it_is_left_out(other_version):
@@ -116,17 +116,17 @@ def test_what_is_given_is_checked_before_it_is_left_out(other_version):
 
 
 def test_this_thunder_compiles_a_small_function_as_expected():
-    canned.find_problem.cache_clear()
-    assert canned.find_problem() is None
+    probes.find_problem.cache_clear()
+    assert probes.find_problem() is None
 
 
 def test_a_name_that_is_missing_is_a_problem(monkeypatch):
-    for cached in (canned.find_problem, canned.find_missing_name):
+    for cached in (probes.find_problem, probes.find_missing_name):
         cached.cache_clear()
     monkeypatch.delattr(thunder.core.trace, "from_trace")
-    assert canned.find_problem() == "it lacks thunder.core.trace.from_trace"
-    assert "nothing is shared, as it lacks thunder.core.trace.from_trace" in versions.explain_unusable()
-    for cached in (canned.find_problem, canned.find_missing_name):
+    assert probes.find_problem() == "it lacks thunder.core.trace.from_trace"
+    assert "nothing is shared, as it lacks thunder.core.trace.from_trace" in capabilities.explain_unusable()
+    for cached in (probes.find_problem, probes.find_missing_name):
         cached.cache_clear()
 
 
@@ -142,27 +142,27 @@ def test_a_name_that_is_missing_is_a_problem(monkeypatch):
     ],
 )
 def test_another_behaviour_is_a_problem(monkeypatch, change, problem):
-    canned.find_problem.cache_clear()
+    probes.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda *args, **options: change(jit(*args, **options)))
-    assert problem in canned.find_problem()
-    canned.find_problem.cache_clear()
+    assert problem in probes.find_problem()
+    probes.find_problem.cache_clear()
 
 
 def test_other_operations_in_a_trace_are_a_problem(monkeypatch):
-    canned.find_problem.cache_clear()
+    probes.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda function, **options: jit(lambda *args: function(*args) * 1.0, **options))
-    assert canned.find_problem() == "its forward trace of a small function has other operations: mul, tanh, add, mul"
-    canned.find_problem.cache_clear()
+    assert probes.find_problem() == "its forward trace of a small function has other operations: mul, tanh, add, mul"
+    probes.find_problem.cache_clear()
 
 
 def test_transforms_that_are_not_called_are_a_problem(monkeypatch):
-    canned.find_problem.cache_clear()
+    probes.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda function, executors, transforms: jit(function, executors=executors))
-    assert canned.find_problem() == "its transforms are not given a forward trace and then a backward one"
-    canned.find_problem.cache_clear()
+    assert probes.find_problem() == "its transforms are not given a forward trace and then a backward one"
+    probes.find_problem.cache_clear()
 
 
 def test_a_model_runs_and_one_warning_says_what_to_install(unusable):

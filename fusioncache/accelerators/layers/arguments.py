@@ -9,7 +9,7 @@ from fusioncache.accelerators.layers import origins
 from fusioncache.accelerators.layers.recording import Recording
 from fusioncache.accelerators.layers.stamping import describe_value, is_proxy, pair_all
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.watch.instructions import has_type
+from fusioncache.thunder_adapter.hooks import has_type
 
 
 def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:

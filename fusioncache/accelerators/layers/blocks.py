@@ -11,7 +11,7 @@ from typing import Any
 
 from fusioncache.accelerators.layers.conflict import Conflict
 from fusioncache.accelerators.layers.session import CURRENT, Outcome, Session
-from fusioncache.thunder_adapter.watch import hooks
+from fusioncache.thunder_adapter import hooks
 
 logger = logging.getLogger("fusioncache")
 

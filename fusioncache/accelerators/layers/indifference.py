@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 from fusioncache.accelerators.sizes.sizes import WATCHED
-from fusioncache.thunder_adapter.watch.instructions import has_type
+from fusioncache.thunder_adapter.hooks import has_type
 
 _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
 _KEYED = (dict, collections.OrderedDict, set, frozenset)

@@ -9,7 +9,7 @@ from types import MethodType
 from typing import Any
 
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.watch.instructions import has_type
+from fusioncache.thunder_adapter.hooks import has_type
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _DIFFERING = (int, float, str)

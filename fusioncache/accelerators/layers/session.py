@@ -19,8 +19,8 @@ from fusioncache.accelerators.layers.recording import Recording, State
 from fusioncache.accelerators.layers.stamping import Stamp, find_reads
 from fusioncache.accelerators.layers.surroundings import check_surroundings, check_untouched, find_wrapper
 from fusioncache.ir.errors import Declined, Scope, is_declined
-from fusioncache.thunder_adapter.watch import hooks, instructions
-from fusioncache.thunder_adapter.watch.hooks import Observer
+from fusioncache.thunder_adapter import hooks
+from fusioncache.thunder_adapter.hooks import Observer
 
 logger = logging.getLogger("fusioncache")
 
@@ -221,7 +221,7 @@ class Session(Observer):
         self._check_vouched()
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
-        if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in instructions.MUTATING:
+        if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in hooks.MUTATING:
             self._changed = True
         if self.recording is None:
             return
@@ -245,13 +245,13 @@ class Session(Observer):
         if self.recording is None:
             return
         stack = state["stack"]
-        if name in instructions.COMPARISONS:
+        if name in hooks.COMPARISONS:
             plain = is_plain(stack.getitem_wrapped(-2).value), is_plain(stack.getitem_wrapped(-1).value)
             if not (any(plain) if name == "IS_OP" else all(plain)):
                 self.recording.refuse("compares objects")
-        elif name in instructions.HASHING:
-            hashed = instructions.find_hashed(name, inst.arg, stack)
-            if not all(map(instructions.is_hashed_alone, hashed)):
+        elif name in hooks.HASHING:
+            hashed = hooks.find_hashed(name, inst.arg, stack)
+            if not all(map(hooks.is_hashed_alone, hashed)):
                 self.recording.refuse(f"executes {name} with an object")
 
     def _check_vouched(self) -> None:

@@ -21,7 +21,7 @@ from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.lookup import QUERIES, find_question
 from fusioncache.accelerators.programs.made import Made, name_origin
 from fusioncache.accelerators.programs.names import is_internal_call, name_of
-from fusioncache.thunder_adapter.watch.instructions import MUTATING
+from fusioncache.thunder_adapter.hooks import MUTATING
 
 
 class Trace(Protocol):

@@ -20,7 +20,7 @@ from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.checks import explain_arguments, explain_atoms, is_key, list_checks
 from fusioncache.accelerators.programs.made import Made
 from fusioncache.accelerators.programs.names import is_internal, is_internal_call, name_of
-from fusioncache.thunder_adapter.watch.instructions import MUTATING
+from fusioncache.thunder_adapter.hooks import MUTATING
 
 _OF_ATOMS = frozenset(
     map(id, (int, float, complex, bool, str, bytes, range, slice, type(None), tuple, list, dict, set, frozenset))

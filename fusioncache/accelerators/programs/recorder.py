@@ -46,7 +46,7 @@ from fusioncache.accelerators.programs.names import find_actor, is_canonical, is
 from fusioncache.accelerators.programs.opaque import Judge
 from fusioncache.accelerators.programs.reads import Read
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.watch import hooks, instructions
+from fusioncache.thunder_adapter import hooks
 
 _EVERYTHING = frozenset(
     {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}
@@ -186,13 +186,13 @@ class Recorder(hooks.Observer):
             return None
         if name == "SET_UPDATE":
             self._judge.note_taken(stack.getitem_wrapped(-inst.arg - 1).value, [stack.getitem_wrapped(-1)])
-        if name in instructions.HASHING:
-            hashed = instructions.find_hashed(name, inst.arg, stack)
+        if name in hooks.HASHING:
+            hashed = hooks.find_hashed(name, inst.arg, stack)
             strange = [each for each in hashed if not _is_plain_key(each)]
             return f"uses a {name_of(type(strange[0]))} as a key" if strange else None
         if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return f"assigns to the global {inst.argval}"
-        if not name.endswith("_DEREF") or instructions.is_own_cell(name, inst, state["co"]):
+        if not name.endswith("_DEREF") or hooks.is_own_cell(name, inst, state["co"]):
             return None  # all others call a method, which is seen as a call
         if self._judge.made.has(state["frame"].localsplus[inst.arg]):
             return None

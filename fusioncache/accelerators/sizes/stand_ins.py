@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC, SymbolicFraction, SymbolicSize, to_float
 from fusioncache.process import forks
 from fusioncache.thunder_adapter.installation import find_replacements
-from fusioncache.thunder_adapter.replacement import Importers
+from fusioncache.thunder_adapter.patches import Importers
 
 
 class Listener(Protocol):

@@ -20,7 +20,7 @@ from fusioncache.accelerators.sizes.repetition import Repetition, find_entries
 from fusioncache.accelerators.sizes.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
 from fusioncache.accelerators.sizes.structure import exchange, find_leaves
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.watch.hooks import Observer
+from fusioncache.thunder_adapter.hooks import Observer
 
 
 class Watch(Observer):

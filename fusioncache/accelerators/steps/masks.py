@@ -25,7 +25,7 @@ import torch
 from fusioncache.accelerators.attention.executor import CudnnAttention
 from fusioncache.accelerators.steps.views import Leaner
 from fusioncache.thunder_adapter.installation import is_known_whole
-from fusioncache.thunder_adapter.replacement import Replacement
+from fusioncache.thunder_adapter.patches import Replacement
 
 MASKS = "masks prepared a second time"
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fusioncache.thunder_adapter.installation import is_known_whole
-from fusioncache.thunder_adapter.replacement import Replacement
+from fusioncache.thunder_adapter.patches import Replacement
 
 NAME = "write_rows_"
 """What it is called in programs. Names that end so are known to write into what they are given."""

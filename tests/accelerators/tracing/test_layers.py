@@ -13,8 +13,8 @@ from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.accelerators.layers import blocks
 from fusioncache.accelerators.layers.indifference import is_plain
+from fusioncache.thunder_adapter.hooks import is_hashed_alone
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.watch.instructions import is_hashed_alone
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 COUNT = 5  # of which one is interpreted as names are taken in it, one is recorded, one has to come out as foretold
