@@ -205,12 +205,12 @@ def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., An
 
     from benchmarks.common.counting import use_backend
     from benchmarks.common.thunder_jit import executors, make_transform
-    from fusioncache.accelerators.steps.prologue import quickening
+    from fusioncache.accelerators.steps import prologue
     from fusioncache.fusion_cache import Attention
 
     use_backend(backend)
     if spec.way == "own prologue":
-        quickening.CALLS = sys.maxsize
+        prologue.CALLS = sys.maxsize
     lean = "thunder" if spec.way == "own calls" else "auto"
     captures = spec.way in ("graphs", "cudnn graphs")
     ours = [] if spec.way == "thunder" else [make_transform(backend, graphs=captures, lean=lean)]

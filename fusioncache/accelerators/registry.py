@@ -13,6 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
 from fusioncache.accelerators.precompile.precompilation import Precompilation, find_precompilation
+from fusioncache.accelerators.programs.program_list import order_entries
 from fusioncache.accelerators.programs.programs import should_keep_programs
 from fusioncache.accelerators.programs.stored_programs import StoredPrograms
 from fusioncache.accelerators.residual.chaining import Compilers
@@ -133,7 +134,7 @@ def make_accelerators(
     compares = verify in (When.FIRST, When.EVERY)
     if options.tracing:
         install()
-    yield LeanSteps(options.lean, transform.ledger.count_taken_out)
+    yield LeanSteps(options.lean, transform.ledger.count_taken_out, order_entries)
     yield Collectives(options.schedule, transform.report_left)
     yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
     if not transform.compiler:

@@ -35,14 +35,6 @@ class Layer(torch.nn.Module):
         return self.join(self.attend(*self.heads_of(x)).transpose(1, 2).flatten(2))
 
 
-class Stack(Layer):
-    """Two layers of the same weights."""
-
-    def forward(self, x):
-        """Returns a tensor of the shape of its argument."""
-        return super().forward(torch.tanh(super().forward(x)))
-
-
 class Copied(Layer):
     """Asks for copies, as models of Hugging Face's do."""
 
@@ -72,24 +64,6 @@ class Normalized(Layer):
         """Returns query, key and value."""
         query, key, value = super().heads_of(x)
         return query * query.square().mean(-1, keepdim=True).rsqrt(), key, value
-
-
-class KeyNormalized(Layer):
-    """The region that makes a query adds up elements of a key."""
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        query, key, value = super().heads_of(x)
-        return query, key * key.square().mean(-1, keepdim=True).rsqrt(), value
-
-
-class Largest(Layer):
-    """Its region finds the largest of a query's elements."""
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        query, key, value = super().heads_of(x)
-        return query - query.amax(-1, keepdim=True), key, value
 
 
 class QueryReturned(Layer):

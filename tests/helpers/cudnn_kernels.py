@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusioncache.accelerators.attention import choice
+from fusioncache.accelerators.attention import executor
 
 
 def find_scores(
@@ -88,7 +88,7 @@ def play_backward(
 def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     """Has a CPU compute attention as a GPU with cuDNN does; gives what torch was asked about each, by then."""
     asked: list[tuple[Any, ...]] = []
-    own = choice.can_attend_with_cudnn
+    own = executor.can_attend_with_cudnn
 
     def can_attend(*given: Any) -> bool:
         asked.append(given)
@@ -98,7 +98,7 @@ def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     library = torch.library.Library("aten", "IMPL")
     library.impl("_scaled_dot_product_cudnn_attention", play_forward, "CPU")
     library.impl("_scaled_dot_product_cudnn_attention_backward", play_backward, "CPU")
-    patch.setattr(choice, "can_attend_with_cudnn", can_attend)
+    patch.setattr(executor, "can_attend_with_cudnn", can_attend)
     try:
         yield asked
     finally:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 import fusioncache
 from fusioncache.accelerators.steps.autograd import Channel, connect
-from fusioncache.accelerators.steps.decorators import find_inner
+from fusioncache.accelerators.steps.calls import find_inner
 from fusioncache.thunder_adapter.installation import is_known_whole
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -10,8 +10,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import sdpaex, torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusioncache.accelerators.steps.lean_steps import simplify
 from fusioncache.accelerators.steps.masks import MASKS
-from fusioncache.accelerators.steps.traces import simplify
 from fusioncache.transform.rewrite import derive
 
 HEADS, KEYS, SIZE = 2, 5, 8

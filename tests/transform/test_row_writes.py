@@ -13,9 +13,8 @@ from thunder_versions import IS_FIRST
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusioncache
-from fusioncache.accelerators.steps.row_writes import NAME, write_rows_
+from fusioncache.accelerators.steps.row_writes import COPIES, NAME, NAMES, write_rows_
 from fusioncache.accelerators.steps.views import NOTHING
-from fusioncache.accelerators.steps.writes import COPIES, NAMES
 from fusioncache.tracing import uninstall
 
 ROWS = torch.arange(1.0, 7.0).reshape(2, 3)

@@ -6,7 +6,7 @@ from generating_models import find_caches, generate, make_model, make_prompt
 from stored_programs import compile_anew
 
 from fusioncache.accelerators.steps.masks import MASKS
-from fusioncache.accelerators.steps.writes import COPIES
+from fusioncache.accelerators.steps.row_writes import COPIES
 
 pytestmark = pytest.mark.gpu
 

@@ -18,7 +18,7 @@ from thunder.executors import torchex
 
 import fusioncache
 from fusioncache.accelerators.attention.executor import cudnn_attention
-from fusioncache.accelerators.steps.traces import MATRICES, simplify
+from fusioncache.accelerators.steps.lean_steps import MATRICES, simplify
 from fusioncache.accelerators.steps.views import FAR, FOR_ATTENTION, NOTHING, OF_A_VIEW, TWICE, skip_views
 from fusioncache.transform.rewrite import derive
 

@@ -1,10 +1,4 @@
-"""A captured forward program, and all captures for one kind of call: one, and more where calls overlap.
-
-A graph's results are copied when they leave, as the next replay overwrites them. Most of those bytes are often one
-product at the end of the program, such as a language model's logits. That last product is computed behind the graph:
-its operands stay where the graph leaves them, and it follows each replay on the same stream. The host takes longer to
-launch it than to launch a copy, so a result that is copied quickly is computed in the graph.
-"""
+"""A captured forward program, and all captures for one kind of call: one, and more where calls overlap."""
 
 from __future__ import annotations
 
@@ -23,46 +17,6 @@ from fusioncache.accelerators.graphs.results import Arguments, Results
 from fusioncache.ir.errors import Declined, Scope
 
 
-class _Behind:
-    """Stands among the results of a program for what is computed behind its graph."""
-
-
-BEHIND = _Behind()
-
-LEAST_BYTES = 16 * 2**20
-"""Bytes from which on a product is computed behind the graph. A GPU copies fewer in less time than the host saves."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastProduct:
-    """A program in two parts.
-
-    Attributes:
-        head: takes what the program takes. Returns what that returns, with ``BEHIND`` wherever the product would be,
-            and the product's operands.
-        product: one of torch's functions.
-    """
-
-    head: Callable[..., tuple[Any, Sequence[Any]]]
-    product: Callable[..., Any]
-
-    def is_large(self, operands: Sequence[Any]) -> bool:
-        """Tells whether the product of these operands is better computed behind the graph than copied out of it."""
-        import torch
-
-        shapes = [each.to("meta") if isinstance(each, torch.Tensor) else each for each in operands]
-        return int(self.product(*shapes).nbytes) >= LEAST_BYTES
-
-    def compute(self, operands: Sequence[Any]) -> Any:
-        """Computes the product, without autocast like the rest of the program. Gradients are off."""
-        import torch
-
-        if not torch.is_autocast_enabled(operands[0].device.type):
-            return self.product(*operands)
-        with torch.autocast(operands[0].device.type, enabled=False):
-            return self.product(*operands)
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardFunction:
     """A program's computation, as Thunder compiled it.
@@ -71,13 +25,11 @@ class ForwardFunction:
         call: takes tensors and returns the results; with a backward, those and what is saved for it.
         has_backward: whether there is one.
         writes: whether it may write into its arguments.
-        split: returns it in two parts, the last of which is computed behind the graph; None if it is captured whole.
     """
 
     call: Callable[..., Any]
     has_backward: bool
     writes: bool = False
-    split: Callable[[], LastProduct | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +39,10 @@ class _Form:
     Attributes:
         build: puts the results together.
         saved: positions of the tensors that it saves.
-        behind: positions of what is computed behind the graph.
-        operands: positions of what that is computed of.
     """
 
     build: Build
     saved: range
-    behind: tuple[int, ...]
-    operands: range
 
 
 class Owner(Protocol):
@@ -153,23 +101,13 @@ class CapturedForward:
         self._addresses = self._read_still(inside)
         self._twins = tuple(_find_twins(inside, self._still))
         self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
-        self._last = function.split()
-        try:
-            self._record(function, inside)
-        except Exception:
-            if self._last is None:
-                raise
-            self._last = None  # whole it may be captured, as where an operand is what no result may be
-            self._record(function, inside)
-
-    def _record(self, function: ForwardFunction, inside: Sequence[Any]) -> None:
-        moving = {place for place, _ in self._copied}
-        places = (*self._still, *moving)
+        moved = set(buffers)
+        places = (*self._still, *moved)
         versions = {place: _read_version(inside[place]) for place in places}
-        recording, self._form = _record(function, self._last, inside, self._memory)
+        recording, self._form = _record(function, inside, self._memory)
         self._replay = recording.replay
         written = [place for place in places if versions[place] != _read_version(inside[place])]
-        if not moving.isdisjoint(written):
+        if not moved.isdisjoint(written):
             raise Declined("it writes into an argument whose address changes", Scope.CAPTURE)
         self._written = tuple(written)
         self._keep(recording, Arguments((place, inside[place]) for place in places))
@@ -179,7 +117,7 @@ class CapturedForward:
 
         leaves, saved = recording.results, self._form.saved
         device = self._memory.recorder.device
-        self._results = Results(leaves, arguments, {*saved, *self._form.operands}, device)
+        self._results = Results(leaves, arguments, set(saved), device)
         kept = [leaves[place] for place in saved]
         leaves.clear()
         tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
@@ -267,7 +205,7 @@ class CapturedForward:
             self._replay()
             if self._written:  # a replay tells autograd nothing
                 increment_version([arguments[place] for place in self._written])
-            result = self._form.build(self._compute_last(self._results.give(arguments)))
+            result = self._form.build(self._results.give(arguments))
         self._memory.touch(self.name)
         if not self._has_backward:
             return result
@@ -276,15 +214,6 @@ class CapturedForward:
         passed = list(self._find_passed(saved))
         promise = Promise(self, self._read_outside(passed), release)
         return leaving, (passed, SavedValues.make(others, promise))
-
-    def _compute_last(self, leaves: list[Any]) -> list[Any]:
-        """Returns the leaves of a call with what is computed behind its replay."""
-        form = self._form
-        if self._last is not None and form.behind:
-            value = self._last.compute(leaves[form.operands.start : form.operands.stop])
-            for place in form.behind:
-                leaves[place] = value
-        return leaves
 
     def _read_outside(self, passed: Sequence[Any]) -> object:
         """Returns where saved tensors are that are not of the pool, and how they lie."""
@@ -319,31 +248,22 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda arguments: [arguments[place] for place in places]
 
 
-def _record(
-    function: ForwardFunction, last: LastProduct | None, inside: Sequence[Any], memory: GraphMemory
-) -> tuple[GraphRecording, _Form]:
-    """Captures a forward program, but for its last product if that is large."""
+def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[GraphRecording, _Form]:
+    """Captures a forward program."""
     seen: list[_Form] = []
 
     def record(arguments: list[Any]) -> list[Any]:
         given = arguments.copy()
         arguments.clear()
-        result, operands = (function.call(*given), ()) if last is None else last.head(*given)
+        result = function.call(*given)
         leaves, build = take_apart(result)
         saved = range(0)
         if function.has_backward:
             leaving, (tensors, _) = result
             start = len(take_apart(leaving)[0])
             saved = range(start, start + len(tensors))
-        value = None
-        if last is not None and not last.is_large(operands):
-            value, operands = last.compute(operands), ()
-        places = tuple(place for place, each in enumerate(leaves) if each is BEHIND)
-        for place in places:
-            leaves[place] = value
-        behind = places if operands else ()
-        seen.append(_Form(build, saved, behind, range(len(leaves), len(leaves) + len(operands))))
-        return [*leaves, *operands]
+        seen.append(_Form(build, saved))
+        return leaves
 
     recording = memory.recorder.record(record, list(inside))
     return recording, seen[-1]

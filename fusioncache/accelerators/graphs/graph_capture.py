@@ -8,17 +8,15 @@ happens on the host. What the device refuses while it captures is counted then.
 from __future__ import annotations
 
 import inspect
-import linecache
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.accelerators.graphs.captured_backward import BackwardFunction
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction, LastProduct
+from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
 from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.accelerators.graphs.graphed_programs import BackwardProgram, ForwardProgram
 from fusioncache.accelerators.graphs.memory import GraphMemory
@@ -26,8 +24,6 @@ from fusioncache.accelerators.graphs.recorder import Failures, GraphCounter, Gra
 from fusioncache.accelerators.programs.code import list_names
 from fusioncache.accelerators.programs.cuda_graphs import TRANSFORM
 from fusioncache.accelerators.programs.traces import LoadedTrace
-from fusioncache.accelerators.steps.decorators import find_inner
-from fusioncache.accelerators.steps.last_product import split_last_product
 from fusioncache.backends.symbols import may_write
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of
@@ -186,27 +182,7 @@ def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> 
         if why_backward is None and _writes(backward, entry.backward_traces, templates):
             why_backward = "a backward pass that writes into its inputs"
     function = ForwardFunction(forward, backward is not None, writes)
-    if not writes:
-        function = replace(function, split=_splitter(entry))
     return Program(function, backward, (_find_obstacle(forward), why_backward))
-
-
-def _splitter(entry: Any) -> Callable[[], LastProduct | None]:
-    """Returns what splits off the last product of an entry's forward program, once, when it is captured."""
-
-    @cache
-    def split() -> LastProduct | None:
-        try:
-            inner = find_inner(entry.computation_fn)
-            if inner is None:  # somebody else has put something around it
-                return None
-            text = "".join(linecache.getlines(inner.__code__.co_filename))
-            return split_last_product(inner, text, has_backward=entry.backward_fn is not None)
-        except Exception as error:  # whatever it is, the program is captured whole
-            logger.info("nothing is computed behind a graph", exc_info=error)
-            return None
-
-    return split
 
 
 def _find_obstacle(function: Any) -> str | None:

@@ -23,8 +23,7 @@ from fusioncache.accelerators.programs.references import (
 from fusioncache.accelerators.programs.resolve import Resolver, resolve_module
 from fusioncache.accelerators.programs.text import ProgramText
 from fusioncache.accelerators.programs.traces import LoadedTrace
-from fusioncache.accelerators.steps.prologue.quickening import Rewrite, quicken
-from fusioncache.accelerators.steps.prologue.rewriting import rewrite
+from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.process.secrets import reveal_texts
 from fusioncache.process.source_lines import show_lines
 

@@ -19,8 +19,7 @@ from types import CodeType
 
 from fusioncache.accelerators.programs.references import TraceText
 from fusioncache.accelerators.programs.text import ProgramText
-from fusioncache.accelerators.steps.prologue.quickening import Rewrite
-from fusioncache.accelerators.steps.prologue.rewriting import rewrite
+from fusioncache.accelerators.steps.prologue import Rewrite, rewrite
 
 logger = logging.getLogger("fusioncache")
 

@@ -1,6 +1,6 @@
 """The faster prologue of programs that differ only in numbers: written once, filled in for each.
 
-How a prologue is written anew is in ``steps/prologue/rewriting.py``. It is read by Python twice for that, which takes
+How a prologue is written anew is in ``steps/prologue.py``. It is read by Python twice for that, which takes
 longer than all else in making a program at a further size. Here that is done for the text with marks; what comes of it
 has other constants at each size.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from fusioncache.accelerators.programs.derived import FUNCTION_OBJECT
 from fusioncache.accelerators.programs.general_text import GeneralText, Words
-from fusioncache.accelerators.steps.prologue.rewriting import NewPrologue, check_prologue, name_file, write
+from fusioncache.accelerators.steps.prologue import NewPrologue, check_prologue, name_file, write
 
 
 class GeneralPrologue:

@@ -18,7 +18,7 @@ from fusioncache.accelerators.sizes.sizes import SYMBOLIC, express
 DECIDERS: Mapping[str, str] = MappingProxyType(
     {
         "_fused_sdp_choice": "thunder.executors.utils",
-        "can_attend_with_cudnn": "fusioncache.accelerators.attention.choice",
+        "can_attend_with_cudnn": "fusioncache.accelerators.attention.executor",
     }
 )
 """The functions that decide by sizes, and by what else they are asked about, each with the module that has it."""

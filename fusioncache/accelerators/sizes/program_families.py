@@ -21,9 +21,8 @@ from fusioncache.accelerators.sizes.kept_families import find_families, forget_f
 from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.accelerators.sizes.passes import go_through_passes
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
-from fusioncache.accelerators.steps.query_layout import find_queries
+from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.saved_results import find_saved_twice
-from fusioncache.accelerators.steps.traces import look_at_sizes
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
@@ -168,7 +167,7 @@ def _look(trace: Any) -> None:
             raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
     look_at_sizes(trace)
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
-    _ = dict(find_saved_twice(trace.bound_symbols, saved)) if saved else find_queries(trace.bound_symbols)
+    _ = dict(find_saved_twice(trace.bound_symbols, saved))
 
 
 def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:

@@ -1,23 +1,79 @@
-"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces."""
+"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces.
+
+Products of two matrices are called by torch's function for them, which ``matmul`` calls once it looked at dimensions.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
-from fusioncache.accelerators.programs.program_list import order_entries
 from fusioncache.accelerators.steps import masks, row_writes
 from fusioncache.accelerators.steps.autograd import ProgramInputs, ProgramOutputs
-from fusioncache.accelerators.steps.installation import shorten_calls
-from fusioncache.accelerators.steps.prologue.quickening import quicken_last
-from fusioncache.accelerators.steps.query_layout import QUERIES, put_positions_first
+from fusioncache.accelerators.steps.calls import Order, shorten_calls
+from fusioncache.accelerators.steps.masks import find_masks, share_masks
+from fusioncache.accelerators.steps.prologue import quicken_last
+from fusioncache.accelerators.steps.row_writes import simplify_writes
 from fusioncache.accelerators.steps.saved_results import RESULTS, save_once, view_results
-from fusioncache.accelerators.steps.traces import simplify
+from fusioncache.accelerators.steps.views import Leaner, is_own, list_unchanging, simplify_views
+from fusioncache.backends.symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext
-from fusioncache.transform.rewrite import derive, find_saved
+from fusioncache.transform.rewrite import derive
+
+MATRICES = "shape queries of matrix products"
+
+_MATMUL = frozenset({"matmul"})
+
+
+def simplify(trace: Any) -> Leaner:
+    """Returns the bound symbols of a final trace without what changes nothing, and how much that was.
+
+    The same tensors come out, bit for bit and in the same layout.
+    """
+    from fusioncache.thunder_adapter.api import PrimIDs
+
+    # What lets go of values is made anew.
+    symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
+    writes = any(True for symbol in symbols for _ in written_values(symbol))
+    views = simplify_writes(symbols) if writes else simplify_views(symbols)
+    masks = share_masks(trace, views.symbols)
+    products = simplify_products(masks.symbols)
+    taken: Mapping[str, int] = {**views.taken, **masks.taken, **products.taken}
+    return Leaner(products.symbols, taken)
+
+
+def look_at_sizes(trace: Any) -> None:
+    """Compares the sizes in a final trace that ``simplify`` goes by, so that whoever watches them is told."""
+    for _ in (*list_unchanging(trace.bound_symbols), *find_masks(trace.bound_symbols)):
+        pass
+
+
+def simplify_products(symbols: Iterable[Any]) -> Leaner:
+    """Has each product of two matrices called by its own name."""
+    taken = Counter[str]()
+    return Leaner(tuple(_simplify(symbol, taken) for symbol in symbols), taken)
+
+
+def _simplify(symbol: Any, taken: Counter[str]) -> Any:
+    if not is_own(symbol, _MATMUL) or symbol.kwargs or [each.ndim for each in symbol.args] != [2, 2]:
+        return symbol
+    taken[MATRICES] += 1
+    return symbol.from_bsym(sym=_find_mm(symbol.sym.executor))
+
+
+@cache
+def _find_mm(executor: Any) -> Any:
+    """Returns a symbol for ``torch.mm``, for which the executor has none."""
+    import torch
+
+    from fusioncache.thunder_adapter.api import Symbol, prims
+
+    return Symbol("mm", meta=prims.matmul.meta, id="mm", executor=executor, _module=torch)
 
 
 def check_lean(option: str) -> None:
@@ -36,6 +92,7 @@ class LeanSteps(Accelerator):
     Args:
         option: ``"auto"`` for all of it, ``"thunder"`` for nothing.
         count: counts what was taken out of a trace, by what it was.
+        order: the order in which the entries of a module are tried.
 
     Raises:
         ValueError: if the option is none of these.
@@ -47,7 +104,7 @@ class LeanSteps(Accelerator):
 
     name = "lean steps"
 
-    def __init__(self, option: str, count: Callable[[Mapping[str, int]], None]):
+    def __init__(self, option: str, count: Callable[[Mapping[str, int]], None], order: Order):
         check_lean(option)
         self.option = option
         self.writes_rows = option == "auto"
@@ -55,6 +112,7 @@ class LeanSteps(Accelerator):
         install_more("masks prepared once", masks.replacements)
         skip_frames(map(backward_code, (ProgramInputs, ProgramOutputs)))
         self._count = count
+        self._order = order
 
     def passes(self) -> Sequence[Pass]:
         """Returns the pass that spares copies around attention, and the one that leaves out what changes nothing."""
@@ -67,11 +125,11 @@ class LeanSteps(Accelerator):
     def start(self, module: Any) -> None:
         """Shortens the calls of a module that Thunder makes at this moment."""
         if self.option == "auto":
-            shorten_calls(module, order_entries)
+            shorten_calls(module, self._order)
 
 
 class _AttentionCopies:
-    """Spares copies around attention: results that are saved twice, and queries in another order."""
+    """Saves each result of attention once."""
 
     name: ClassVar[str] = "attention copies"
 
@@ -82,10 +140,6 @@ class _AttentionCopies:
         if context.is_backward:
             results = context.left.get(self.name)
             return trace if results is None else view_results(trace, results)
-        if not find_saved(trace):
-            trace, count = put_positions_first(trace)
-            self._count({QUERIES: count} if count else {})
-            return trace
         trace, results = save_once(trace)
         if results:
             context.leaves[self.name] = results

@@ -17,18 +17,22 @@ layer keeps one result less, and backward copies none. No gradient lies otherwis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.accelerators.steps.leaving import PRODUCTS
-from fusioncache.accelerators.steps.query_layout import SWAPPED, find_joined, find_users, is_flash_attention
-from fusioncache.accelerators.steps.views import is_own
+from fusioncache.accelerators.steps.views import PRODUCTS, RESHAPES, is_own, list_computed_with, read_permutation
 from fusioncache.backends.symbols import written_values
 from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
 
 RESULTS = "results of attention saved twice"
 """What is taken out, as it is counted."""
+
+_SWAPPED = (0, 2, 1, 3)
+"""The order of dimensions with each position before its heads; the same leads back."""
+_COPY = "contiguous"
+_JOINS = RESHAPES | {"flatten", "view", _COPY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,50 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
     Nobody outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
     Sizes are compared for that, of which a program for several lengths is told: see ``program_families.py``.
     """
-    attentions = [symbol for symbol in symbols if is_flash_attention(symbol)]
+    attentions = [symbol for symbol in symbols if _is_flash_attention(symbol)]
     if not attentions or any(True for symbol in symbols for _ in written_values(symbol)):
         return
-    users = find_users(symbols)
+    users = _find_users(symbols)
     for attention in attentions:
         result = attention.flat_proxy_outs[0]
-        joined = find_joined(result, users) if result.name in saved and _is_of_numbers(result) else None
+        joined = _find_joined(result, users) if result.name in saved and _is_of_numbers(result) else None
         if joined is not None and all(is_own(user, PRODUCTS) for user in users[joined.name]):
             yield result.name, joined
+
+
+def _is_flash_attention(symbol: Any) -> bool:
+    """Tells whether a bound symbol is the forward pass of Thunder's flash attention."""
+    from fusioncache.thunder_adapter.accelerator_api import sdpaex
+
+    return symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpfa_gradfwd.id
+
+
+def _find_users(symbols: Iterable[Any]) -> Mapping[str, Sequence[Any]]:
+    """Returns by the name of each value what computes with it, or returns it; not what only saves it."""
+    users: defaultdict[str, list[Any]] = defaultdict(list)
+    for symbol in symbols:
+        if deletes(symbol):
+            continue
+        for name in {proxy.name for proxy in list_computed_with(symbol)}:
+            users[name].append(symbol)
+    return users
+
+
+def _find_joined(result: Any, users: Mapping[str, Sequence[Any]]) -> Any:
+    """Returns what a result is once its positions are first and its heads joined; None if it is anything else, too."""
+    swap = _find_only(users[result.name])
+    if swap is None or read_permutation(swap) != _SWAPPED:
+        return None
+    value, is_joined = swap.output, False
+    while (step := _find_only(users[value.name])) is not None and is_own(step, _JOINS):
+        value = step.output
+        *_, heads, size = swap.output.shape
+        is_joined = is_joined or step.sym.name == _COPY or bool(value.shape[-1] == heads * size)
+    return value if is_joined else None
+
+
+def _find_only(symbols: Sequence[Any]) -> Any:
+    return symbols[0] if len(symbols) == 1 else None
 
 
 def _is_of_numbers(result: Any) -> bool:
@@ -120,8 +159,8 @@ def _view(trace: Any, joined: Any, result: Any) -> Iterator[Any]:
     """Yields the bound symbols that make a result of attention, with its heads before positions, of what is joined."""
     from fusioncache.thunder_adapter.api import TensorProxy, torchex, tracectx
 
-    shape = tuple(result.shape[dimension] for dimension in SWAPPED)
+    shape = tuple(result.shape[dimension] for dimension in _SWAPPED)
     with tracectx(trace):
         positions_first = TensorProxy(like=result, shape=shape)
     yield torchex.reshape.bind(joined, shape, output=positions_first)
-    yield torchex.permute.bind(positions_first, SWAPPED, output=result)
+    yield torchex.permute.bind(positions_first, _SWAPPED, output=result)

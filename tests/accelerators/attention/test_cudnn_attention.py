@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
-from fusioncache.accelerators.attention import NAME, choice
+from fusioncache.accelerators.attention import NAME, executor
 from fusioncache.accelerators.steps.masks import MASKS
 from fusioncache.accelerators.steps.views import FOR_ATTENTION, OF_A_VIEW
 
@@ -226,7 +226,7 @@ def test_a_bias_is_dense_whatever_its_mask_is(tmp_path, asked):
 
 
 def test_a_bias_is_zero_or_minus_infinity():
-    from fusioncache.accelerators.attention.operators import make_bias
+    from fusioncache.accelerators.attention.executor import make_bias
 
     mask = torch.tensor([[True, False], [True, True]])
     bias = make_bias(mask.t(), torch.zeros(1, dtype=torch.bfloat16))
@@ -235,7 +235,7 @@ def test_a_bias_is_zero_or_minus_infinity():
 
 
 def test_an_operand_whose_last_dimension_is_not_dense_is_laid_out(asked):
-    from fusioncache.accelerators.attention.operators import attend
+    from fusioncache.accelerators.attention.executor import attend
 
     query, *others = torch.randn(3, 2, HEADS, SIZE, 5).transpose(-1, -2)
     strides = []
@@ -306,7 +306,7 @@ def torch_chooses(monkeypatch):
 @pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN)
 def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
     seen, given = torch_chooses(SDPBackend.CUDNN_ATTENTION.value), GIVEN | change
-    assert choice.can_attend_with_cudnn(*given.values())
+    assert executor.can_attend_with_cudnn(*given.values())
     ((query, key, value, mask, dropout, is_causal), options, with_gradients), *_ = seen
     assert [tuple(each.shape) for each in (query, key, value)] == [QUERY.shape] * 3
     assert {(each.dtype, each.requires_grad, each.stride(-1)) for each in (query, key, value)} == {
@@ -320,14 +320,14 @@ def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
 @pytest.mark.parametrize("change", LEFT.values(), ids=LEFT)
 def test_what_cudnn_is_not_given(torch_chooses, change):
     seen = torch_chooses(SDPBackend.CUDNN_ATTENTION.value)
-    assert not choice.can_attend_with_cudnn(*(GIVEN | change).values())
+    assert not executor.can_attend_with_cudnn(*(GIVEN | change).values())
     assert not seen
 
 
 @pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION.value, SDPBackend.MATH.value, RuntimeError("no GPU")])
 def test_it_is_left_to_thunder_where_torch_has_another_one_or_no_answer(torch_chooses, kernel):
     torch_chooses(kernel)
-    assert not choice.can_attend_with_cudnn(*GIVEN.values())
+    assert not executor.can_attend_with_cudnn(*GIVEN.values())
 
 
 def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
@@ -342,7 +342,7 @@ def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, mon
     def refuse(query, *others):
         return query.shape[2] != 11
 
-    monkeypatch.setattr(choice, "can_attend_with_cudnn", refuse)
+    monkeypatch.setattr(executor, "can_attend_with_cudnn", refuse)
     assert_close(take_step(compiled, model, 11), take_step(model, model, 11))
     assert thunder.cache_misses(compiled) == 3
     assert not count_calls(compiled, "cudnn_attend_forward")

@@ -10,7 +10,7 @@ from models import compile_with
 from stored_programs import compile_anew
 from thunder.core.compile_data import compile_data_and_stats
 
-from fusioncache.accelerators.steps.prologue import quickening
+from fusioncache.accelerators.steps.prologue import CALLS
 
 SCALE = 2.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -192,7 +192,7 @@ def model(request, tmp_path_factory):
     else:
         compiled, transform = compile_anew(model, tmp_path_factory.mktemp("filled"))
         for rows in (7, 8, 9):
-            for _ in range(quickening.CALLS):
+            for _ in range(CALLS):
                 compiled(torch.randn(rows, 4))
         compiled(X)
         assert transform.stats().programs_filled == 2
@@ -244,7 +244,7 @@ def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
         torch.manual_seed(0)
         model = Model()
         compiled, transform = compile_anew(model, tmp_path)
-        for _ in range(quickening.CALLS):
+        for _ in range(CALLS):
             compiled(X)
         assert transform.stats().programs_loaded == loaded
         (entry,) = thunder.compile_stats(compiled).interpreter_cache
@@ -262,7 +262,7 @@ def test_steps_after_changes_compute_what_they_should():
     """The faster prologue takes its place by itself, and what it refuses is traced anew."""
     model = Model()
     compiled, _ = compile_with(model, programs=False, sizes="static")
-    for _ in range(quickening.CALLS):
+    for _ in range(CALLS):
         compiled(X)
     (entry,) = thunder.compile_stats(compiled).interpreter_cache
     assert find_quickened(entry)["current"] is not find_quickened(entry)["prologue"]

