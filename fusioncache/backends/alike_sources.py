@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 Number = int | float
 

@@ -7,8 +7,13 @@ import pytest
 import torch
 from drawn_regions import Sketch
 
-from fusioncache.backends.nvfuser.general_shapes import expand_results
-from fusioncache.backends.nvfuser.other_sizes import MOST_BYTES, compile_for_other_sizes, list_values, make_arguments
+from fusioncache.backends.nvfuser.general import (
+    MOST_BYTES,
+    compile_for_other_sizes,
+    expand_results,
+    list_values,
+    make_arguments,
+)
 from fusioncache.ir import Const, GeneralRegion, Graph, TensorType
 from fusioncache.template.general_region import make_family
 

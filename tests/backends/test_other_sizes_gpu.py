@@ -6,7 +6,8 @@ import torch
 from gpu_artifacts import are_same
 
 import fusioncache
-from fusioncache.backends.nvfuser import backend, other_sizes
+from fusioncache.backends.nvfuser import backend
+from fusioncache.backends.nvfuser import general as other_sizes
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,7 @@ import fake_cuda
 import pytest
 from drawn_regions import Sketch
 
-from fusioncache.backends.nvfuser.definition import define, describe_contiguous, nvfuser_executor
-from fusioncache.backends.nvfuser.repeats import find_repeats
+from fusioncache.backends.nvfuser.definition import define, describe_contiguous, find_repeats, nvfuser_executor
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 
 

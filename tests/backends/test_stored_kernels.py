@@ -11,12 +11,12 @@ import torch
 from fake_driver import fake_driver
 from sample_recipe import NAME, RECIPE, make_elf
 
-from fusioncache.backends.nvfuser import kernel_database, persistence
+from fusioncache.backends.nvfuser import persistence
+from fusioncache.backends.nvfuser import persistence as kernel_database
 from fusioncache.backends.nvfuser.driver import driver
 from fusioncache.backends.nvfuser.launch import check_cubin
-from fusioncache.backends.nvfuser.persistence import CompilingRun
-from fusioncache.backends.nvfuser.recipe_json import encode
-from fusioncache.backends.nvfuser.verification import copy_tensor, have_equal_bits, roll_tensor
+from fusioncache.backends.nvfuser.persistence import CompilingRun, copy_tensor, have_equal_bits, roll_tensor
+from fusioncache.backends.nvfuser.recipe import encode
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, Scope, TensorType
 
 OPTIONS = ((), ())

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from sample_recipe import NAME, pack_words
 
 from fusioncache.backends.nvfuser.capture import (
+    FillNode,
+    KernelNode,
     MemoryMap,
     MemoryRange,
     leave_uninitialized,
     merge_ranges,
+    read_graph,
     resolve_addresses,
 )
-from fusioncache.backends.nvfuser.cuda_graph import FillNode, KernelNode, read_graph
 from fusioncache.backends.nvfuser.recipe import Fill, Pointer
 from fusioncache.ir.errors import Declined
 

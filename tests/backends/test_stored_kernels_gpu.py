@@ -9,9 +9,8 @@ from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, m
 from repository import ROOT
 from threads_at_once import run_at_once
 
-from fusioncache.backends.nvfuser.recipe import RECIPE
-from fusioncache.backends.nvfuser.recipe_json import decode
-from fusioncache.backends.nvfuser.zeroed_memory import BLOCK, ZeroedMemory, find_zeroed
+from fusioncache.backends.nvfuser.launch import BLOCK, ZeroedMemory, find_zeroed
+from fusioncache.backends.nvfuser.recipe import RECIPE, decode
 from fusioncache.ir import Instance
 from fusioncache.ir.request import encode_region
 

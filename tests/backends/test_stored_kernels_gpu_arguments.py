@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpu_artifacts import are_same, copy_all, find_region, load_region, make_nvfuser, rand
 
-from fusioncache.backends.nvfuser.verification import copy_tensor
+from fusioncache.backends.nvfuser.persistence import copy_tensor
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from sample_recipe import FLAT, RECIPE
 
-from fusioncache.backends.nvfuser import outputs
-from fusioncache.backends.nvfuser.outputs import find_whole_outputs, make_allocators, make_collector, write_outputs
+from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.recipe import Fresh, Layout, View
+from fusioncache.backends.nvfuser.stored_run import find_whole_outputs, make_allocators, make_collector, write_outputs
 
 ARGS = [torch.arange(32.0).reshape(4, 8), torch.zeros(8, dtype=torch.bfloat16)]
 
@@ -44,7 +44,7 @@ SHARED = replace(RECIPE, outputs=(Fresh(TAIL, 0, 96), Fresh(FLAT, 0, 0), Fresh(R
 @pytest.mark.parametrize("quick", [True, False])
 def test_several_outputs_lie_in_one_allocation(quick, monkeypatch):
     if not quick:
-        monkeypatch.setattr(outputs, "reinterpret", None)
+        monkeypatch.setattr(stored_run, "reinterpret", None)
     assert find_whole_outputs(SHARED, False) == {0: 1}
     memory = torch.arange(32.0).reshape(4, 8)
     tail, whole, rows, words = collect(SHARED, [memory, None])
@@ -61,7 +61,7 @@ def test_several_outputs_lie_in_one_allocation(quick, monkeypatch):
 
 def test_workspaces_are_bytes(monkeypatch):
     made = []
-    monkeypatch.setattr(outputs, "empty_strided", lambda *given: made.append(given))
+    monkeypatch.setattr(stored_run, "empty_strided", lambda *given: made.append(given))
     for allocate in make_allocators(RECIPE, False):
         allocate()
     assert made == [((4, 8), (8, 1), torch.float32), ((512,), (1,), torch.uint8)]

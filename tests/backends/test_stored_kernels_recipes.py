@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_recipe import FLAT, RECIPE, make_launch
 
-from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Layout, Pointer, Recipe, View
-from fusioncache.backends.nvfuser.recipe_json import decode, encode
+from fusioncache.backends.nvfuser.recipe import (
+    Duplicate,
+    Fill,
+    Fresh,
+    Input,
+    Layout,
+    Pointer,
+    Recipe,
+    View,
+    decode,
+    encode,
+)
 
 WRITTEN_BEFORE = (
     b'{"allocations":[128,512],"inputs":[[["float32",[4,8],[8,1]],16],[["bfloat16",[8],[1]],2]],"outputs":'

@@ -7,10 +7,9 @@ import pytest
 from sample_recipe import FLAT, RECIPE, make_launch
 
 from fusioncache.backends.nvfuser.driver import DriverError
-from fusioncache.backends.nvfuser.launch import lay_out_parameters
+from fusioncache.backends.nvfuser.launch import find_zeroed, lay_out_parameters
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.written_run import MOST_BUFFERS, can_write, write_run, write_text
-from fusioncache.backends.nvfuser.zeroed_memory import find_zeroed
+from fusioncache.backends.nvfuser.stored_run import MOST_BUFFERS, can_write, write_run, write_text
 
 ADD = Recipe(
     inputs=(Input(FLAT, 16), Input(FLAT, 16)),

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sample_recipe import FLAT, make_launch
 
-from fusioncache.backends.nvfuser import zeroed_memory
+from fusioncache.backends.nvfuser import launch
+from fusioncache.backends.nvfuser.launch import BLOCK, MOST_BYTES, ZeroedMemory, find_zeroed
 from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.zeroed_memory import BLOCK, MOST_BYTES, ZeroedMemory, find_zeroed
 
 PIECES = BLOCK // 512
 
@@ -81,8 +81,8 @@ class Stream:
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     stream = Stream()
-    monkeypatch.setattr(zeroed_memory, "allocate_bytes", stream.allocate)
-    monkeypatch.setattr(zeroed_memory, "is_capturing", lambda: stream.capturing)
+    monkeypatch.setattr(launch, "allocate_bytes", stream.allocate)
+    monkeypatch.setattr(launch, "is_capturing", lambda: stream.capturing)
     stream.capturing = False
     yield stream
 

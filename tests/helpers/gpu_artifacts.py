@@ -111,7 +111,7 @@ def make_arguments(graph, transposed=False):
 
 
 def copy_all(args):
-    from fusioncache.backends.nvfuser.verification import copy_tensor
+    from fusioncache.backends.nvfuser.persistence import copy_tensor
 
     return [copy_tensor(arg) for arg in args]
 
@@ -146,6 +146,6 @@ def load_region(item):
 
 
 def are_same(one, other):
-    from fusioncache.backends.nvfuser.verification import have_equal_bits
+    from fusioncache.backends.nvfuser.persistence import have_equal_bits
 
     return len(one) == len(other) and all(map(have_equal_bits, one, other))

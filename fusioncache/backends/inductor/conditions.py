@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from types import CodeType
 from typing import Any
 
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 _LONGEST = 10_000
 _NODES = (

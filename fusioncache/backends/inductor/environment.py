@@ -22,7 +22,7 @@ from typing import Any
 
 from fusioncache.backends.inductor.artifacts import FORMAT
 from fusioncache.backends.torch_settings import read_variables
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 from fusioncache.ir.key_text import NamedValue, write_changed
 
 _PREFIXES = (

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from fusioncache.backends.inductor.vector_probe import can_use, forget_probes, keep_proof
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 ENTRY = "kernel"
 """The name of the module in each library of TorchInductor, and of its function."""

@@ -8,7 +8,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 TORCH_FUNCTIONS = {
     "assert_size_stride": "assert_size_stride",

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.inductor.joined_kernels import Kernel, read_kernel
 from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, check_wrapper
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 
 @dataclass(frozen=True, slots=True)

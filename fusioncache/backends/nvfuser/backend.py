@@ -119,7 +119,7 @@ class NvFuser(Backend):
     @classmethod
     def prepare(cls) -> None:
         """See ``Backend``."""
-        from fusioncache.backends.nvfuser.lean_import import import_translators
+        from fusioncache.backends.nvfuser.definition import import_translators
 
         import_translators()
         importlib.import_module("fusioncache.backends.nvfuser.persistence")
@@ -139,7 +139,7 @@ class NvFuser(Backend):
         """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
         import torch
 
-        from fusioncache.backends.nvfuser.lean_import import import_translators
+        from fusioncache.backends.nvfuser.definition import import_translators
 
         import_translators()
         if torch.cuda.is_current_stream_capturing():
@@ -186,9 +186,7 @@ class NvFuser(Backend):
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
         from fusioncache.backends.bound_symbols import read_numbers
-        from fusioncache.backends.nvfuser.general import define_general
-        from fusioncache.backends.nvfuser.general_shapes import expand_results
-        from fusioncache.backends.nvfuser.other_sizes import compile_for_other_sizes
+        from fusioncache.backends.nvfuser.general import compile_for_other_sizes, define_general, expand_results
 
         def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
             return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])

@@ -1,27 +1,214 @@
 """A graph as nvFuser's ``FusionDefinition``, by Thunder's translators: written, and compiled.
 
-Writing one needs nvFuser, and no GPU.
+Writing one needs nvFuser, and no GPU. A process that only compiles imports the translators and little else: the whole
+of Thunder and nvFuser takes twice as long. Nothing differs from what ``import thunder`` gives: the translators are the
+same functions.
+
+A repeat is an expanded dimension that a reshape merges with its neighbour. If only sums, products, slices and such are
+behind it, nvFuser's pass ``MoveRepeatForward`` (NVIDIA/Fuser#4338, in nvFuser 0.2.36) moves it behind them: they
+compute what is not repeated yet, and then all of the dimension is repeated, as a b a b. That is right for an expanded
+dimension in front of its neighbour. For one behind it, as of ``repeat_interleave``, a a b b is meant, so that heads get
+other keys than theirs, under Thunder alone as well: docs/upstream.md has a script. The pass does not move a repeat past
+a copy, and no kernel makes a tensor of one.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import zip_longest
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.nvfuser.lean_import import pretend_gpu
-from fusioncache.backends.nvfuser.repeats import find_repeats
 from fusioncache.backends.torch_state import is_capturing
-from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
+from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
+from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE
+
+_PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
+    "torch.distributed.tensor": ("DTensor",),
+    "torch.distributed.tensor.placement_types": ("Placement", "Replicate", "Shard"),
+    "networkx": (),
+}
+"""Modules that take seconds to import and of which no definition has anything: distributed tensors, which are no inputs
+here, and the graphs of Thunder's passes. Of each the classes that are asked for by name."""
+
+
+def import_translators() -> None:
+    """Imports the translators for this process, which is of little use for anything else from then on.
+
+    Raises:
+        ImportError: if Thunder or nvFuser is not installed, or they do not import in this way. Then nothing is left of
+            the attempt.
+    """
+    if "thunder" in sys.modules or "nvfuser_direct" in sys.modules:
+        return
+    before = set(sys.modules)
+    try:
+        with pretend_gpu(), _without_distributed():
+            _add_placeholders()
+            _add_bare_package()
+            importlib.import_module("thunder.executors.nvfuserex")  # first: each of the two imports the other
+            importlib.import_module("thunder.executors.nvfuserex_impl")
+    except Exception as error:
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in ("thunder", "nvfuser_direct", "nvfuser") or name in _PLACEHOLDERS:
+                del sys.modules[name]
+        raise ImportError(f"the translators do not import by themselves: {error!r}") from error
+
+
+def _add_placeholders() -> None:
+    for name, classes in _PLACEHOLDERS.items():
+        module: Any = ModuleType(name, "Nothing, put here by fusioncache.")
+        module.__path__ = []
+        for class_ in classes:
+            setattr(module, class_, type(class_, (), {}))
+        sys.modules.setdefault(name, module)
+
+
+def _add_bare_package() -> None:
+    """Makes Thunder a package whose modules can be imported one by one, without those that its own start imports."""
+    spec = find_spec("thunder")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("there is no module thunder")
+    package: Any = ModuleType("thunder", "Parts of Thunder, put here by fusioncache.")
+    package.__path__, package.__spec__ = spec.submodule_search_locations, spec
+    sys.modules["thunder"] = package
+    package.__version__ = importlib.import_module("thunder.__about__").__version__
+
+
+@contextmanager
+def _without_distributed() -> Iterator[None]:
+    """Has Thunder leave out what it has for distributed tensors: regions with such never get here."""
+    from unittest.mock import patch
+
+    import torch
+
+    with patch.object(torch.distributed, "is_available", lambda: False):
+        yield
+
+
+@contextmanager
+def pretend_gpu() -> Iterator[None]:
+    """Lets Thunder's translators be imported where there is no GPU, or where none is to be opened.
+
+    What is imported keeps nothing of what it is told here but that there is one.
+    """
+    from unittest.mock import patch
+
+    import torch
+
+    one_gpu: dict[str, Any] = {"is_available": lambda: True, "device_count": lambda: 1}
+    with (
+        patch.multiple(torch.cuda, **one_gpu, get_device_capability=lambda *_: (9, 0)),
+        # To be asked opens a GPU, and Thunder asks to find out whether it can.
+        patch.object(torch.cuda.graphs, "is_current_stream_capturing", lambda: False),
+    ):
+        yield
+
+
+_COPY, _EXPAND, _RESHAPE, _TRANSPOSE = (
+    f"prims.{name}" for name in ("shallow_copy", "broadcast_in_dim", "reshape", "transpose")
+)
+"""Operations by name. nvFuser is told nothing of a shallow copy."""
+
+Shape = tuple[int | Ref, ...]
+Expanded = tuple[bool, ...]
+"""Of each dimension of a tensor whether its elements may be one that is repeated, for all that nvFuser knows."""
+
+
+def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
+    """Returns the positions of ops that reshape an expanded tensor, where another op computes something of the result.
+
+    Args:
+        graph: the graph.
+        layouts: of its inputs: see ``describe_tensor``; None for a number.
+    """
+    shapes = {number: _shape_of(type_) for number, type_ in enumerate(graph.inputs)}
+    expanded = {
+        number: _read_layout(shapes[number], layout)
+        for number, (_, layout) in enumerate(zip_longest(graph.inputs, layouts))
+    }
+    used, found = _find_used(graph), set()
+    for position, (op, result) in enumerate(graph.results()):
+        operands = [number for _, number in argument_refs(op) if shapes.get(number)]
+        if op.name == _RESHAPE and operands and any(expanded[operands[0]]) and result in used:
+            found.add(position)
+        for number, type_ in enumerate(op.outputs, result):
+            shapes[number] = _shape_of(type_)
+            expanded[number] = _follow(op, shapes[number], operands, shapes, expanded)
+    return frozenset(found)
+
+
+def _read_layout(shape: Shape, layout: Any) -> Expanded:
+    """Reads the contiguity of an argument's dimensions, of which expanded ones have none, as those of size 1."""
+    if layout is None:
+        return (False,) * len(shape)
+    return tuple(size != 1 and contiguous is None for size, contiguous in zip(shape, layout[0], strict=True))
+
+
+def _follow(
+    op: Op, shape: Shape, operands: Sequence[int], shapes: Mapping[int, Shape], expanded: Mapping[int, Expanded]
+) -> Expanded:
+    """Returns which dimensions of an op's result may be expanded."""
+    if not any(any(expanded[operand]) for operand in operands) and op.name != _EXPAND:
+        return (False,) * len(shape)
+    if op.name == _EXPAND:
+        old, before = (shapes[operands[0]], expanded[operands[0]]) if operands else ((), ())
+        return _expand(shape, old, before, _integers(op.args[2]))
+    if op.name == _TRANSPOSE:
+        return tuple(expanded[operands[0]][dimension] for dimension in _integers(op.args[1]))
+    if op.name == _RESHAPE:
+        return _reshape(shape, shapes[operands[0]], expanded[operands[0]])
+    if all(shapes[operand] == shape for operand in operands):  # element by element: it is computed where one is whole
+        return tuple(map(all, zip(*(expanded[operand] for operand in operands), strict=True)))
+    return tuple(size != 1 for size in shape)
+
+
+def _expand(shape: Shape, old: Shape, expanded: Expanded, dimensions: Sequence[int]) -> Expanded:
+    """Follows a broadcast: dimensions are put in, or had a size of 1."""
+    place = {dimension: number for number, dimension in enumerate(dimensions)}
+    return tuple(
+        size != 1 and (number not in place or old[place[number]] != size or expanded[place[number]])
+        for number, size in enumerate(shape)
+    )
+
+
+def _reshape(shape: Shape, old: Shape, expanded: Expanded) -> Expanded:
+    """Follows a reshape: what is left and right of it stays as it is, what is merged to one dimension is whole."""
+    same = zip_longest(shape, old)
+    left = next((number for number, (size, before) in enumerate(same) if size != before), len(shape))
+    most = min(len(shape), len(old)) - left
+    right = next((number for number in range(most) if shape[-1 - number] != old[-1 - number]), most)
+    middle = len(shape) - left - right
+    may = middle > 1 and any(expanded[left : len(old) - right])
+    return (*expanded[:left], *(may,) * middle, *expanded[len(old) - right :])
+
+
+def _find_used(graph: Graph) -> set[int]:
+    """Returns the values that an op computes something of. Who reads a copy reads what was copied."""
+    used: set[int] = set()
+    for op, result in reversed(list(graph.results())):
+        if op.name != _COPY or result in used:
+            used.update(number for _, number in argument_refs(op))
+    return used
+
+
+def _integers(arg: Arg) -> list[int]:
+    return [int(each.text) for each in arg if isinstance(each, Const)] if isinstance(arg, tuple) else []
+
+
+def _shape_of(type_: ValueType | None) -> Shape:
+    return type_.shape if isinstance(type_, TensorType) else ()
+
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
 """The nvFuser options that are on, and those that are off."""

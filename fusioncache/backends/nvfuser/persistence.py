@@ -2,33 +2,292 @@
 
 What is persisted was tried: a launch from the very bytes that are stored has to give nvFuser's own bits, for other
 values at other addresses.
+
+The cubins come from nvFuser's database of compiled kernels, in a directory of this process. nvFuser opens its database
+once in a process, at the first kernel that it compiles with the option on, in the directory for temporary files as it
+is then. It writes the code and the cubin of each kernel, and a row with the kernel's name.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import re
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.bound_symbols import find_fixed_gpu
-from fusioncache.backends.nvfuser.capture import Capture, capture
+from fusioncache.backends.nvfuser.capture import Capture, capture, shorten
 from fusioncache.backends.nvfuser.definition import VERSION as DEFINITION_VERSION
 from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition
-from fusioncache.backends.nvfuser.driver import DriverError, driver
-from fusioncache.backends.nvfuser.kernel_database import OPTION, kernel_database, read_cubin
-from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, Launch
-from fusioncache.backends.nvfuser.recipe_json import decode, encode
+from fusioncache.backends.nvfuser.driver import Driver, DriverError, driver
+from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, Launch, decode, encode
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
-from fusioncache.backends.nvfuser.verification import copy_tensor, roll_tensor, verify
 from fusioncache.ir import Declined, Graph, NumberType, Scope, is_declined
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
+
+OPTION = "kernel_db"
+"""nvFuser's option that makes it use its database."""
+
+_FOLDER, _TABLE = "nvfuser_kernel_db", "db.csv"
+_ROW = re.compile(r"([^,]+),([^,]*),(kernel_\d+\.cu),(kernel_\d+\.cubin)")
+_DIRECTORY_VARIABLE = "TMPDIR"
+_ELF = b"\x7fELF"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A kernel: its function's name, its CUDA, the file of its cubin, and the options that it was compiled with."""
+
+    name: str
+    code: str
+    cubin: Path
+    options: Switches
+
+
+class KernelDatabase:
+    """nvFuser's database in this process. One compile at a time, so that each row is known to be of one of them."""
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+        self._directory: Path | None = None
+        self._process = os.getpid()
+        self._opened = False
+        self._lost = False
+        self._read = 0
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+        self._replaced: tuple[str | None] | None = None
+        forks.register(self)
+
+    def compile[T](self, options: Switches, compile_: Callable[[], T]) -> T:
+        """Compiles with ``OPTION`` on beside these options, and reads what that adds to the database."""
+        with self._lock:
+            try:
+                if self._opened or self._lost:
+                    return compile_()
+                with self._open():
+                    return compile_()
+            finally:
+                self._read_rows(options)
+
+    def rows(self, names: Sequence[str], code: str, options: Switches) -> tuple[Row, ...]:
+        """Returns the row of each kernel of a run: see ``match_rows``.
+
+        Raises:
+            Declined: if not exactly one row fits each, or the database is another one.
+        """
+        with self._lock:
+            if not self._opened or self._process != os.getpid():
+                raise Declined("nvFuser's kernel database was opened by another library", Scope.STORING_NOW)
+            return match_rows(self._rows, names, code, options)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Makes the directory for temporary files another one meanwhile. There is only one, for all threads."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="fusioncache-kernels-"))
+            atexit.register(_remove, self._directory, self._process)
+        self._replaced = (os.environ.get(_DIRECTORY_VARIABLE),)
+        os.environ[_DIRECTORY_VARIABLE] = str(self._directory)
+        try:
+            yield
+        finally:
+            self.after_fork()
+            self._opened = (self._directory / _FOLDER / _TABLE).is_file()
+
+    def after_fork(self) -> None:
+        """Sets the directory for temporary files right. A forked child needs it where another thread was opening."""
+        replaced, self._replaced = self._replaced, None
+        if replaced is None:
+            return
+        (before,) = replaced
+        if before is None:
+            os.environ.pop(_DIRECTORY_VARIABLE, None)
+        else:
+            os.environ[_DIRECTORY_VARIABLE] = before
+
+    def note_compiled(self) -> None:
+        """Takes note that kernels were compiled. If the database is not open by now, it is elsewhere for good."""
+        with self._lock:
+            self._lost = not self._opened
+
+    def _read_rows(self, options: Switches) -> None:
+        if not self._opened or self._directory is None:
+            return
+        folder = self._directory / _FOLDER
+        lines = (folder / _TABLE).read_text().split("\n")[:-1]
+        for line in lines[max(self._read, 1) :]:
+            match = _ROW.fullmatch(line)
+            if match is not None:
+                row = Row(match[1], (folder / match[3]).read_text(), folder / match[4], options)
+                self._rows[row.name].append(row)
+        self._read = len(lines)
+
+
+def match_rows(
+    known: Mapping[str, Sequence[Row]], names: Sequence[str], code: str, options: Switches
+) -> tuple[Row, ...]:
+    """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
+
+    The database's rows are given by their kernels' names, and of the run the names of its kernels, in the order of its
+    launches, their CUDA, as nvFuser says it, and the options that it was compiled with.
+
+    Raises:
+        Declined: if not exactly one row fits each, or there is other code.
+    """
+    if len(set(names)) != len(names):
+        raise Declined("two kernels of one name", Scope.STORING)
+    found = []
+    for name in names:
+        rows = [row for row in known.get(name, ()) if row.code in code]
+        if len(rows) != 1:
+            raise Declined(f"{len(rows)} rows of nvFuser's kernel database for one kernel", Scope.STORING_NOW)
+        if rows[0].options != options:
+            # The database goes by code alone, so that what was compiled with these options is not in it.
+            raise Declined("a kernel that is known with other options of nvFuser", Scope.STORING_NOW)
+        found.append(rows[0])
+    ordered = sorted(found, key=lambda row: code.index(row.code))
+    if "\n".join(row.code for row in ordered) != code:
+        raise Declined("code of kernels that were not launched", Scope.STORING)
+    return tuple(found)
+
+
+def read_cubin(row: Row) -> bytes:
+    """Returns the cubin of a row.
+
+    Raises:
+        Declined: if it is not a cubin.
+    """
+    image = row.cubin.read_bytes()
+    if not image.startswith(_ELF):
+        raise Declined("a kernel that is not compiled to the end", Scope.STORING)
+    return image
+
+
+@cache
+def kernel_database() -> KernelDatabase:
+    """Returns the database of this process."""
+    return KernelDatabase()
+
+
+def _remove(directory: Path, process: int) -> None:
+    if os.getpid() == process:  # and no child of it
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+_APART = 512
+"""Copies are as far off a multiple of so many bytes as their original. Torch's own blocks start at a multiple."""
+
+
+def verify(
+    artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver
+) -> StoredRun:
+    """Launches from the bytes that are to be stored, and compares all outputs and all inputs with those of ``run``.
+
+    The arguments lie on the current device. They are others than those that nvFuser compiled for, aligned as these, and
+    may be written into.
+
+    Returns:
+        What was launched, which fills new memory first.
+
+    Raises:
+        Declined: if there is any difference.
+    """
+    recipe = decode(artifacts[RECIPE])
+    if recipe.inputs != capture.recipe.inputs or recipe.outputs != capture.recipe.outputs:
+        raise Declined("a recipe that reads otherwise than it was written", Scope.STORING)
+    check_arguments(recipe, args)
+    device = torch.cuda.current_device()
+    stored = StoredRun(recipe, artifacts, refuse_arguments, driver, device, poison=True)
+    steps = stored.load(device)
+    for ours, theirs in zip(steps.functions, capture.functions, strict=True):
+        if driver.describe_code(ours) != driver.describe_code(theirs):
+            raise Declined(f"a cubin that is not that of {shorten(driver.function_name(theirs))}", Scope.STORING)
+    compare(stored, run, args)
+    return stored
+
+
+def compare(stored: StoredRun, run: Run, args: Sequence[Any]) -> None:
+    """Compares all outputs and all inputs of a launch, which fills new memory first, with those of ``run``.
+
+    Raises:
+        Declined: if there is any difference.
+    """
+    again = [copy_tensor(arg) for arg in args]
+    expected = run(args)
+    outputs = stored.run(again)
+    if len(outputs) != len(expected) or not all(map(have_equal_bits, outputs, expected)):
+        raise Declined("other outputs than nvFuser's", Scope.STORING)
+    if not all(map(have_equal_bits, again, args)):
+        raise Declined("other writes into inputs than nvFuser's", Scope.STORING)
+    torch.cuda.current_stream().synchronize()
+
+
+def refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
+    """Says of a launch that is tried that it is for other arguments.
+
+    Raises:
+        Declined: always.
+    """
+    raise Declined("inputs that are not aligned as those that were captured", Scope.STORING)
+
+
+def copy_tensor(tensor: Any) -> Any:
+    """Returns a tensor with the same values, strides and distance from alignment, in memory of its own."""
+    return _place_like(tensor, _flatten(tensor))
+
+
+def roll_tensor(tensor: Any) -> Any:
+    """Returns a copy as ``copy_tensor`` does, with each value in its memory moved on to the next element."""
+    return _place_like(tensor, torch.roll(_flatten(tensor), 1))
+
+
+def _flatten(tensor: Any) -> Any:
+    """Returns all of the memory from the first element to the last, whatever lies between them."""
+    tensor = tensor.detach()
+    if not tensor.numel():
+        return tensor.reshape(-1)
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((1 + steps,), (1,), tensor.storage_offset())
+
+
+def _place_like(tensor: Any, flat: Any) -> Any:
+    if not tensor.numel():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    item = tensor.element_size()
+    memory = torch.empty(flat.numel() + _APART // item, dtype=tensor.dtype, device=tensor.device)
+    missing = (tensor.data_ptr() - memory.data_ptr()) % _APART
+    if missing % item:
+        raise ValueError("a tensor whose elements are not aligned")
+    copy = memory[missing // item :][: flat.numel()]
+    copy.copy_(flat)
+    return copy.as_strided(tensor.shape, tensor.stride(), copy.storage_offset())
+
+
+def have_equal_bits(one: Any, other: Any) -> bool:
+    """Returns whether two tensors have the same shape, strides, dtype and bits."""
+    if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
+        return False
+    return torch.equal(_as_bytes(one), _as_bytes(other))
+
+
+def _as_bytes(tensor: Any) -> Any:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
 
 logger = logging.getLogger("fusioncache")
 
