@@ -35,8 +35,7 @@ from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
 from fusioncache.transform.trace_files import FIRST, TraceWriter
 from fusioncache.transform.vector_probing import share_vector_probes
-from fusioncache.verification.verified_templates import VerifiedTemplates
-from fusioncache.verification.verifier import Verifier, When
+from fusioncache.verification.verifier import VerifiedTemplates, Verifier, When
 
 logger = logging.getLogger("fusioncache")
 

@@ -4,34 +4,263 @@
 first call for each layout of the arguments; ``FUSIONCACHE_VERIFY=all`` or ``verify="all"`` compares in every call. Both
 compute everything twice where they compare, wait for the GPU, and compile as much as Thunder would without fusioncache.
 The ledger counts what was verified, and what was compiled for it apart from what was compiled.
+
+In a Thunder that was not tried, a program calls templates only once all of them are known to be right, so that nothing
+is stored that was not verified. The store keeps which are, so that later processes need not verify them.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Run
+import torch
+
+from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.torch_state import is_capturing
-from fusioncache.cache.call import CallTarget
+from fusioncache.cache.call import CallTarget, Fallback, TemplateCall
 from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable
-from fusioncache.ir import Key
+from fusioncache.ir import Binding, Graph, Instance, Key
 from fusioncache.ir.ops import writes_of
+from fusioncache.ir.permutation import pick
 from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.schema import record_path
+from fusioncache.process.private_files import make_folders, open_privately
 from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once
+from fusioncache.store import Store
+from fusioncache.store.entry import VERIFIED_SLOT
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.exactness import Reordered, Rules, keeps_every_bit, rules_of
 from fusioncache.template.expand import inline
-from fusioncache.verification.mismatch import Site, find_problems, write_report
-from fusioncache.verification.tensors import copy_tensor
-from fusioncache.verification.verified_templates import VerifiedTemplates
+from fusioncache.template.instance import instance_of
+from fusioncache.template.plan import Plan
+from fusioncache.template.text import graph_text
 
-__all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_function"]
+_ALIGNMENT = 64
+"""Bytes, of all that torch allocates. How a kernel loads, and so in which order it adds up, may depend on alignment."""
+
+
+def describe_difference(found: Any, expected: Any, rule: Reordered | None) -> str | None:
+    """Returns what is wrong with a result; None if nothing is. Without a rule every bit must be the same."""
+    if _describe(found) != _describe(expected):
+        return f"is {_describe(found)} where the region has {_describe(expected)}"
+    if not isinstance(expected, torch.Tensor):
+        return None if repr(found) == repr(expected) else f"is {found!r} where the region has {expected!r}"
+    if _strides_of(found) != _strides_of(expected):
+        return f"lies in memory by strides {_strides_of(found)} where the region's does by {_strides_of(expected)}"
+    one, other = _as_bits(found), _as_bits(expected)
+    if torch.equal(one, other):
+        return None
+    off = (one != other).reshape(expected.numel(), -1).any(1)
+    one, other = _widen(found), _widen(expected)
+    gap = (one - other).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    asked = "every bit must be the same"
+    if rule is not None:
+        sizes = other.abs()[other.isfinite()]
+        allowed = rule.relative * (sizes.max().item() if sizes.numel() else 0.0)
+        off &= (gap > allowed) & ~(one.isnan() & other.isnan())
+        asked = f"{allowed:.3g} is allowed for {rule}"
+    many = int(off.sum())
+    most = gap[off].max().item() if many else 0.0
+    return f"differs in {many} of {expected.numel()} elements, by {most:.6g} at most; {asked}" if many else None
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+
+
+def _strides_of(tensor: torch.Tensor) -> list[int]:
+    """Returns the strides of dimensions with more than one element: others may have any stride."""
+    if not tensor.numel():
+        return []
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # A single element may have any stride, and is contiguous all the same.
+    return packed.as_strided((packed.numel(),), (1,)).view(torch.uint8)
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of the same layout and alignment."""
+    start = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.new_empty(start + last + 1 if tensor.numel() else start)
+    return memory.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor.detach())
+
+
+LIMIT = 16
+"""The most pairs of a Thunder and a compiler for which a template is known to be right.
+
+With as many, they are collected anew.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTemplates:
+    """The templates that are known to be right.
+
+    Attributes:
+        store: keeps them; None if there is none.
+        sources: the digest of the sources of the installed Thunder, which makes the regions.
+    """
+
+    store: Store | None
+    sources: str
+
+    def has(self, key: Key, compiler: str) -> bool:
+        """True if a template by this compiler is known to be right. Never raises."""
+        return f"{self.sources} {compiler}" in self._list_marks(key)
+
+    def add(self, key: Key, compiler: str) -> None:
+        """Adds a template by a compiler. Never raises."""
+        if self.store is None or not self.sources:
+            return
+        with self.store.take_turn(key, VERIFIED_SLOT, 1.0):
+            known, mark = self._list_marks(key), f"{self.sources} {compiler}"
+            if mark not in known:
+                self.store.remove(key, VERIFIED_SLOT)
+                marks = dict.fromkeys((*(known if len(known) < LIMIT else ()), mark), b"")
+                self.store.save(key, VERIFIED_SLOT, marks, name="verified template")
+
+    def _list_marks(self, key: Key) -> list[str]:
+        """Returns the marks of a template: they are the names of its artifacts in the store."""
+        return list((self.store.peek(key, VERIFIED_SLOT) if self.store else None) or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A region of a trace, and the call that takes its place.
+
+    Attributes:
+        fusion: the region's fused bound symbol.
+        outputs: the name that the region gives to each output of its template.
+        binding: says which of the region's values fills which slot of the template.
+        call: the call of the template.
+        backend: compiles the template.
+        own_backend: the name of the backend with which the region's executor compiles it.
+        fallback: the region as its executor made it.
+        instance: the region as it was read.
+    """
+
+    fusion: Any
+    outputs: tuple[str, ...]
+    binding: Binding
+    call: TemplateCall
+    backend: Backend
+    own_backend: str
+    fallback: Fallback
+    instance: Instance
+
+
+def _rules_of(site: Site) -> Rules:
+    """Returns what must be the same. The template must have been called: only then it is known what was compiled."""
+    template, arities = site.call.template.graph, site.binding.arities
+    executables = site.call.executables(arities)
+    inlined = len(executables) == 1 and _is_inlined(site, executables[0])
+    alike = inlined and executables[0].sources == (site.instance.region,)
+    plan = Plan.INLINE if inlined else Plan.FOLD
+    return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
+
+
+def _is_inlined(site: Site, executable: Executable) -> bool:
+    return executable.graph == inline(site.call.template.graph, site.binding.arities)
+
+
+def find_problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
+    """Yields what differs between two lists of the template's outputs, followed by its inputs as they are now."""
+    rules = _rules_of(site)
+    outputs = len(rules.outputs)
+    names = [f"output {slot} ({name})" for slot, name in enumerate(site.outputs)]
+    names += [f"input {target}, which it writes in place," for target in rules.writes]
+    indices = [*range(outputs), *(outputs + target for target in rules.writes)]
+    for name, index, rule in zip(names, indices, [*rules.outputs, *rules.writes.values()], strict=True):
+        problem = describe_difference(found[index], expected[index], rule)
+        if problem:
+            yield f"{name} {problem}"
+
+
+def write_report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
+    """Writes both definitions into a file, and returns what was found and where the file is."""
+    name, region = site.call.template.name, site.fusion.sym.name
+    head = f"{name} computes something else than {region}, in whose place it is called"
+    parts = [("what differs", lambda: "\n".join(found)), *_definitions(site, args)]
+    written = [(title, _shield(part)) for title, part in parts]
+    text = f"{head}.\n\n" + "\n".join(f"# {title}\n\n{part.rstrip()}\n" for title, part in written if part)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{head}: {found[0]}{more}. {_save(f'{name}-{region}', text)}"
+
+
+def _save(name: str, text: str) -> str:
+    """Writes a report into the cache directory, and returns where it is."""
+    path: Path = record_path().parent / "mismatches" / f"{name}-{os.getpid()}-{time.time_ns()}.txt"
+    try:
+        make_folders(path.parent)
+        with open(path, "w", opener=open_privately) as file:
+            file.write(text)
+    except OSError as error:
+        return f"Both definitions could not be written to {path} ({error.strerror})"
+    return f"Both definitions are in {path}"
+
+
+def _shield(part: Callable[[], str | None]) -> str | None:
+    """Returns a part of a report. What goes wrong in it must not hide the mismatch."""
+    try:
+        return part()
+    except Exception as error:
+        return f"not available: {error!r}"
+
+
+def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    """Yields the definitions of the region and of its template; None where the compiler is given no text."""
+    instance, template = site.instance, site.call.template
+    yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
+    yield "the region as it was read", lambda: graph_text(instance.region)
+    yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
+    executables = site.call.executables(site.binding.arities)
+    for executable in executables:
+        for source in executable.sources:
+            yield "what was compiled for the template", partial(graph_text, source)
+    yield f"{site.backend.title}'s definition of the region", lambda: _define_region(site, args)
+    for executable in executables:
+        inlined = len(executables) == 1 and _is_inlined(site, executable)
+        for source in executable.sources:
+            yield (
+                f"{site.backend.title}'s definition for the template",
+                partial(_define_source, site.backend, source, args if inlined else None),
+            )
+
+
+def _define_region(site: Site, args: Sequence[Any]) -> str | None:
+    # What Thunder's wrapper ran, if it was what ran.
+    definition = getattr(site.fallback.call, "last_used", None)
+    if definition is not None and site.own_backend == site.backend.name:
+        return repr(definition)
+    return site.backend.definition(site.instance.region, pick(args, site.instance.inputs))
+
+
+def _define_source(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:
+    """Returns the definition for the layout of a template's arguments; for contiguous tensors if there are none."""
+    if args is None:
+        return backend.definition(source)
+    inputs = instance_of(source, canonicalize(source).binding).inputs
+    return backend.definition(source, pick(args, inputs))
 
 
 DIFFERENT = "a template computed something else than its region in a Thunder that was not tried"

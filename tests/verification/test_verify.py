@@ -29,9 +29,17 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of
 from fusioncache.template.plan import Plan
 from fusioncache.transform import transform as transform_module
-from fusioncache.verification import mismatch
-from fusioncache.verification.tensors import copy_tensor, describe_difference
-from fusioncache.verification.verifier import DIFFERENT, Site, VerificationError, Verifier, When, choose_when
+from fusioncache.verification import verifier
+from fusioncache.verification.verifier import (
+    DIFFERENT,
+    Site,
+    VerificationError,
+    Verifier,
+    When,
+    choose_when,
+    copy_tensor,
+    describe_difference,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -373,7 +381,7 @@ def test_a_mismatch_is_raised_where_nothing_can_be_written(wrong, monkeypatch, t
 
 def test_a_report_that_fails_in_part_still_says_the_rest(wrong, monkeypatch):
     wrong(flip_a_bit)
-    monkeypatch.setattr(mismatch, "graph_text", lambda graph: 1 / 0)
+    monkeypatch.setattr(verifier, "graph_text", lambda graph: 1 / 0)
     compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
     with pytest.raises(VerificationError, match="differs in 1 of 5 elements"):
         compiled(torch.randn(5))
@@ -558,7 +566,7 @@ def test_a_report_has_both_definitions_of_nvfuser():
         with mock.patch.object(Verifier, "verify", lambda self, site: sites.append(site) or site.call.target):
             transform.transform_trace_post_optimization(trace)
         (site,) = sites
-        text = mismatch.write_report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
+        text = verifier.write_report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
     path = reports()[0]
     written_down = path.read_text()
     assert str(path) in text and written_down.count("fd.ops.tanh") == 2
