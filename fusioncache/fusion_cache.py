@@ -15,7 +15,7 @@ from fusioncache.accelerators.residual.recompute import ResidualOptions, Residua
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
 from fusioncache.accelerators.schedule.timeline import Placement
 from fusioncache.accelerators.steps.lean_steps import LeanSteps
-from fusioncache.backends.registry import problem
+from fusioncache.backends.api import problem
 from fusioncache.cache.cache import Cache
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin

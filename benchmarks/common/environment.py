@@ -136,7 +136,7 @@ def _output(*command: str) -> str | None:
 
 def choose_backend(asked: str) -> tuple[str, str | None]:
     """Returns the backend that is asked for, or the best one, and why that does not work here, if it does not."""
-    from fusioncache.backends.registry import best_backend, problem
+    from fusioncache.backends.api import best_backend, problem
 
     backend = best_backend(device()) if asked == "auto" else asked
     return backend, problem(backend, device())

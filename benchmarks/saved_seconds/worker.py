@@ -78,8 +78,8 @@ def _start(spec: ProcessSpec) -> float:
     """Starts the compiler, and Dynamo, which only Thunder alone uses; returns the seconds."""
     import thunder  # noqa: F401
 
+    from fusioncache.backends.api import make_backend
     from fusioncache.backends.inductor.backend import inductor_function
-    from fusioncache.backends.registry import make_backend
 
     begun = time.perf_counter()
     make_backend(spec.backend).start(spec.device, joined=False)

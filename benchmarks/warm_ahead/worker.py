@@ -11,7 +11,7 @@ from benchmarks.common.processes import serve
 from benchmarks.common.spec import ModelSpec
 from benchmarks.common.steps import synchronize
 from benchmarks.common.thunder_jit import jit
-from fusioncache.backends.registry import backend_class
+from fusioncache.backends.api import backend_class
 
 
 def fill(options: Mapping[str, Any]) -> int:

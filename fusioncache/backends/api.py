@@ -1,20 +1,26 @@
-"""The contract between fusioncache and a compiler: what each backend does, and what passes between the two.
+"""The contract between fusioncache and a compiler: what each backend does, what passes between the two, and its name.
 
 Importing this module, or the module of a backend, imports neither torch nor a compiler: the command line describes what
-a backend persisted without starting it.
+a backend persisted without starting it. The start of each compiler is timed by itself, so that no region is charged for
+it.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar, cast
 
-from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, Value
+from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, TensorType, Value
 from fusioncache.ir.request import Option
 from fusioncache.observe.record.savings import Alone
+from fusioncache.process import forks
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
@@ -328,3 +334,110 @@ def check_fold(fold: str) -> None:
     """
     if fold not in FOLDS:
         raise ValueError(f"fold must be one of {', '.join(map(repr, FOLDS))}, got {fold!r}")
+
+
+BACKENDS: Mapping[str, str] = {
+    "nvfuser": "fusioncache.backends.nvfuser.backend:NvFuser",
+    "inductor": "fusioncache.backends.inductor.backend:Inductor",
+    "eager": "fusioncache.backends.eager:Eager",
+}
+"""Where the class of each backend is. The best is first, and the last works everywhere."""
+
+
+def backend_class(name: str) -> type[Backend]:
+    """Returns the class of the backend with this name. That imports neither torch nor a compiler.
+
+    Raises:
+        ValueError: if there is none; the message says which there are.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {name!r}: use 'auto' or one of {', '.join(map(repr, BACKENDS))}")
+    module, _, class_ = BACKENDS[name].partition(":")
+    return cast(type[Backend], getattr(import_module(module), class_))
+
+
+def make_backend(name: str, **options: Any) -> Backend:
+    """Makes the backend with this name.
+
+    Raises:
+        ValueError: if there is none, or if it does not work here; the message says what to do.
+        TypeError: if it takes no such options.
+    """
+    return backend_class(name)(**options)
+
+
+def problem(name: str, device: str) -> str | None:
+    """Tells why a backend does not work here for regions on this type of device, and what to do; None if it does."""
+    return backend_class(name).problem(device)
+
+
+def best_backend(device: str) -> str:
+    """Returns the name of the best backend that works here for regions on this type of device."""
+    return next(name for name in BACKENDS if problem(name, device) is None)
+
+
+def describe(name: str, artifacts: Mapping[str, bytes]) -> Description:
+    """Describes what a backend persisted. Of a backend that is not known here nothing is known."""
+    return backend_class(name).describe(artifacts) if name in BACKENDS else Description()
+
+
+logger = logging.getLogger("fusioncache")
+
+OnStart = Callable[[str, float], None]
+"""Is told the title of a compiler that was started, and the seconds that it took."""
+
+
+class CompilerStarts:
+    """Starts each compiler once for each type of device and each way to compile.
+
+    Args:
+        clock: returns seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, clock: Callable[[], float] = lambda: time.perf_counter()):
+        self._clock = clock
+        self._started: set[tuple[type[Backend], str, bool]] = set()
+        self._lock = forks.lock()
+
+    def start(self, backend: Backend, graph: Graph, on_start: OnStart, *, joined: bool = False) -> float:
+        """Starts the compiler if it is to compile its first graph for this type of device. Never raises.
+
+        Args:
+            backend: the compiler.
+            graph: that is compiled next.
+            on_start: is told of a start.
+            joined: whether the graph is compiled in the way of ``Backend.compiled_together``.
+
+        Returns:
+            The seconds that this call took. A thread that waited while another one started the compiler waited for the
+            start, too: these seconds are not part of a compile either.
+        """
+        kind = type(backend), device_of(graph), joined
+        if kind in self._started:
+            return 0.0
+        begun = self._clock()
+        with self._lock:
+            if kind not in self._started:
+                try:
+                    backend.start(kind[1], joined=joined)
+                except Exception as error:  # the compile that follows says what is wrong
+                    logger.info("starting %s failed", backend.title, exc_info=error)
+                self._started.add(kind)
+                on_start(backend.title, self._clock() - begun)
+        return self._clock() - begun
+
+
+def device_of(graph: Graph) -> str:
+    """Returns the type of device that a graph is compiled for: ``cuda`` if any of its tensors is there."""
+    types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
+    return "cuda" if any(isinstance(type_, TensorType) and type_.device == "cuda" for type_ in types) else "cpu"
+
+
+@cache
+def process_starts() -> CompilerStarts:
+    """Returns the starts of this process. In a forked child the compilers of the parent count as started."""
+    return CompilerStarts()
+
+
+def ignore_start(title: str, seconds: float) -> None:
+    """Counts a start nowhere."""

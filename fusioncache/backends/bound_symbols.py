@@ -1,17 +1,406 @@
-"""A graph as Thunder's bound symbols, for all that Thunder itself can lower, and bound symbols as a function."""
+"""A graph as Thunder's bound symbols, for all that Thunder itself can lower, and bound symbols as a function.
+
+Literals are typed constants in a graph, and operations have names. Both ways are here.
+
+One Python function takes the place of several that differ only in numbers. These are functions that Thunder writes of
+regions of one skeleton, each for its own sizes. Where their texts have different numbers, these must be the values of
+one variable, function by function; everything else must be equal. So nothing of what Thunder computes from a size is
+taken for constant: it differs, and is a variable's value or refused.
+"""
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.alike_sources import FUNCTION, Source, merge_sources
-from fusioncache.backends.literals import decode, fixed_gpus, is_here, thunder_dtype
-from fusioncache.backends.symbols import symbol_named
-from fusioncache.ir import Const, GeneralRegion, Graph, NumberType, Op, Ref, TensorType, Value, ValueType
+from fusioncache.ir import (
+    Arg,
+    Const,
+    Declined,
+    GeneralRegion,
+    Graph,
+    NumberType,
+    Op,
+    Ref,
+    Scope,
+    TensorType,
+    Value,
+    ValueType,
+)
+from fusioncache.ir.ops import op_traits
+
+Number = int | float
+
+FUNCTION = "region"
+"""What functions are called in their sources, and in the source that takes their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """The text of a function, and what its names stand for."""
+
+    text: str
+    names: Mapping[str, Any]
+
+
+def merge_sources(sources: Sequence[FunctionSource], values: Sequence[Sequence[Number]]) -> FunctionSource:
+    """Returns the source of a function that takes the variables' values as well, behind its other arguments.
+
+    Args:
+        sources: of functions of the same name.
+        values: for each source, the value of each variable. Those of no two variables are equal in all of them.
+
+    Raises:
+        Declined: if the sources differ in anything else.
+    """
+    first, *others = sources
+    if any(not _have_equal_names(first.names, other.names) for other in others):
+        raise Declined("Thunder makes other operations at other sizes", Scope.GENERAL)
+    trees = [ast.parse(source.text) for source in sources]
+    merger = _Merger(values)
+    merged = merger.merge(trees)
+    _find_function(merged).args.args += [ast.arg(name) for name in merger.variables]
+    return FunctionSource(ast.unparse(ast.fix_missing_locations(merged)), first.names)
+
+
+def move_variables(source: FunctionSource, variables: int, first: Sequence[int]) -> FunctionSource:
+    """Returns the source of the same function with some of its variables in front of the others.
+
+    Args:
+        source: of a function that takes as many variables, behind its other arguments.
+        variables: their number.
+        first: which of them come first.
+    """
+    tree = ast.parse(source.text)
+    parameters = _find_function(tree).args.args
+    own = len(parameters) - variables
+    order = [*first, *(variable for variable in range(variables) if variable not in first)]
+    parameters[own:] = [parameters[own + variable] for variable in order]
+    return FunctionSource(ast.unparse(tree), source.names)
+
+
+def read_shapes(source: FunctionSource, places: Sequence[tuple[int, int] | None]) -> FunctionSource:
+    """Returns the source of a function that takes tensors only, where another one takes the variables' values as well.
+
+    Args:
+        source: of the other one, as ``merge_sources`` returns it.
+        places: for each variable, the position of a tensor and the dimension whose size it is. One without a place is
+            the size of a further tensor, of two dimensions.
+    """
+    tree = ast.parse(source.text)
+    function = _find_function(tree)
+    parameters = [parameter.arg for parameter in function.args.args]
+    own = len(parameters) - len(places)
+    tensors, variables = parameters[:own], parameters[own:]
+    read, further = [], []
+    for variable, place in zip(variables, places, strict=True):
+        if place is None:
+            further.append(f"{variable}_tensor")
+            read.append(f"{variable} = {further[-1]}.shape[0]")
+        else:
+            read.append(f"{variable} = {tensors[place[0]]}.shape[{place[1]}]")
+    function.args.args = [ast.arg(name) for name in (*tensors, *further)]
+    function.body = [*ast.parse("\n".join(read)).body, *function.body]
+    return FunctionSource(ast.unparse(ast.fix_missing_locations(tree)), source.names)
+
+
+def _find_function(tree: ast.Module) -> ast.FunctionDef:
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return function
+
+
+def define_source(source: FunctionSource) -> Any:
+    """Makes the function of a source, as Thunder makes those of traces: torch.compile wants to know where code is."""
+    from fusioncache.thunder_adapter.api import build_callable
+
+    return build_callable(FUNCTION, python_str=source.text, file_name=f"thunder.{FUNCTION}", ctx=dict(source.names))
+
+
+def _have_equal_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        value is other[name] or (type(value) is type(other[name]) and value == other[name])
+        for name, value in one.items()
+    )
+
+
+class _Merger:
+    """Merges the syntax trees of texts, node by node."""
+
+    def __init__(self, values: Sequence[Sequence[Number]]):
+        columns = list(zip(*values, strict=True))
+        self.variables = [f"variable{number}" for number in range(len(columns))]
+        self._variable = {_typed(column): name for column, name in zip(columns, self.variables, strict=True)}
+
+    def merge(self, nodes: Sequence[Any]) -> Any:
+        first = nodes[0]
+        if isinstance(first, ast.expr) and all(_number(node) is not None for node in nodes):
+            return self._merge_numbers(nodes)
+        if any(type(node) is not type(first) for node in nodes):
+            raise Declined("Thunder makes another definition at other sizes", Scope.GENERAL)
+        if isinstance(first, ast.AST):
+            fields = {name: self.merge([getattr(node, name, None) for node in nodes]) for name in first._fields}
+            return type(first)(**fields)
+        if isinstance(first, list):
+            if len({len(node) for node in nodes}) != 1:
+                raise Declined("Thunder makes a longer definition at some sizes", Scope.GENERAL)
+            return [self.merge(items) for items in zip(*nodes, strict=True)]
+        if any(node != first for node in nodes):
+            raise Declined("Thunder makes another definition at other sizes", Scope.GENERAL)
+        return first
+
+    def _merge_numbers(self, nodes: Sequence[ast.expr]) -> ast.expr:
+        column = _typed([_number(node) for node in nodes])
+        if len(set(column)) == 1:
+            return nodes[0]
+        name = self._variable.get(column)
+        if name is None:
+            raise Declined("Thunder computes with a size", Scope.GENERAL)
+        return ast.Name(name, ast.Load())
+
+
+def _typed(column: Sequence[Any]) -> tuple[tuple[type, Any], ...]:
+    return tuple((type(value), value) for value in column)
+
+
+def _number(node: Any) -> Number | None:
+    """Returns the number that an expression is, if it is one."""
+    match node:
+        case ast.Constant(int() | float() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)) if not isinstance(value, bool):
+            return -value
+    return None
+
+
+HERE = Const("device", "cuda")
+"""The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""
+
+_PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+_VALUE_OF: Mapping[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+}
+
+
+def to_plain(value: Any) -> Any:
+    """Returns a number or a text of a derived class as one of Python's own class; anything else as it is.
+
+    The value is the one that torch reads: it calls no method of the derived class.
+    """
+    kind: type = type(value)
+    value_of = _find_value_of(kind)
+    return value if value_of is None else value_of(value)
+
+
+@lru_cache(maxsize=256)
+def _find_value_of(kind: type) -> Callable[[Any], Any] | None:
+    """Returns what makes a value of a derived class one of Python's own; None for other classes."""
+    if kind in _VALUE_OF or kind is bool:
+        return None
+    return next((value_of for base, value_of in _VALUE_OF.items() if issubclass(kind, base)), None)
+
+
+def encode_literal(value: Any) -> Const:
+    """Encodes a literal of a bound symbol as a constant.
+
+    Raises:
+        Declined: if the literal is of a type that is not understood.
+    """
+    if value is None:
+        return Const("none", "None")
+    if type(value) in (bool, int, str):
+        return Const(type(value).__name__, str(value))
+    if type(value) is float:
+        return Const("float", value.hex())
+    # Only where they are needed, as an import takes longer than all of the above.
+    import torch
+
+    from fusioncache.thunder_adapter.api import Device, dtypes
+
+    if type(value) is complex:
+        return Const("complex", f"{value.real.hex()} {value.imag.hex()}")
+    if isinstance(value, dtypes.dtype):
+        return Const("dtype", value.full_name)
+    if isinstance(value, torch.dtype):
+        return Const("torch.dtype", str(value).removeprefix("torch."))
+    if isinstance(value, Device):
+        return Const("device", value.device_str())
+    if isinstance(value, type) and value.__name__ in _PYTHON_TYPES:
+        return Const("type", value.__name__)
+    raise Declined(f"literal of type {type(value).__name__}", Scope.REGION)
+
+
+def is_here(arg: Arg) -> bool:
+    """Tells whether an argument names the GPU that the inputs lie on."""
+    return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
+
+
+def fixed_gpus(arg: Arg) -> Iterator[int]:
+    """Lists each GPU that an argument names by its number."""
+    if isinstance(arg, tuple):
+        for item in arg:
+            yield from fixed_gpus(item)
+    elif isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:"):
+        yield int(arg.text.removeprefix(f"{HERE.text}:"))
+
+
+def decode_literal(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
+    """Decodes a constant to Thunder's literal, a value to ``value_of(index)``, a tuple to a tuple of these.
+
+    Args:
+        arg: of an op.
+        value_of: gives the value with this index.
+        gpu: the number of the one that inputs lie on.
+    """
+    import torch
+
+    from fusioncache.thunder_adapter.api import Device
+
+    if isinstance(arg, tuple):
+        return tuple(decode_literal(item, value_of, gpu) for item in arg)
+    if not isinstance(arg, Const):
+        return value_of(arg.index)
+    match arg.kind:
+        case "none":
+            return None
+        case "bool":
+            return arg.text == "True"
+        case "int":
+            return int(arg.text)
+        case "float":
+            return float.fromhex(arg.text)
+        case "complex":
+            return complex(*map(float.fromhex, arg.text.split()))
+        case "str":
+            return arg.text
+        case "dtype":
+            return thunder_dtype(arg.text)
+        case "torch.dtype":
+            return getattr(torch, arg.text)
+        case "device":
+            return Device(arg.text if arg != HERE else f"{arg.text}:{gpu}")
+        case "type":
+            return _PYTHON_TYPES[arg.text]
+    raise ValueError(f"unknown kind of constant: {arg.kind}")
+
+
+@cache
+def torch_dtype(full_name: str) -> Any:
+    """Returns torch's dtype for Thunder's with this full name."""
+    from fusioncache.thunder_adapter.api import to_torch_dtype
+
+    return to_torch_dtype(thunder_dtype(full_name))
+
+
+@cache
+def thunder_dtype(full_name: str) -> Any:
+    """Returns Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
+    from fusioncache.thunder_adapter.api import dtypes
+
+    return next(dtype for dtype in dtypes.all_dtypes if dtype.full_name == full_name)
+
+
+_NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
+
+
+def symbol_name(symbol: Any) -> str | None:
+    """The name under which ``symbol_named`` finds this very Thunder symbol, or None if it is not a known one."""
+    if symbol.id is None:
+        return None
+    by_id, by_name = _tables(_NVFUSER_EXECUTOR in sys.modules)
+    name = by_id.get(symbol.id)
+    return name if name is not None and by_name[name].meta is symbol.meta else None
+
+
+def symbol_named(name: str) -> Any:
+    """The Thunder symbol with this name, such as ``prims.add``.
+
+    Raises:
+        KeyError: if this Thunder has no such operation.
+    """
+    return _tables(_NVFUSER_EXECUTOR in sys.modules)[1][name]
+
+
+@cache
+def _tables(with_nvfuser: bool) -> tuple[dict[Any, str], dict[str, Any]]:
+    symbols = sorted(_all_symbols(with_nvfuser), key=lambda pair: pair[0], reverse=True)
+    # Of the aliases of one symbol the first in alphabetical order names it.
+    return {symbol.id: name for name, symbol in symbols if symbol.id is not None}, dict(symbols)
+
+
+def _all_symbols(with_nvfuser: bool) -> Iterator[tuple[str, Any]]:
+    from fusioncache.thunder_adapter.api import Symbol, ltorch, prims
+
+    for prefix, namespace in (("prims", vars(prims)), ("torch", vars(ltorch))):
+        yield from ((f"{prefix}.{name}", value) for name, value in namespace.items() if isinstance(value, Symbol))
+    if with_nvfuser:
+        yield from ((f"nvfuser.{name}", symbol) for name, symbol in sys.modules[_NVFUSER_EXECUTOR].ex.opmap.items())
+
+
+def argument_names(bound_symbol: Any) -> list[str]:
+    """Returns the names of the values that a bound symbol takes."""
+    return [proxy.name for proxy in bound_symbol.flat_proxy_args]
+
+
+def result_names(bound_symbol: Any) -> list[str]:
+    """Returns the names of the values that a bound symbol returns."""
+    output = bound_symbol.output
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    return [result.name for result in results if hasattr(result, "name")]
+
+
+def outputs_of(fusion: Any) -> list[Any]:
+    """Returns the proxies that a fused call defines, without the inputs that Thunder lists as they pass through."""
+    inputs = set(argument_names(fusion))
+    return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
+
+
+def flatten(bound_symbol: Any) -> list[Any]:
+    """Returns the operations that a bound symbol consists of, as regions have them: nearly all are primitives."""
+    symbol = bound_symbol.sym
+    if symbol.is_prim or not bound_symbol.subsymbols or op_traits(symbol_name(symbol) or "").fusible:
+        return [bound_symbol]
+    return [primitive for inner in bound_symbol.subsymbols for primitive in flatten(inner)]
+
+
+def leaves_of(symbol: Any) -> Iterator[Any]:
+    """Yields the operations that a bound symbol consists of in the end, itself if it is one."""
+    if not symbol.subsymbols:
+        yield symbol
+    for inner in symbol.subsymbols:
+        yield from leaves_of(inner)
+
+
+def may_write(bound_symbol: Any) -> bool:
+    """Returns whether a bound symbol, or one that it consists of, may write into its arguments."""
+    return any(True for _ in _writing(bound_symbol))
+
+
+def written_values(bound_symbol: Any) -> Iterator[str]:
+    """Yields the names of the values that a bound symbol, or one that it consists of, may write into."""
+    for writing in _writing(bound_symbol):
+        yield from argument_names(writing)
+
+
+def _writing(bound_symbol: Any) -> Iterator[Any]:
+    from fusioncache.thunder_adapter.api import OpTags
+
+    symbol = bound_symbol.sym
+    # Executors give operations implementations of their own under the same id.
+    name = _tables(_NVFUSER_EXECUTOR in sys.modules)[0].get(symbol.id, symbol.name)
+    if OpTags.IN_PLACE in (symbol.tags or ()) or op_traits(name).writes:
+        yield bound_symbol
+    for inner in bound_symbol.subsymbols:
+        yield from _writing(inner)
+
 
 _NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
 """The value that the first symbolic size has for Thunder, and how much larger each one is than the one before. It is
@@ -122,8 +511,8 @@ def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:
         result = None if type_ is None else _proxy(f"t{first + position}", type_, proxies)
         proxies[first + position] = result
         results.append(result)
-    args = [decode(arg, proxies.__getitem__, gpu) for arg in op.args]
-    kwargs = {name: decode(arg, proxies.__getitem__, gpu) for name, arg in op.kwargs}
+    args = [decode_literal(arg, proxies.__getitem__, gpu) for arg in op.args]
+    kwargs = {name: decode_literal(arg, proxies.__getitem__, gpu) for name, arg in op.kwargs}
     return symbol_named(op.name).bind(*args, output=results[0] if len(results) == 1 else tuple(results), **kwargs)
 
 
@@ -156,14 +545,14 @@ def torch_function(
     return _torch_trace(bound_symbols, inputs, outputs, refuses=refuses).python_callable(include_decorators=False)
 
 
-def torch_source(graph: Graph, gpu: int = 0) -> Source:
+def torch_source(graph: Graph, gpu: int = 0) -> FunctionSource:
     """Returns the source of a function that runs a graph without variables one operation after the other."""
     bound = bind(graph, gpu)
     trace = _torch_trace(bound.bound_symbols, bound.inputs, bound.outputs)
-    return Source(trace.python(include_decorators=False), trace.python_ctx())
+    return FunctionSource(trace.python(include_decorators=False), trace.python_ctx())
 
 
-def general_torch_source(general: GeneralRegion, gpu: int = 0) -> Source:
+def general_torch_source(general: GeneralRegion, gpu: int = 0) -> FunctionSource:
     """Returns the source of a function that runs a general region, and takes its variables' numbers behind its tensors.
 
     Raises:
@@ -175,7 +564,7 @@ def general_torch_source(general: GeneralRegion, gpu: int = 0) -> Source:
 
 def read_numbers(values: Sequence[Value]) -> list[int | float]:
     """Returns the values of variables as Python's numbers."""
-    return [decode(value, int) if isinstance(value, Const) else value for value in values]
+    return [decode_literal(value, int) if isinstance(value, Const) else value for value in values]
 
 
 def _torch_trace(

@@ -43,8 +43,7 @@ class Eager(Backend):
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
-        from fusioncache.backends.alike_sources import define_source
-        from fusioncache.backends.bound_symbols import general_torch_source, on_each_gpu, read_numbers
+        from fusioncache.backends.bound_symbols import define_source, general_torch_source, on_each_gpu, read_numbers
 
         run = on_each_gpu(general.graph, args, lambda gpu: define_source(general_torch_source(general, gpu)))
 

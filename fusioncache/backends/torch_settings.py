@@ -5,7 +5,9 @@ result its default dtype, whatever Thunder said. So what a translator or a compi
 down, one name and value a line. Too much in the list costs a compile after a change; too little would be a wrong model.
 
 Left out is what nothing reads while a region is compiled: gradients and autocast are off then, as they are around all
-that Thunder runs. Functions of torch that somebody replaced are not seen here.
+that Thunder runs. Functions of torch that were replaced are not seen here.
+
+Further, what torch says of its devices at this moment: a capture, a device that is full, a device that is lost.
 """
 
 from __future__ import annotations
@@ -17,9 +19,36 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.torch_state import is_capturing
 from fusioncache.ir.key_text import NamedValue, write_values
 from fusioncache.ir.request import Option
+
+
+def is_capturing() -> bool:
+    """True if a CUDA graph is captured on the current stream."""
+    import torch
+
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True if a device has no memory left, which says nothing of what was computed."""
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+def is_device_lost() -> bool:
+    """True if CUDA fails whatever is asked of it, as behind an illegal access: nothing can run then."""
+    import torch
+
+    if not torch.cuda.is_initialized() or is_capturing():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
 
 VARIABLES_AT_START: Mapping[str, str] = dict(os.environ)
 """The variables before anything was compiled."""

@@ -9,9 +9,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.api import Backend, Run
+from fusioncache.backends.api import Backend, Run, make_backend
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of

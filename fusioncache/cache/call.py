@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Run, Sum
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.torch_state import is_device_lost, is_out_of_memory
+from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.executable import BuiltFunction, Executable, instance_in_order, layouts_of, reorder

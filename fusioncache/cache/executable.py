@@ -7,8 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.api import Backend, Run
-from fusioncache.backends.starts import OnStart, ignore_start, process_starts
+from fusioncache.backends.api import Backend, OnStart, Run, ignore_start, process_starts
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.rejections import RejectedRegion
 from fusioncache.ir import Graph, Instance, Key

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.literals import decode, torch_dtype
+from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
@@ -130,7 +130,7 @@ def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Seq
 
 def _read(op: Op, values: Sequence[Any], position: int) -> Any:
     """Returns an argument; None if there is no such one."""
-    return decode(op.args[position], values.__getitem__) if position < len(op.args) else None
+    return decode_literal(op.args[position], values.__getitem__) if position < len(op.args) else None
 
 
 def _result_shape(op: Op, values: Sequence[Any]) -> tuple[int, ...]:
@@ -150,7 +150,7 @@ def _expand(op: Op, values: Sequence[Any]) -> Any:
 def _slice(op: Op, values: Sequence[Any]) -> Any:
     tensor, starts, stops = (_read(op, values, position) for position in range(3))
     named = dict(op.kwargs).get("strides")
-    steps = _read(op, values, 3) if named is None else decode(named, values.__getitem__)
+    steps = _read(op, values, 3) if named is None else decode_literal(named, values.__getitem__)
     steps = steps or [1] * len(starts)
     return tensor[tuple(slice(*each) for each in zip(starts, stops, steps, strict=True))]
 
@@ -164,7 +164,10 @@ def _convert(op: Op, values: Sequence[Any]) -> Any:
 
 
 def _variance(op: Op, values: Sequence[Any]) -> dict[str, Any]:
-    return {"dim": _read(op, values, 1), "correction": decode(dict(op.kwargs)["correction"], values.__getitem__)}
+    return {
+        "dim": _read(op, values, 1),
+        "correction": decode_literal(dict(op.kwargs)["correction"], values.__getitem__),
+    }
 
 
 def _pad(op: Op, values: Sequence[Any]) -> Any:

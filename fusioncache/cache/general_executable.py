@@ -8,8 +8,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, Run
-from fusioncache.backends.starts import OnStart, ignore_start, process_starts
+from fusioncache.backends.api import (
+    Backend,
+    CompiledGeneral,
+    GeneralFunction,
+    OnStart,
+    Run,
+    ignore_start,
+    process_starts,
+)
 from fusioncache.cache.persistence import not_kept
 from fusioncache.cache.reuse import Allowance
 from fusioncache.ir import Declined, GeneralRegion, Graph, Key, Scope, Value, is_declined

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled
-from fusioncache.backends.starts import OnStart, ignore_start
+from fusioncache.backends.api import Backend, Compiled, OnStart, ignore_start
 from fusioncache.cache import rejections
 from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait

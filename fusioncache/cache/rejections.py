@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.torch_state import is_out_of_memory
+from fusioncache.backends.torch_settings import is_out_of_memory
 from fusioncache.ir import Graph
 from fusioncache.ir.strict_json import Value, decode, encode
 from fusioncache.store.entry import REFUSED

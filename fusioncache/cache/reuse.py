@@ -18,8 +18,7 @@ from math import inf
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.torch_settings import forbids_changes
-from fusioncache.backends.torch_state import is_capturing
+from fusioncache.backends.torch_settings import forbids_changes, is_capturing
 from fusioncache.process import forks
 from fusioncache.process.preparation import find_preparation
 

@@ -212,7 +212,7 @@ def _report_misfits() -> Iterator[MisfitReport]:
 
 
 def _examine_backends() -> Iterator[tuple[str, str]]:
-    from fusioncache.backends.registry import problem
+    from fusioncache.backends.api import problem
 
     yield "nvFuser on a GPU", problem("nvfuser", "cuda") or ""
     yield "TorchInductor on a CPU", problem("inductor", "cpu") or ""

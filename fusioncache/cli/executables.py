@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.backends.registry import BACKENDS, backend_class, describe
+from fusioncache.backends.api import BACKENDS, backend_class, describe
 from fusioncache.cli.kept_executables import KeptExecutable
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.storage import is_expected, open_disk, open_store, read_entries, read_refusals, report_store_errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fusioncache.backends.registry import BACKENDS, backend_class
+from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.backends.script import write_script
 from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source

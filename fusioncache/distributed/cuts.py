@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from fusioncache.backends.symbols import symbol_name
+from fusioncache.backends.bound_symbols import symbol_name
 from fusioncache.distributed.rank_symbols import rank_operator, rank_symbol
 from fusioncache.ir.ops import op_traits
 

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fusioncache.backends.bound_symbols import torch_function
-from fusioncache.backends.literals import to_plain
-from fusioncache.backends.symbols import flatten
+from fusioncache.backends.bound_symbols import flatten, to_plain, torch_function
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import silence
 from fusioncache.thunder_adapter.api import (

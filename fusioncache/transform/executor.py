@@ -20,20 +20,19 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import Run
-from fusioncache.backends.bound_symbols import torch_function
-from fusioncache.backends.inductor.backend import inductor_function
-from fusioncache.backends.literals import to_plain
-from fusioncache.backends.registry import best_backend
-from fusioncache.backends.symbols import (
+from fusioncache.backends.api import Run, best_backend
+from fusioncache.backends.bound_symbols import (
     argument_names,
     flatten,
     leaves_of,
     may_write,
     symbol_name,
     symbol_named,
+    to_plain,
+    torch_function,
     written_values,
 )
+from fusioncache.backends.inductor.backend import inductor_function
 from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Declined, Instance, Scope

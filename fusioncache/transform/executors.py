@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.registry import problem
+from fusioncache.backends.api import problem
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.capabilities import explain_unusable
 

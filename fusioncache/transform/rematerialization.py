@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from fusioncache.backends.symbols import argument_names, leaves_of, symbol_name
+from fusioncache.backends.bound_symbols import argument_names, leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
 
 logger = logging.getLogger("fusioncache")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from fusioncache.backends.symbols import outputs_of
+from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.call import CallTarget
 from fusioncache.ir import Binding, Region
 from fusioncache.template.simplify import objects_of

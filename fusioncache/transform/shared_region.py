@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.registry import best_backend, make_backend, problem
-from fusioncache.backends.symbols import outputs_of
+from fusioncache.backends.api import best_backend, make_backend, problem
+from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall

@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.backends.api import check_fold
-from fusioncache.backends.registry import make_backend, problem
+from fusioncache.backends.api import check_fold, make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.sizes import Sizes

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fusioncache.backends.api import Backend, Run
-from fusioncache.backends.torch_state import is_capturing
+from fusioncache.backends.torch_settings import is_capturing
 from fusioncache.cache.call import CallTarget, Fallback, TemplateCall
 from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.executable import Builder, Executable

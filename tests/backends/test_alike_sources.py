@@ -2,19 +2,19 @@
 
 import pytest
 
-from fusioncache.backends.alike_sources import Source, define_source, merge_sources, move_variables, read_shapes
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources, move_variables, read_shapes
 from fusioncache.ir.errors import Declined
 
 
-def source(*lines: str, **names: object) -> Source:
-    return Source("\n  ".join(["def region(x):", *lines]), names)
+def source(*lines: str, **names: object) -> FunctionSource:
+    return FunctionSource("\n  ".join(["def region(x):", *lines]), names)
 
 
-def merge(values: list[tuple[float, ...]], *bodies: str) -> Source:
+def merge(values: list[tuple[float, ...]], *bodies: str) -> FunctionSource:
     return merge_sources([source(f"return {body}") for body in bodies], values)
 
 
-def call(merged: Source, *args: object) -> object:
+def call(merged: FunctionSource, *args: object) -> object:
     return define_source(merged)(*args)
 
 

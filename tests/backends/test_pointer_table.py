@@ -14,11 +14,10 @@ import torch
 from drawn_regions import draw_residual
 from repository import ROOT
 
-from fusioncache.backends.api import FOLDS, check_fold
+from fusioncache.backends.api import FOLDS, check_fold, make_backend
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import chains
 from fusioncache.backends.nvfuser.chains import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, sum_chain, takes_one_launch
-from fusioncache.backends.registry import make_backend
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall

@@ -7,8 +7,8 @@ import pytest
 import torch
 from drawn_regions import Sketch
 
+from fusioncache.backends.bound_symbols import HERE
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.literals import HERE
 from fusioncache.ir import Const, Graph, TensorType, map_type
 from fusioncache.transform.region import region_of
 

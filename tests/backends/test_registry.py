@@ -7,14 +7,22 @@ import pytest
 import thunder
 import torch
 
-from fusioncache.backends.api import Backend, Description
-from fusioncache.backends.registry import BACKENDS, backend_class, best_backend, describe, make_backend, problem
+from fusioncache.backends.api import (
+    BACKENDS,
+    Backend,
+    Description,
+    backend_class,
+    best_backend,
+    describe,
+    make_backend,
+    problem,
+)
 from fusioncache.backends.torch_settings import write_versions
 
 
 def test_describing_imports_neither_torch_nor_a_compiler():
     program = (
-        "import sys; from fusioncache.backends.registry import BACKENDS, backend_class, describe\n"
+        "import sys; from fusioncache.backends.api import BACKENDS, backend_class, describe\n"
         "for name in BACKENDS:\n"
         "    backend_class(name).source_hint, describe(name, {'kernels.cu': b'', 'kernel-0.so': b''})\n"
         "print(sorted({'torch', 'thunder', 'nvfuser_direct'} & set(sys.modules)))"

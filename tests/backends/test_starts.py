@@ -9,10 +9,10 @@ import pytest
 import torch
 from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
+from fusioncache.backends.api import CompilerStarts, device_of
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import start as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.starts import CompilerStarts, device_of
 from fusioncache.cache.general_executable import GeneralBuilder
 from fusioncache.ir import Graph
 from fusioncache.observe.record.savings import Alone

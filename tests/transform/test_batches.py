@@ -15,9 +15,9 @@ from models import Blocks
 
 import fusioncache
 from fusioncache.accelerators.precompile.batch import BatchCompiler
+from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.inductor import persistence
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.starts import CompilerStarts
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_regions import graphs
 
-from fusioncache.backends.literals import encode
+from fusioncache.backends.bound_symbols import encode_literal
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.text import graph_text
@@ -42,7 +42,7 @@ def test_regions_with_literals_that_differ_differ(one, other):
 
 def draw(literal: object) -> Graph:
     sketch = Sketch()
-    return sketch.graph(sketch.op("fmod", sketch.input(), encode(literal)))
+    return sketch.graph(sketch.op("fmod", sketch.input(), encode_literal(literal)))
 
 
 @given(graphs(), st.data())

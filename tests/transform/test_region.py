@@ -16,8 +16,7 @@ from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
 from fusioncache.backends import bound_symbols
-from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
-from fusioncache.backends.symbols import outputs_of
+from fusioncache.backends.bound_symbols import bind, find_fixed_gpu, outputs_of
 from fusioncache.ir import Const, Declined, NumberType, Op, Ref, TensorType
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of

@@ -24,7 +24,7 @@ from fusioncache.accelerators.graphs.recorder import Failures, GraphCounter, Gra
 from fusioncache.accelerators.programs.code import list_names
 from fusioncache.accelerators.programs.cuda_graphs import TRANSFORM
 from fusioncache.accelerators.programs.traces import LoadedTrace
-from fusioncache.backends.symbols import may_write
+from fusioncache.backends.bound_symbols import may_write
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.ledger import Ledger

@@ -13,8 +13,7 @@ from fusioncache.accelerators.precompile.crew import Answer, Crew
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.accelerators.precompile.requests import StoredRequest
 from fusioncache.accelerators.precompile.tasks import Received, RequestTask
-from fusioncache.backends.api import Backend
-from fusioncache.backends.registry import backend_class
+from fusioncache.backends.api import Backend, backend_class
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.ir import Key

@@ -90,7 +90,7 @@ def _make_number(type_: NumberType, value: int) -> Any:
 def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] | None, integer: int, seed: int) -> Any:
     import torch
 
-    from fusioncache.backends.literals import torch_dtype
+    from fusioncache.backends.bound_symbols import torch_dtype
 
     assert layout is not None
     shape, strides = layout

@@ -15,8 +15,7 @@ from fusioncache.accelerators.precompile.ahead import ExpectedAsks
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
 from fusioncache.accelerators.precompile.requests import StoredRequest
 from fusioncache.accelerators.precompile.tasks import Received
-from fusioncache.backends.api import Backend
-from fusioncache.backends.registry import backend_class
+from fusioncache.backends.api import Backend, backend_class
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.ranks import find_job_store

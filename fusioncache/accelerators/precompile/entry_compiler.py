@@ -17,9 +17,7 @@ from fusioncache.accelerators.precompile.arguments import (
 )
 from fusioncache.accelerators.precompile.requests import StoredRequest, read_request
 from fusioncache.accelerators.precompile.tasks import Received
-from fusioncache.backends.api import Progress
-from fusioncache.backends.registry import make_backend
-from fusioncache.backends.starts import OnStart, ignore_start, process_starts
+from fusioncache.backends.api import OnStart, Progress, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks

@@ -13,7 +13,7 @@ from fusioncache.accelerators.precompile.channel import connect_to, encode
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.accelerators.precompile.offspring import end_with
 from fusioncache.accelerators.precompile.tasks import decode
-from fusioncache.backends.registry import BACKENDS, backend_class
+from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.store import Store
 
 READY, UNFIT = "ready", "unfit"

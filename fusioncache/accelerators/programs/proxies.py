@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusioncache.accelerators.programs.references import TemplateReference, TemplateUse
-from fusioncache.backends.literals import thunder_dtype
+from fusioncache.backends.bound_symbols import thunder_dtype
 from fusioncache.ir import Graph, TensorType, ValueType
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.thunder_adapter.api import ComplexProxy, Device, FloatProxy, IntegerProxy, Proxy, TensorProxy, dtypes

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, adds_twice, read_calls
 from fusioncache.accelerators.residual.plans import Choice, PlanEvents, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
-from fusioncache.backends.symbols import outputs_of, symbol_name, written_values
+from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.transform.executors import origin_of

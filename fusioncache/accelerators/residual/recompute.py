@@ -18,7 +18,7 @@ from fusioncache.accelerators.residual.rebuild import (
     rebuildings,
     recipes_of,
 )
-from fusioncache.backends.symbols import symbol_name, written_values
+from fusioncache.backends.bound_symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext

@@ -29,7 +29,7 @@ from typing import Any
 
 from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of, check_effects, kind_of
-from fusioncache.backends.symbols import leaves_of, outputs_of
+from fusioncache.backends.bound_symbols import leaves_of, outputs_of
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.transform.rewrite import deletes, derive, make_symbol, rebind
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
-from fusioncache.backends.symbols import argument_names, leaves_of, may_write
+from fusioncache.backends.bound_symbols import argument_names, leaves_of, may_write
 from fusioncache.ir.errors import Declined, Scope
 
 TOGETHER: Mapping[str, str] = {

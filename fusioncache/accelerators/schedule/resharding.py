@@ -12,7 +12,7 @@ from typing import Any
 
 from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import is_view, kind_of
-from fusioncache.backends.symbols import may_write
+from fusioncache.backends.bound_symbols import may_write
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.transform.rewrite import derive, save_instead, take_instead, unpack_instead, unpacks_saved
 

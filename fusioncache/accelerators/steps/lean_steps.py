@@ -19,7 +19,7 @@ from fusioncache.accelerators.steps.prologue import quicken_last
 from fusioncache.accelerators.steps.row_writes import simplify_writes
 from fusioncache.accelerators.steps.saved_results import RESULTS, save_once, view_results
 from fusioncache.accelerators.steps.views import Leaner, is_own, list_unchanging, simplify_views
-from fusioncache.backends.symbols import written_values
+from fusioncache.backends.bound_symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext

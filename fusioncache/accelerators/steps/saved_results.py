@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.accelerators.steps.views import PRODUCTS, RESHAPES, is_own, list_computed_with, read_permutation
-from fusioncache.backends.symbols import written_values
+from fusioncache.backends.bound_symbols import written_values
 from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
 
 RESULTS = "results of attention saved twice"

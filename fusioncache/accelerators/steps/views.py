@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
-from fusioncache.backends.symbols import leaves_of, symbol_name, written_values
+from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})

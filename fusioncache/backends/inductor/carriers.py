@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.alike_sources import Source, move_variables
 from fusioncache.backends.api import GeneralFunction, Run
+from fusioncache.backends.bound_symbols import FunctionSource, move_variables
 from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Scope, TensorType, Value
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
@@ -63,7 +63,7 @@ class CarriedRegion:
         """Returns the arguments for those of the original region, and for the values of its variables."""
         return [*self._carry_inputs(args), *self._carry_numbers(values)]
 
-    def source(self, gpu: int) -> Source:
+    def source(self, gpu: int) -> FunctionSource:
         """Returns the source of a function of the arguments and, behind them, the variables.
 
         Raises:

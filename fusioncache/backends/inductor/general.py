@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from fusioncache.backends.alike_sources import define_source, read_shapes
 from fusioncache.backends.api import Run
+from fusioncache.backends.bound_symbols import define_source, read_shapes
 from fusioncache.backends.inductor.carriers import CarriedRegion
 from fusioncache.ir import Declined, Ref, Scope, Value
 

@@ -76,7 +76,7 @@ def load_general(
 
 
 def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> CompiledGeneral:
-    from fusioncache.backends.alike_sources import define_source
+    from fusioncache.backends.bound_symbols import define_source
 
     for region in carried.general.regions:
         refuse_unpersistable(replace(region, inputs=carried.types), args)

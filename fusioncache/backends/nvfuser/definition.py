@@ -28,7 +28,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.torch_state import is_capturing
+from fusioncache.backends.torch_settings import is_capturing
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from fusioncache.backends.symbols import result_names
+from fusioncache.backends.bound_symbols import result_names
 from fusioncache.observe.record.observations import Line
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.provenance.graph_lines import find_graph_lines, is_generated

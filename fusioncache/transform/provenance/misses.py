@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.symbols import result_names
+from fusioncache.backends.bound_symbols import result_names
 from fusioncache.cache.cache import Cache
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.symbols import argument_names, result_names
+from fusioncache.backends.bound_symbols import argument_names, result_names
 from fusioncache.transform.provenance.compilation import Module
 
 

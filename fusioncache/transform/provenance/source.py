@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.backends.symbols import argument_names, result_names
+from fusioncache.backends.bound_symbols import argument_names, result_names
 from fusioncache.observe.record.observations import MOST_LINES, Line, Source
 from fusioncache.transform.provenance.compilation import Compilation, Module
 from fusioncache.transform.provenance.neighbours import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.symbols import outputs_of
+from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.observe.record.history import History
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
