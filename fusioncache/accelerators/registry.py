@@ -21,7 +21,7 @@ from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
 from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
-from fusioncache.cache.sizes import Sizes, choose_sizes
+from fusioncache.cache.generals import Sizes, choose_sizes
 from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter.installation import install
 from fusioncache.transform.passes import Accelerator

@@ -40,13 +40,13 @@ FOLDS = ("auto", "nvfuser", "triton")
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled[F]:
     """A compiled function, with what another process needs to load it.
 
     Attributes:
-        run: the function, ready.
+        run: the function, ready: a ``Run``, or a ``GeneralFunction``.
         artifacts: what makes the same function in another process; None if nothing does.
-        reason: why nothing does: a short phrase.
+        reason: why nothing does: a short phrase; None if it is a matter of course for the backend.
         lasting: whether nothing ever will, as far as is known, so that nobody has to try again.
         exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
             if nothing does.
@@ -54,27 +54,12 @@ class Compiled:
             with others. None if all that it took here was that.
     """
 
-    run: Run
+    run: F
     artifacts: Mapping[str, bytes] | None
     reason: str | None
     lasting: bool = True
     exact: Run | None = None
     alone_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGeneral:
-    """What was compiled for any sizes, with what another process needs to load it.
-
-    Attributes:
-        function: ready.
-        artifacts: what makes the same function in another process; None if nothing does.
-        reason: why nothing does: a short phrase; None if it is a matter of course for the backend.
-    """
-
-    function: GeneralFunction
-    artifacts: Mapping[str, bytes] | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +223,7 @@ class Backend(ABC):
         """
         return None
 
-    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""
         return Compiled(self.compile(graph, args), None, f"backend {self.name} persists nothing")
 
@@ -272,13 +257,15 @@ class Backend(ABC):
         """
         raise Declined(f"backend {self.name} compiles each size", Scope.GENERAL)
 
-    def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
+    def persist_general(
+        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
+    ) -> Compiled[GeneralFunction]:
         """Compiles what ``compile_general`` compiles, and gives artifacts, or why there are none.
 
         Raises:
             Declined: of ``Scope.GENERAL``, if that cannot be done. The reason is a short phrase.
         """
-        return CompiledGeneral(self.compile_general(general, args, values))
+        return Compiled(self.compile_general(general, args, values), None, None)
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]

@@ -1,56 +1,242 @@
-"""The executables that a backend makes under the settings of the moment."""
+"""The executables that a backend makes under the settings of the moment, and which function serves a call.
+
+nvFuser 0.2.36 cannot compile some regions, which then fail under Thunder alone as well. In half such a region mostly
+compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): its halves take 1.1 s to compile and 42 to
+59 us to run, one operation after the other 0.1 s and 383 to 424 us. Each half is a graph like any other, in the store
+as well. The store has that the whole is rejected, so that the next process does not ask the compiler for it again.
+
+Code for any sizes may be slower than code for one: TorchInductor divides a small region's work among threads where it
+does not know that it is small, and nvFuser looks at each argument in every call. And of nvFuser only code for one set
+of sizes can be stored: it is asked for at the first call, so that a later process with these sizes compiles nothing. So
+a size that is used again gets a function of its own, compiled by the pool or, before a capture, in this process.
+
+nvFuser's code for any sizes may also not be captured in a CUDA graph: nvFuser owns its kernels, and unloads one when it
+compiles it again for a larger block. Where a call is captured, or is the one before a capture, the region runs code of
+its own size.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
-from fusioncache.backends.api import Backend, Run, make_backend
+from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.torch_settings import read_torch_settings
+from fusioncache.backends.torch_settings import forbids_changes, is_capturing, is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of
-from fusioncache.cache.first_calls import FirstCall
-from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
-from fusioncache.cache.generals import FoundGeneral, check_general
-from fusioncache.cache.helpers import Ask
-from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, RejectedRegion, run_in_pieces
-from fusioncache.cache.reuse import AT_ONCE, MOST, MOST_UNSTORED, OFTEN, SOON, Order, replace_if_reused
-from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Declined, Graph, Instance, Scope, TensorType
+from fusioncache.cache.executable import Builder, Executable, OnBuild, RejectedRegion, layouts_of
+from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
+from fusioncache.cache.peers import Ask
+from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.observe.record.ledger import Ledger
+from fusioncache.process import forks
+from fusioncache.process.preparation import find_preparation
 from fusioncache.template.general_region import in_order_of_template
+from fusioncache.template.parts import Part, cut, take
 from fusioncache.template.skeleton import skeleton_of
 
 logger = logging.getLogger("fusioncache")
 
+LEAST_OPERATIONS = 8
+"""A rejected piece with fewer operations is not cut again: they run one by one."""
+
+OFTEN = 100
+"""The call with one layout that asks for a function of its own where code for any sizes is stored."""
+SOON = 8
+"""The same where code for any sizes is not stored: a later process would compile it again."""
+AT_ONCE = 4
+"""How many sizes of such code get a function of their own at their first call."""
+MOST, MOST_UNSTORED = 4, 64
+"""How many sizes of code for any sizes get a function of their own: where it is stored, and where it is not."""
+_BETWEEN = 5
+"""The number of calls between two looks at whether the pool has compiled it."""
+
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Who asks for the function of a graph without parameters.
+class Order:
+    """A function for one size that may take the place of a general one.
 
     Attributes:
-        identity: stands for the graph. Where it is equal, the graphs are.
-        graph: writes the graph, which takes longer than to call what is there.
+        place: queues the compile in the pool; False if there is nothing to compile.
+        is_done: True if the pool has compiled it, or will not.
+        fetch: returns the stored function for these arguments; None if there is none.
+        build: returns the function for these arguments, compiled in this process if it is not stored.
+        build_apart: returns a function for these arguments while a CUDA graph is captured.
+        after: the number of the call that places the order.
+        captures: whether the general function may be captured in a CUDA graph.
+    """
+
+    place: Callable[[], bool]
+    is_done: Callable[[], bool]
+    fetch: Callable[[Sequence[Any]], Run | None]
+    build: Callable[[Sequence[Any]], Run]
+    build_apart: Callable[[Sequence[Any]], Run]
+    after: int = OFTEN
+    captures: bool = True
+
+
+def replace_if_reused(run: Run, order: Order) -> Run:
+    """Returns a function that does as ``run``, until the function of its own size takes that one's place.
+
+    If anything goes wrong, ``run`` stays.
+    """
+    size = _Size(run, order)
+    return size.call if order.captures else size.call_unless_captured
+
+
+class _Size:
+    """One size of a general function: counts its calls, and replaces the function."""
+
+    __slots__ = ("_apart", "_calls", "_due", "_is_placed", "_lock", "_order", "_own", "_run")
+
+    def __init__(self, run: Run, order: Order):
+        self._run = run
+        self._order = order
+        self._calls, self._due = 0, float(order.after)
+        self._is_placed = False
+        self._own: Run | None = None
+        self._apart: Run | None = None
+        self._lock = forks.lock()
+
+    def call(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Runs the function, and looks for its own one where that is due."""
+        self._calls += 1
+        if self._calls >= self._due and not forbids_changes():
+            try:
+                self._look(args)
+            except Exception as error:  # there is a function
+                logger.info("a size that is used often gets no function of its own", exc_info=error)
+        return self._run(args)
+
+    def call_unless_captured(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Does as ``call``, and runs the function of its own size where a CUDA graph captures the call or soon will."""
+        if self._own is not None:
+            return self._own(args)
+        if is_capturing():
+            return self._find_apart(args)(args)
+        preparation = find_preparation()
+        if preparation is not None and not self._settle(args):
+            preparation.waiting += 1
+        return self.call(args)
+
+    def _look(self, args: Sequence[Any]) -> None:
+        self._due = inf  # for other threads, and if something fails
+        self._is_placed = self._is_placed or self._order.place()
+        if self._is_placed and self._order.is_done():
+            self._replace(self._order.fetch(args))
+        elif self._is_placed:
+            self._due = self._calls + _BETWEEN
+
+    def _replace(self, own: Run | None) -> None:
+        if own is not None:
+            self._run = self._own = own
+
+    def _settle(self, args: Sequence[Any]) -> bool:
+        """Replaces the function now; False if it has to wait for the pool, or cannot be replaced."""
+        if forbids_changes():
+            return False
+        try:
+            self._is_placed = self._is_placed or self._order.place()
+            if self._is_placed and not self._order.is_done():
+                return False
+            with self._lock:
+                if self._own is None:
+                    self._replace(self._order.build(args))
+        except Exception as error:  # the program runs without a graph
+            logger.info("a size gets no function of its own before a capture", exc_info=error)
+            return False
+        return True
+
+    def _find_apart(self, args: Sequence[Any]) -> Run:
+        """Returns the function for a call that something else captures, such as a graph of the user's."""
+        with self._lock:
+            if self._apart is None:
+                self._apart = self._order.build_apart(args)
+            return self._apart
+
+
+def run_in_pieces(
+    region: Graph, args: Sequence[Any], build: Callable[[Graph, Sequence[Any]], Run]
+) -> tuple[Run, tuple[bool, ...]]:
+    """Returns a function that runs a rejected region piece by piece, and of each piece whether it is compiled.
+
+    Each piece is run once to make the arguments of the next one.
+
+    Args:
+        region: without symbolic sizes, random numbers and writes into its inputs.
+        args: its first arguments.
+        build: returns the function of a piece for these arguments. Raises whatever goes wrong.
+
+    Raises:
+        Exception: what an operation raises by itself.
+    """
+    pending, values = deque(_halve(region, 0, len(region.ops))), dict(enumerate(args))
+    steps: list[tuple[Part, Run]] = []
+    compiled: list[bool] = []
+    while pending:
+        start, stop, compiles = pending.popleft()
+        part = take(region, start, stop)
+        given = [values[number] for number in part.inputs]
+        try:
+            run = build(part.graph, given) if compiles else run_one_by_one(part.graph, given)
+            results = run(given)
+        except Exception as error:
+            if not compiles or is_out_of_memory(error):
+                raise
+            logger.info("operations %d to %d are not compiled", start, stop, exc_info=error)
+            pending.extendleft(reversed(_halve(region, start, stop)))
+            continue
+        values.update(zip(part.outputs, results, strict=True))
+        steps.append((part, run))
+        compiled.append(compiles)
+
+    def run_all(args: Sequence[Any]) -> Sequence[Any]:
+        values = dict(enumerate(args))
+        for part, compute in steps:
+            values.update(zip(part.outputs, compute([values[number] for number in part.inputs]), strict=True))
+        return [values[number] for number in region.outputs]
+
+    return run_all, tuple(compiled)
+
+
+def _halve(region: Graph, start: int, stop: int) -> list[tuple[int, int, bool]]:
+    """Returns what runs in place of rejected operations: where each piece starts and stops, and whether it compiles."""
+    place = cut(take(region, start, stop).graph) if stop - start >= LEAST_OPERATIONS else None
+    if place is None:
+        return [(start, stop, False)]
+    return [(start, start + place, True), (start + place, stop, True)]
+
+
+class OnGeneral(Protocol):
+    """Is told which function for any sizes serves a graph, or a piece of it."""
+
+    def __call__(self, served: ServedGeneral, *, whole: bool = True) -> None:
+        """Takes the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A call that wants the function of a graph without parameters.
+
+    Attributes:
+        graph: the graph.
         on_build: is told of the function, if it had to be compiled or loaded.
         on_general: is told which function for any sizes serves the graph.
         on_own: is told that one for its own sizes, which others compiled, takes that one's place.
-        on_piece: is told which function for any sizes serves a piece of the graph, if its compiler rejects the whole.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
 
-    identity: Hashable
-    graph: Callable[[], Graph]
+    graph: Graph
     on_build: OnBuild
-    on_general: Callable[[ServedGeneral], None]
+    on_general: OnGeneral
     on_own: Callable[[], None]
-    on_piece: Callable[[ServedGeneral], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -101,132 +287,100 @@ class BackendExecutables:
             graph, environment, lambda: Executable(graph, self.builder(environment), instance)
         )
 
-    def run_for(self, args: Sequence[Any], asking: Asking) -> Run:
+    def builder(self, environment: Mapping[str, str]) -> Builder:
+        """Returns what builds functions, with the cache's store."""
+        return Builder(
+            self.backend,
+            self._cache.store,
+            self._cache.ranks,
+            environment,
+            self.ledger.count_unkept,
+            read_torch_settings(),
+            helpers=lambda: self._cache.helpers or self._cache.batch,
+            on_start=self.ledger.count_start,
+        )
+
+    def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
         Of a graph that is known with other sizes, it is the one that was compiled for its own or that is in the store,
-        or else one for any sizes. Where one for any sizes served graphs like it before, that is asked first, as it
-        costs next to nothing. Of others, and where there is none, it is compiled.
+        or else one for any sizes. Of others, and where there is none, it is compiled.
 
         Raises:
             Declined: if what is compiled now may not be shared.
             RejectedRegion: if the compiler rejects the graph, or rejected it with other sizes.
             Exception: whatever else the backend raises.
         """
-        environment = self.backend.environment()
-        first = self._cache.first_calls.find(asking.identity, environment, asking.instance)
-        if self._sizes is not Sizes.STATIC:
-            run = self._serve_again(args, asking, first, environment)
-            run = run or self._find_general(self._executable_of(asking, first), args, asking, first)
+        executable = self.executable(asked.graph, asked.instance)
+        if self._sizes is not Sizes.STATIC and asked.generation is not None:
+            run = self._find_general(executable, args, asked, asked.generation)
             if run is not None:
                 return run
-        return self._compile(self._executable_of(asking, first), args, asking)
-
-    def _compile(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Run:
         rejections = self._cache.rejections
         if len(rejections) and not executable.is_built:
-            rejected = rejections.find(self._name_rejection(executable, args, asking))
+            rejected = rejections.find(self._name_rejection(executable, args, asked))
             if rejected is not None:
-                raise RejectedRegion(rejected.reason, rejected.pieces)
+                raise RejectedRegion(rejected)
         try:
-            return executable.run_for(args, asking.on_build, asking.instance)
+            return executable.run_for(args, asked.on_build, asked.instance)
         except Exception as error:
             reason = self.backend.find_rejection(error)
             if reason is None:
                 raise
             raise RejectedRegion(reason) from error
 
-    def reject_launch(self, asking: Asking, error: Exception) -> RejectedRegion | None:
+    def reject_launch(self, asked: BuildRequest, error: Exception) -> RejectedRegion | None:
         """Returns the rejection of a graph whose function failed when it first ran; None if nothing is compiled.
 
-        It lasts if that was the function for the graph's own sizes.
+        It is new if that was the function for the graph's own sizes.
         """
         if not self.backend.compiles:
             return None
         said = str(error).strip().partition("\n")[0]
-        first = self._cache.first_calls.find(asking.identity, self.backend.environment(), asking.instance)
-        return RejectedRegion(f"{type(error).__name__}: {said}"[:200], lasting=first.is_compiled)
+        is_new = self.executable(asked.graph, asked.instance).is_built
+        return RejectedRegion(f"{type(error).__name__}: {said}"[:200], is_new=is_new)
 
     def run_rejected(
-        self, args: Sequence[Any], asking: Asking, rejection: RejectedRegion
-    ) -> tuple[Run, tuple[Piece, ...]]:
-        """Returns a function that runs a rejected region piece by piece, and the pieces, which the store then has.
+        self, args: Sequence[Any], asked: BuildRequest, rejection: RejectedRegion
+    ) -> tuple[Run, tuple[bool, ...]]:
+        """Returns a function that runs a rejected region piece by piece, and of each piece whether it is compiled.
 
         Raises:
             Exception: if there is no way to run it.
         """
-        first = self._cache.first_calls.find(asking.identity, self.backend.environment(), asking.instance)
-        executable = self._executable_of(asking, first)
-        region = in_order_of_template(executable.source_for(args, asking.instance))
-        run, pieces = run_in_pieces(region, args, rejection.pieces, partial(self._build_piece, asking))
-        known = RejectedRegion(rejection.reason, pieces)
-        if rejection.lasting:
-            if pieces != rejection.pieces or not rejection.stored:
-                executable.reject(args, known, asking.instance)
-            self._cache.rejections.get_or_make(self._name_rejection(executable, args, asking), lambda: known)
-        return run, pieces
+        executable = self.executable(asked.graph, asked.instance)
+        piece = replace(asked, on_general=partial(asked.on_general, whole=False), instance=None)
+        region = in_order_of_template(executable.source_for(args, asked.instance))
+        run, compiled = run_in_pieces(region, args, lambda graph, args: self.run_for(args, replace(piece, graph=graph)))
+        if rejection.is_new:
+            executable.reject(args, rejection, asked.instance)
+        name = self._name_rejection(executable, args, asked)
+        self._cache.rejections.get_or_make(name, lambda: str(rejection))
+        return run, compiled
 
-    def _name_rejection(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Hashable:
-        """Returns what regions have in common that run in the same pieces: they differ in sizes alone."""
-        region = in_order_of_template(executable.source_for(args, asking.instance))
+    def _name_rejection(self, executable: Executable, args: Sequence[Any], asked: BuildRequest) -> Hashable:
+        """Returns what regions have in common that are rejected together: they differ in sizes alone."""
+        region = in_order_of_template(executable.source_for(args, asked.instance))
         return skeleton_of(region), *sorted(self.backend.environment().items())
-
-    def _build_piece(self, asking: Asking, graph: Graph, args: Sequence[Any], piece: Piece) -> Run:
-        if piece.way == OPERATIONS:
-            return run_one_by_one(graph, args)
-        if piece.way == OWN:
-            inner = replace(asking, identity=graph, graph=lambda: graph, on_general=asking.on_piece, instance=None)
-            return self.run_for(args, inner)
-        if self.backend.name == INDUCTOR:
-            raise ValueError("TorchInductor rejects it already")
-        other = BackendExecutables(make_backend(INDUCTOR), self._cache, self.ledger)
-        return other.executable(graph).run_for(args, asking.on_build)
-
-    def _executable_of(self, asking: Asking, first: FirstCall) -> Executable:
-        """Returns the executable for the graph that is asked for, to be compiled from the region that called first."""
-        if first.executable is None:
-            first.executable = self.executable(asking.graph(), first.instance)
-        return first.executable
-
-    def _serve_again(
-        self, args: Sequence[Any], asking: Asking, first: FirstCall, environment: Mapping[str, str]
-    ) -> Run | None:
-        """Returns what serves a region as it served regions of other sizes; None if that is not known at once.
-
-        Only a region of which nothing was compiled is served so. That it is the first one that called its graph spares
-        the question whether the order of operands shows: in either case it is what would be compiled.
-        """
-        instance, generation = asking.instance, asking.generation
-        if instance is None or generation is None or first.is_compiled or first.instance != instance:
-            return None
-        if not _fit(instance, args):
-            return None
-        found = self._cache.generals.find_again(instance, generation, environment)
-        served = found.executable.serve_at_once(args, found.values) if found else None
-        if found is None or served is None:
-            return None
-        asking.on_general(served)
-        return self._replace_if_reused(found, served, args, asking, first)
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
         """Tells whether the function of a graph is likely to be one for any sizes."""
         if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
             return False
         region = in_order_of_template(instance) if instance else graph
-        return self._cache.generals.expects(region, generation, self._sizes, self._general_builder())
+        builder = self.builder(self.backend.environment())
+        return self._cache.generals.expects(region, generation, self._sizes, builder)
 
     def _find_general(
-        self, executable: Executable, args: Sequence[Any], asking: Asking, first: FirstCall
+        self, executable: Executable, args: Sequence[Any], asked: BuildRequest, generation: Generation
     ) -> Run | None:
         """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
-        if asking.generation is None:
-            return None
-        instance = executable.source_for(args, asking.instance)
-        region, builder = in_order_of_template(instance), self._general_builder()
-        found = self._cache.generals.find(region, asking.generation, self._sizes, builder)
+        region = in_order_of_template(executable.source_for(args, asked.instance))
+        builder = self.builder(self.backend.environment())
+        found = self._cache.generals.find(region, generation, self._sizes, builder)
         if found is None:
             return None
-        kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
+        kept = executable.find_for(args, asked.on_build, asked.instance) if self.backend.generalizes else None
         if kept is not None:
             return kept
         try:
@@ -237,77 +391,55 @@ class BackendExecutables:
             logger.info("compiled for one size only: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
-        self._cache.generals.note_served(instance, builder.environment)
-        asking.on_general(served)
-        return self._replace_if_reused(found, served, args, asking, first)
+        asked.on_general(served)
+        return self._replace_if_reused(found, served, args, asked, executable)
 
     def _replace_if_reused(
-        self, found: FoundGeneral, served: ServedGeneral, args: Sequence[Any], asking: Asking, first: FirstCall
+        self,
+        found: FoundGeneral,
+        served: ServedGeneral,
+        args: Sequence[Any],
+        asked: BuildRequest,
+        executable: Executable,
     ) -> Run:
         """Returns the function for any sizes, until one for the sizes of these arguments takes its place.
 
-        The region's text is written, and the store asked for it, when the order is placed.
+        The store is asked for that when the order is placed.
         """
         captures = self.backend.captures_general
         if self._cache.store is None and captures:
             return served.run
         helpers, allowance = self._cache.helpers, found.executable.own
-        layouts, asked = layouts_of(args), list[Ask]()
+        layouts, handed_over = layouts_of(args), list[Ask]()
         is_stored = served.built.key is not None
         most = MOST if is_stored else MOST_UNSTORED
 
         def place() -> bool:
-            ask = self._executable_of(asking, first).foresee(layouts, asking.instance)
+            ask = executable.foresee(layouts, asked.instance)
             if ask is not None and helpers is not None and allowance.take(most):
-                asked.append(ask)
-                self.ledger.count_handed_over(helpers.hand_over(asked))
+                handed_over.append(ask)
+                self.ledger.count_handed_over(helpers.hand_over(handed_over))
             return ask is not None
 
         def is_done() -> bool:
-            return helpers is None or all(helpers.is_done(ask.key) for ask in asked)
+            return helpers is None or all(helpers.is_done(ask.key) for ask in handed_over)
 
         def fetch(args: Sequence[Any]) -> Run | None:
-            if helpers is not None and asked:
-                helpers.wait_for(asked[0].key)
-            run = self._executable_of(asking, first).find_for(args, asking.on_build, asking.instance)
+            if helpers is not None and handed_over:
+                helpers.wait_for(handed_over[0].key)
+            run = executable.find_for(args, asked.on_build, asked.instance)
             if run is not None:
-                asking.on_own()
+                asked.on_own()
             return run
 
         def build(args: Sequence[Any]) -> Run:
-            run = self._executable_of(asking, first).run_for(args, asking.on_build, asking.instance)
-            asking.on_own()
+            run = executable.run_for(args, asked.on_build, asked.instance)
+            asked.on_own()
             return run
 
         def build_apart(args: Sequence[Any]) -> Run:
-            return self._executable_of(asking, first).build_apart(args, asking.instance)
+            return executable.build_apart(args, asked.instance)
 
         at_once = not is_stored and helpers is not None and allowance.is_below(AT_ONCE)
         after = 1 if at_once else OFTEN if is_stored else SOON
-        order = Order(place, is_done, fetch, build, build_apart, after, captures)
-        return replace_if_reused(served.run, order)
-
-    def _general_builder(self) -> GeneralBuilder:
-        return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept, self.ledger.count_start)
-
-    def builder(self, environment: Mapping[str, str]) -> Builder:
-        """Returns what builds functions, with the cache's store if the backend has anything to put into it."""
-        store = self._cache.store
-        if store is None or self.backend.artifact_environment() is None:
-            return Builder(self.backend, self.ledger.count_start)
-        return PersistentBuilder(
-            self.backend,
-            store,
-            self._cache.ranks,
-            environment,
-            self.ledger.count_unkept,
-            read_torch_settings(),
-            helpers=lambda: self._cache.helpers or self._cache.batch,
-            on_start=self.ledger.count_start,
-        )
-
-
-def _fit(instance: Instance, args: Sequence[Any]) -> bool:
-    """Tells whether arguments have the shapes that they should have: Thunder may be mistaken about what it is given."""
-    types = zip(instance.inputs, instance.region.inputs, strict=True)
-    return all(not isinstance(type_, TensorType) or args[position].shape == type_.shape for position, type_ in types)
+        return replace_if_reused(served.run, Order(place, is_done, fetch, build, build_apart, after, captures))

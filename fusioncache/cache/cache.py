@@ -7,11 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from fusioncache.cache.executable import Executable
-from fusioncache.cache.first_calls import FirstCalls
 from fusioncache.cache.generals import GeneralRegions
-from fusioncache.cache.helpers import Helpers
-from fusioncache.cache.ranks import Ranks
-from fusioncache.cache.rejections import RejectedRegion
+from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.observe.record.events import EventPublisher, open_log
 from fusioncache.observe.record.ledger import Ledger
@@ -49,8 +46,7 @@ class Cache:
         helpers: the processes that compile for this one, if there are any.
         batch: compiles for this process itself where there are no such processes, if that pays.
         generals: what was compiled for regions that differ only in sizes.
-        first_calls: who called each graph first.
-        rejections: the pieces of regions that a compiler rejected, by their skeletons and environments.
+        rejections: why a compiler rejected regions, by their skeletons and environments.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -65,8 +61,7 @@ class Cache:
         self.helpers: Helpers | None = None
         self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
-        self.first_calls = FirstCalls(capacity)
-        self.rejections: LruMap[Hashable, RejectedRegion] = LruMap(capacity)
+        self.rejections: LruMap[Hashable, str] = LruMap(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -112,7 +107,6 @@ class Cache:
         self._keys.clear()
         self._executables.clear()
         self.generals.clear()
-        self.first_calls.clear()
         self.rejections.clear()
 
 

@@ -1,4 +1,8 @@
-"""The call of a template in a trace, whatever the layout of the arguments and the number of residual terms."""
+"""The call of a template in a trace, whatever the layout of the arguments and the number of residual terms.
+
+The hot path goes from a call's arguments to the function compiled for their layout. It consists of closures, because
+every attribute that is looked up there is paid for in every call of every region.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,20 @@ from typing import Any
 from fusioncache.backends.api import Run, Sum
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
-from fusioncache.cache.backend_executables import Asking, BackendExecutables
-from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
-from fusioncache.cache.executable import BuiltFunction, Executable, instance_in_order, layouts_of, reorder
-from fusioncache.cache.general_executable import ServedGeneral
-from fusioncache.cache.helpers import Ask
-from fusioncache.cache.rejections import Piece, RejectedRegion, describe_pieces
+from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
+from fusioncache.cache.executable import (
+    BuiltFunction,
+    Executable,
+    RejectedRegion,
+    instance_in_order,
+    layouts_of,
+    reorder,
+)
+from fusioncache.cache.generals import Generation, ServedGeneral
+from fusioncache.cache.peers import Ask
 from fusioncache.cache.results import as_torch_gives
-from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Graph, Instance, Scope, Template, is_declined
-from fusioncache.ir.ops import RESIDUAL, draws, may_run_again
+from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
+from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.observe.record.events import CompileEvent
@@ -35,6 +43,91 @@ from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.strides import contiguous_layouts
 
 logger = logging.getLogger("fusioncache")
+
+_MOST_LAYOUTS = 1024
+
+Begin = Callable[[Sequence[Any], tuple[int, ...] | None], tuple[Run, Sequence[Any]]]
+"""The function for arguments of a new layout, and what it returns for these. Takes the arities, where there are any."""
+
+Dispatcher = Callable[..., Sequence[Any]]
+"""Takes a template's arguments and returns its outputs."""
+
+
+def make_dispatcher(graph: Graph, *, takes_arities: bool, begin: Begin) -> Dispatcher:
+    """Makes the function that a trace calls: it finds what fits the layout of its arguments, or begins, and runs it."""
+    if takes_arities or graph.sizes or any(isinstance(type_, NumberType) for type_ in graph.inputs):
+        return _dispatch_by_all(graph, takes_arities, begin)
+    if all(_strides_follow_from_contiguity(type_) for type_ in graph.inputs):
+        return _dispatch_by_contiguity(begin)
+    return _dispatch_by_strides(begin)
+
+
+def _strides_follow_from_contiguity(type_: Any) -> bool:
+    """Tells whether contiguity says all: a dimension of size 0 or 1 may have any stride in a contiguous tensor."""
+    return isinstance(type_, TensorType) and all(isinstance(size, int) and size > 1 for size in type_.shape)
+
+
+def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
+    """Asks whether all tensors are contiguous, which costs half as much as their strides."""
+    import torch
+
+    is_contiguous, stride = torch.Tensor.is_contiguous, torch.Tensor.stride
+    contiguous: dict[int, Run] = {}
+    runs: dict[Any, Run] = {}
+
+    def dispatch(*args: Any) -> Sequence[Any]:
+        if all(map(is_contiguous, args)):
+            run = contiguous.get(len(args))
+            if run is None:
+                contiguous[len(args)], results = begin(args, None)
+                return results
+            return run(args)
+        layout = tuple(map(stride, args))
+        run = runs.get(layout)
+        return run(args) if run else _remember(runs, layout, begin(args, None))
+
+    return dispatch
+
+
+def _dispatch_by_strides(begin: Begin) -> Dispatcher:
+    import torch
+
+    stride = torch.Tensor.stride
+    runs: dict[Any, Run] = {}
+
+    def dispatch(*args: Any) -> Sequence[Any]:
+        layout = tuple(map(stride, args))
+        run = runs.get(layout)
+        return run(args) if run else _remember(runs, layout, begin(args, None))
+
+    return dispatch
+
+
+def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatcher:
+    """Takes symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
+    import torch
+
+    numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
+    shaping = shaping_inputs(graph)
+    stride, size = torch.Tensor.stride, torch.Tensor.size
+    runs: dict[Any, Run] = {}
+
+    def dispatch(*args: Any) -> Sequence[Any]:
+        arities, args = (args[0], args[1:]) if takes_arities else (None, args)
+        tensors = args[numbers:]
+        layout = (arities, *map(stride, tensors), *map(size, tensors), *[args[index] for index in shaping])
+        run = runs.get(layout)
+        return run(args) if run else _remember(runs, layout, begin(args, arities))
+
+    return dispatch
+
+
+def _remember(runs: dict[Any, Run], layout: Any, begun: tuple[Run, Sequence[Any]]) -> Sequence[Any]:
+    if len(runs) >= _MOST_LAYOUTS:
+        runs.clear()
+    runs[layout], results = begun
+    return results
+
 
 type _Failure = tuple[str, Exception]
 """What failed, in a word, and its error."""
@@ -265,8 +358,9 @@ class TemplateCall:
         import torch
 
         try:
-            prepare = self._prepare_folds if self._can_fold(args, arities) else self._prepare_inline
-            return prepare(args, arities)
+            if self._can_fold(args, arities):
+                return self._prepare_folds(args, arities)
+            return self.compiler.run_for(args, self._request(arities))
         except torch.OutOfMemoryError:
             raise
         except RejectedRegion as rejection:
@@ -284,13 +378,13 @@ class TemplateCall:
         try:
             if not may_run_again(self.template.graph):  # each piece is run to find the next one
                 raise rejection
-            run, pieces = self.compiler.run_rejected(args, self._asking(arities), rejection)
+            run, compiled = self.compiler.run_rejected(args, self._request(arities), rejection)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             failures.append(("compile", error))
             return self._run_operations(args, arities)
-        self._report_rejection(arities, rejection, pieces)
+        self._report_rejection(arities, rejection, compiled)
         self._rejected.add(run)
         return run
 
@@ -298,17 +392,20 @@ class TemplateCall:
         """Returns the rejection of a compiled function that failed when it first ran; None for any other function."""
         if run is self._fallbacks[arities] or run in self._rejected:
             return None
-        return self.compiler.reject_launch(self._asking(arities), error)
+        return self.compiler.reject_launch(self._request(arities), error)
 
-    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, pieces: Sequence[Piece]) -> None:
+    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, compiled: Sequence[bool]) -> None:
+        """Reports what runs a rejected region: pieces, of which some are compiled."""
         title, digest = self.compiler.backend.title, self.template.key.digest
-        reason = f"rejected by {title}: {describe_pieces(pieces, title)}"
-        logger.info("%s is %s: %s", self.template.name, reason, rejection.reason)
+        compilers = " and ".join(dict.fromkeys(title if is_compiled else "torch" for is_compiled in compiled))
+        pieces = f" in {len(compiled)} pieces" if len(compiled) > 1 else ""
+        reason = f"rejected by {title}: runs{pieces} by {compilers}"
+        logger.info("%s is %s: %s", self.template.name, reason, rejection)
         self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
             lines = self._ledger.history.find_source(digest, arities).lines
             where = f" ({lines[0]})" if lines else ""
-            warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection.reason}")
+            warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection}")
 
     def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
         """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
@@ -316,30 +413,19 @@ class TemplateCall:
             return False
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
-    def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self.compiler.run_for(args, self._asking(arities))
-
-    def _asking(self, arities: Arities) -> Asking:
-        def on_general(served: ServedGeneral) -> None:
-            self._sources[arities] = served.source
-            self._note(arities, plan=ANY_SIZES)
+    def _request(self, arities: Arities) -> BuildRequest:
+        def on_general(served: ServedGeneral, *, whole: bool = True) -> None:
+            if whole:
+                self._sources[arities] = served.source
+                self._note(arities, plan=ANY_SIZES)
             self._on_general(served)
 
         def on_own() -> None:
             self._note(arities, plan=Plan.INLINE.value)
             self._ledger.count_reused_sizes()
 
-        template, instance = self.template, self._compiled_instance(arities)
-        return Asking(
-            (template.key, arities),
-            lambda: inline(template.graph, arities),
-            self._on_build,
-            on_general,
-            on_own,
-            self._on_general,
-            self._generation,
-            instance,
-        )
+        graph, instance = inline(self.template.graph, arities), self._compiled_instance(arities)
+        return BuildRequest(graph, self._on_build, on_general, on_own, self._generation, instance)
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))
@@ -456,44 +542,35 @@ class TemplateCall:
     def _note(self, arities: Arities, **fields: str) -> None:
         self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)
 
-    def _on_build(self, executable: Executable, function: BuiltFunction) -> None:
+    def _on_build(self, executable: Executable, built: BuiltFunction[Run]) -> None:
         """Counts a function that was compiled or loaded."""
-        loaded = function.loaded and not function.made_here
-        event = CompileEvent(
-            backend=self.compiler.backend.name,
-            seconds=function.seconds,
-            loaded=loaded,
-            compile_seconds=function.compile_seconds,
-            template=self.template,
-            graph=executable.graph,
-            key=function.key,
-            helped=function.helped,
-            alone=self._alone(function.cost, loaded),
-        )
-        self._ledger.tell(self.template, event)
+        loaded = built.loaded and not built.made_here
+        self._count(built, loaded, graph=executable.graph, helped=built.helped)
 
     def _on_general(self, served: ServedGeneral) -> None:
         """Counts that a function for any sizes serves the template, and the function if it is new."""
-        function = served.built
-        alone = self._alone(function.cost, function.loaded)
+        built = served.built
         if not served.is_new:
-            self._ledger.count_general_hit(self.template, alone)
+            self._ledger.count_general_hit(self.template, self._alone(built.cost, built.loaded))
             return
-        event = CompileEvent(
-            backend=self.compiler.backend.name,
-            seconds=function.seconds,
-            loaded=function.loaded,
-            compile_seconds=function.compile_seconds,
-            template=self.template,
-            key=function.key,
-            general=True,
-            alone=alone,
-        )
-        self._ledger.tell(self.template, event)
-        if function.loaded:
+        self._count(built, built.loaded, general=True)
+        if built.loaded:
             self._ledger.count_general_hit(self.template)
         else:
             self._ledger.count_generalization()
+
+    def _count(self, built: BuiltFunction[Any], loaded: bool, **fields: Any) -> None:
+        event = CompileEvent(
+            backend=self.compiler.backend.name,
+            seconds=built.seconds,
+            loaded=loaded,
+            compile_seconds=built.compile_seconds,
+            template=self.template,
+            key=built.key,
+            alone=self._alone(built.cost, loaded),
+            **fields,
+        )
+        self._ledger.tell(self.template, event)
 
     def _alone(self, seconds: float, loaded: bool) -> Alone:
         return self.compiler.backend.alone(seconds, len(self.template.graph.ops), loaded=loaded)

@@ -1,32 +1,67 @@
-"""A graph without parameters and the functions that a backend made of it, one for each layout of its arguments."""
+"""The functions of a graph, at most one for each layout: from the store if it has them, or else compiled once for all.
+
+A region for arguments of some layouts is the case without variables of one for any sizes: both are tasks of one
+builder.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.api import Backend, OnStart, Run, ignore_start, process_starts
-from fusioncache.cache.helpers import Ask
-from fusioncache.cache.rejections import RejectedRegion
-from fusioncache.ir import Graph, Instance, Key
+from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
+from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
+from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
 from fusioncache.ir.ops import writes_of
 from fusioncache.ir.permutation import pick, picker
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.request import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.process import forks
+from fusioncache.store import Store, StoredArtifacts
+from fusioncache.store.entry import REFUSED
+from fusioncache.store.locks import TOO_LONG
+from fusioncache.store.store import COMPILE_SECONDS
+from fusioncache.template.key import artifact_key, general_key
+from fusioncache.template.name import template_name
 from fusioncache.template.operand_order import depends_on_operand_order
 
+logger = logging.getLogger("fusioncache")
+
+REGION = "region"
+"""The artifact that says what was compiled, and how it lies in the graph."""
+REQUEST = "request"
+"""The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
+
+_STALE = "an artifact that does not load"
+_REJECTED = "rejected: "
+"""How a note begins that the compiler rejects a region."""
 _MOST_SEEN = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltFunction:
-    """A function and what it computes.
+class RejectedRegion(Exception):
+    """A compiler rejects a region, or what it made of it does not run. The message is what it says, in a line.
 
     Attributes:
-        run: takes the inputs of the region.
-        instance: the region, and which of the graph's values its values are.
+        is_new: whether the store is to be told, once something else runs.
+    """
+
+    def __init__(self, reason: str, *, is_new: bool = False):
+        super().__init__(reason)
+        self.is_new = is_new
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFunction[F]:
+    """A function, and how it came about.
+
+    Attributes:
+        run: the function: of a region's inputs, or a ``GeneralFunction``.
+        instance: the region, and which of the graph's values its values are; None for any sizes.
         key: under which the store has it; None if it is not persisted.
         loaded: whether it was loaded, rather than compiled here.
         compile_seconds: that compiling it alone takes, without making its artifacts; 0 if ``seconds`` is just that.
@@ -39,8 +74,8 @@ class BuiltFunction:
             does.
     """
 
-    run: Run
-    instance: Instance
+    run: F
+    instance: Instance | None = None
     key: Key | None = None
     loaded: bool = False
     compile_seconds: float = 0.0
@@ -56,57 +91,361 @@ class BuiltFunction:
         return self.compile_seconds or (0.0 if self.loaded else self.seconds)
 
 
+class Task[F](ABC):
+    """Something to be compiled.
+
+    Attributes:
+        graph: what the store names it by.
+        region: what the compiler is given, for the start of the compiler.
+    """
+
+    graph: Graph
+    region: Graph
+
+    @abstractmethod
+    def key(self, environment: Mapping[str, str]) -> Key:
+        """Returns the key of what is stored."""
+
+    @abstractmethod
+    def compile(self) -> F:
+        """Compiles the function."""
+
+    @abstractmethod
+    def persist(self) -> Compiled[F]:
+        """Compiles the function, and gives artifacts, or why there are none."""
+
+    @abstractmethod
+    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[F]:
+        """Makes the function of artifacts. Raises whatever is wrong with these."""
+
+    def describe(self) -> dict[str, bytes]:
+        """Returns the artifacts that do not come from the backend."""
+        return {}
+
+
+@dataclass(frozen=True)
+class RegionTask(Task[Run]):
+    """A region for arguments of some layouts.
+
+    Attributes:
+        backend: compiles.
+        instance: the region, and which of the graph's values its values are.
+        request: the graph in canonical order, the layouts, and what another process needs to ask for the same.
+        args: tensors and numbers as the graph's inputs.
+    """
+
+    backend: Backend
+    instance: Instance
+    request: Request
+    args: Sequence[Any] = ()
+
+    @property
+    def graph(self) -> Graph:  # type: ignore[override]
+        """See ``Task``."""
+        return self.request.graph
+
+    @property
+    def region(self) -> Graph:  # type: ignore[override]
+        """See ``Task``."""
+        return self.instance.region
+
+    @property
+    def own_args(self) -> Sequence[Any]:
+        """The arguments as the region's inputs."""
+        return pick(self.args, self.instance.inputs)
+
+    def key(self, environment: Mapping[str, str]) -> Key:
+        """See ``Task``."""
+        return artifact_key(self.graph, environment, self.request.layouts, self.instance)
+
+    def compile(self) -> Run:
+        """See ``Task``."""
+        return self.backend.compile(self.region, self.own_args)
+
+    def persist(self) -> Compiled[Run]:
+        """See ``Task``."""
+        return self.backend.persist(self.region, self.own_args)
+
+    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[Run]:
+        """See ``Task``. The stored region may have another order of operations than this one."""
+        stored = decode_region(artifacts[REGION])
+        if _types(stored) != _types(self.instance) or len(stored.outputs) != len(self.instance.outputs):
+            raise ValueError("a stored region with other inputs or outputs")
+        return BuiltFunction(self.backend.load(artifacts, stored.region, pick(self.args, stored.inputs)), stored)
+
+    def describe(self) -> dict[str, bytes]:
+        """See ``Task``."""
+        return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request)}
+
+
+@dataclass(frozen=True)
+class GeneralTask(Task[GeneralFunction]):
+    """A region for any sizes, with arguments of one of its instances and the values of its variables there."""
+
+    backend: Backend
+    general: GeneralRegion
+    args: Sequence[Any]
+    values: Sequence[Value]
+
+    @property
+    def graph(self) -> Graph:  # type: ignore[override]
+        """See ``Task``."""
+        return self.general.graph
+
+    region = graph
+
+    def key(self, environment: Mapping[str, str]) -> Key:
+        """See ``Task``."""
+        return general_key(self.graph, environment, repr(self.backend.general_layout(self.args)))
+
+    def compile(self) -> GeneralFunction:
+        """See ``Task``."""
+        return self.backend.compile_general(self.general, self.args, self.values)
+
+    def persist(self) -> Compiled[GeneralFunction]:
+        """See ``Task``."""
+        return self.backend.persist_general(self.general, self.args, self.values)
+
+    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[GeneralFunction]:
+        """See ``Task``."""
+        return BuiltFunction(self.backend.load_general(artifacts, self.general, self.args))
+
+
+def _types(instance: Instance) -> dict[int, Any]:
+    return dict(zip(instance.inputs, instance.region.inputs, strict=True))
+
+
 class Builder:
-    """Builds functions with a backend for this process alone: each is compiled.
+    """Builds functions with a backend. With a store, each is loaded, or else compiled once for all processes.
 
     Args:
-        backend: compiles.
+        backend: compiles, and loads what it compiled.
+        store: where artifacts are; None if each function is compiled for this process alone.
+        ranks: the other processes of the job.
+        environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
+        refused: is told why a function could not be persisted.
+        settings: of this process that another one has to make to ask for the same.
+        helpers: returns those who compile for this process, if there are any at the moment.
         on_start: is told of the compiler's start, if it starts for this.
+        patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
+            compiled here while another one is at it: ``build`` raises ``Declined``.
 
     Attributes:
         backend: the same.
+        store: the same; None if the backend persists nothing.
+        environment: the same.
     """
 
-    def __init__(self, backend: Backend, on_start: OnStart = ignore_start):
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store | None = None,
+        ranks: Ranks | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        refused: Callable[[str], None] = lambda _: None,
+        settings: Mapping[str, Option] = MappingProxyType({}),
+        *,
+        helpers: Callable[[], Helpers | None] = lambda: None,
+        on_start: OnStart = ignore_start,
+        patience: float = COMPILE_SECONDS,
+    ):
         self.backend = backend
+        self.store = store if store and backend.artifact_environment() is not None else None
+        self.environment = environment
+        self._ranks = ranks
+        self._refused = refused
+        self._settings = settings
+        self._helpers = helpers
         self._on_start = on_start
+        self._patience = patience
 
-    def build(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]) -> BuiltFunction:
-        """Builds a function for arguments of a graph.
+    def region_task(
+        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any] = ()
+    ) -> RegionTask:
+        """Returns what is to be compiled for arguments of a graph.
 
         Args:
             graph: to be computed.
             instance: what to compile, if there is no function yet.
             layouts: of the arguments. The function need not be right for others.
             args: tensors and numbers as the graph's inputs.
+        """
+        backend = self.backend
+        asked = Request(graph, layouts, backend.name, backend.options(), self._settings)
+        return RegionTask(backend, instance, asked, args)
+
+    def key(self, task: Task[Any]) -> Key:
+        """Returns the key of what is stored."""
+        return task.key({**self.environment, **(self.backend.artifact_environment() or {})})
+
+    def foresee(self, task: RegionTask) -> Ask | None:
+        """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
+        if self.store is None or self.backend.why_unkept(task.graph) is not None:
+            return None
+        return Ask(self.key(task), task.request, task.instance)
+
+    def load(self, task: RegionTask) -> BuiltFunction[Run] | None:
+        """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
+        if self.store is None or self.backend.why_unkept(task.graph) is not None:
+            return None
+        start, key = time.perf_counter(), self.key(task)
+        stored = self.store.load(key, self.backend.name)
+        built = None if stored is None or REFUSED in stored else self._load(task, key, stored)
+        return built and replace(built, seconds=time.perf_counter() - start)
+
+    def build[F](self, task: Task[F]) -> BuiltFunction[F]:
+        """Builds a function. One that was loaded is for arguments of the task's very layouts.
 
         Raises:
-            Exception: whatever the backend raises.
+            RejectedRegion: if the compiler rejects the region, or rejected it before.
+            Declined: if another process compiles it, and there is no patience; or if it cannot be compiled.
+            Exception: whatever else the backend raises.
         """
-        return self.compile(instance, args)
+        start = time.perf_counter()
+        built = self._compile(task) if self.store is None else self._build_stored(task, self.store)
+        return replace(built, seconds=time.perf_counter() - start + built.shifted)
 
-    def compile(self, instance: Instance, args: Sequence[Any], key: Key | None = None) -> BuiltFunction:
+    def _build_stored[F](self, task: Task[F], store: Store) -> BuiltFunction[F]:
+        key, name = self.key(task), self.backend.name
+        helpers = self._helpers() if isinstance(task, RegionTask) else None
+        wait = self._wait_for(helpers, key)
+        built = self._load(task, key, store.load(key, name))
+        if built is None and helpers is not None and helpers.note_missing():
+            wait = self._wait_for(helpers, key)
+            built = self._load(task, key, store.load(key, name))
+        if built is None:
+            with self._ranks.turn(key, name) if self._ranks else nullcontext(RankTurn()) as turn:
+                built = self._load(task, key, turn.artifacts)
+                if built is None:
+                    built, artifacts = self._compile_once(task, key, store)
+                    turn.publish(artifacts)
+        waited = wait.on_others + wait.on_start
+        if not built.loaded:
+            return replace(built, shifted=built.shifted - waited)
+        return replace(built, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here - waited)
+
+    def _wait_for(self, helpers: Helpers | None, key: Key) -> Wait:
+        wait = Wait() if helpers is None else helpers.wait_for(key)
+        if wait.on_start:
+            self._on_start(self.backend.title, wait.on_start)
+        return wait
+
+    def _compile[F](self, task: Task[F], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function that is not persisted."""
-        started = self.start(instance, joined=False)
-        run = self.backend.compile(instance.region, pick(args, instance.inputs))
-        return BuiltFunction(run, instance, key, shifted=-started)
+        started = self._start(task, joined=False)
+        instance = task.instance if isinstance(task, RegionTask) else None
+        return BuiltFunction(task.compile(), instance, key, shifted=-started)
 
-    def start(self, instance: Instance, *, joined: bool) -> float:
+    def _start(self, task: Task[Any], *, joined: bool) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
-        return process_starts().start(self.backend, instance.region, self._on_start, joined=joined)
+        return process_starts().start(self.backend, task.region, self._on_start, joined=joined)
 
-    def load(
-        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]
-    ) -> BuiltFunction | None:
-        """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
-        return None
+    def _load[F](self, task: Task[F], key: Key, artifacts: StoredArtifacts | None) -> BuiltFunction[F] | None:
+        """Loads what is stored, if anything is. What does not load is removed.
 
-    def reject(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, rejection: RejectedRegion) -> None:
-        """Stores that the compiler rejects a region, and what runs it, if there is a store."""
+        Raises:
+            RejectedRegion: if it is stored that the compiler rejects the region.
+        """
+        if artifacts is None:
+            return None
+        if REFUSED in artifacts:
+            reason = artifacts[REFUSED].decode(errors="replace")
+            if reason.startswith(_REJECTED):
+                raise RejectedRegion(reason.removeprefix(_REJECTED))
+            self._refused(not_kept(reason))
+            return self._compile(task, key if isinstance(task, RegionTask) else None)
+        try:
+            return replace(task.load(artifacts), key=key, loaded=True, compile_seconds=artifacts.seconds)
+        except Exception as error:  # whatever it is, the region can be compiled
+            logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
+            assert self.store is not None
+            self.store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
+            return None
 
-    def foresee(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Ask | None:
-        """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
-        return None
+    def _compile_once[F](
+        self, task: Task[F], key: Key, store: Store
+    ) -> tuple[BuiltFunction[F], StoredArtifacts | None]:
+        """Compiles while the other processes of this machine wait, and stores the artifacts."""
+        with store.take_turn(key, self.backend.name, self._patience) as turn:
+            built = self._load(task, key, turn.artifacts)
+            if built:
+                return built, turn.artifacts
+            if turn.alone == TOO_LONG and not self._patience:
+                raise Declined("another process compiles it", Scope.TURN)
+            region = task if isinstance(task, RegionTask) else None
+            joined = region is not None and self.backend.is_joined(region.region, region.own_args)
+            started = self._start(task, joined=joined)
+            start = time.perf_counter()
+            compiled = self._persist(task, key)
+            alone = compiled.alone_seconds
+            seconds = time.perf_counter() - start if alone is None else alone
+            stored = self._store_compiled(task, key, compiled, seconds)
+            built = BuiltFunction(
+                compiled.run,
+                region.instance if region else None,
+                key if region or (stored and compiled.artifacts) else None,
+                compile_seconds=alone or 0.0,
+                exact=compiled.exact,
+                shifted=-started,
+            )
+            return built, stored
+
+    def _persist[F](self, task: Task[F], key: Key) -> Compiled[F]:
+        """Compiles, and stores it if the compiler rejects the region.
+
+        Raises:
+            RejectedRegion: then.
+            Exception: whatever else goes wrong.
+        """
+        try:
+            return task.persist()
+        except Exception as error:
+            reason = self.backend.find_rejection(error) if isinstance(task, RegionTask) else None
+            if reason is None:
+                raise
+            self._save(task, key, {REFUSED: f"{_REJECTED}{reason}".encode()}, 0.0)
+            raise RejectedRegion(reason) from error
+
+    def reject(self, task: RegionTask, rejection: RejectedRegion) -> None:
+        """Stores that the compiler rejects a region, in place of what was compiled, if there is a store."""
+        if self.store is not None and self.backend.why_unkept(task.graph) is None:
+            key = self.key(task)
+            self.store.remove(key, self.backend.name)
+            self._save(task, key, {REFUSED: f"{_REJECTED}{rejection}".encode()}, 0.0)
+
+    def _store_compiled(
+        self, task: Task[Any], key: Key, compiled: Compiled[Any], seconds: float
+    ) -> StoredArtifacts | None:
+        """Stores the artifacts, or else a note that there never will be any. Returns what is stored, if anything is."""
+        artifacts = compiled.artifacts
+        if artifacts is None:
+            if compiled.reason is None:
+                return None
+            logger.info("cannot be stored: %s", compiled.reason)
+            self._refused(not_kept(compiled.reason))
+            if not compiled.lasting:
+                return None
+            artifacts = {REFUSED: compiled.reason.encode()}
+        return self._save(task, key, artifacts, seconds)
+
+    def _save(
+        self, task: Task[Any], key: Key, artifacts: Mapping[str, bytes], seconds: float
+    ) -> StoredArtifacts | None:
+        """Stores artifacts, unless they are not for this key: settings may change while a process compiles."""
+        if self.backend.environment() != self.environment or self.key(task) != key:
+            self._refused(not_kept("settings changed while it was compiled"))
+            return None
+        assert self.store is not None
+        artifacts = {**artifacts, **task.describe()}
+        self.store.save(key, self.backend.name, artifacts, name=template_name(task.graph, key), seconds=seconds)
+        if self.store.directory is None:
+            self._refused(not_kept("the store's directory cannot be used"))
+        return StoredArtifacts(artifacts, seconds)
+
+
+def not_kept(reason: str) -> str:
+    """Returns the reason for which it is counted, at each start, that a function is compiled again."""
+    return f"cannot be stored: {reason}"
 
 
 class Executable:
@@ -170,9 +509,9 @@ class Executable:
         return self._find(args, on_build, instance, self._builder.load)
 
     def reject(self, args: Sequence[Any], rejection: RejectedRegion, instance: Instance | None = None) -> None:
-        """Stores that the compiler rejects the region for arguments of this layout, and what runs it."""
+        """Stores that the compiler rejects the region for arguments of this layout."""
         source = self.source_for(args, instance)
-        self._builder.reject(self.graph, source, layouts_of(args), rejection)
+        self._builder.reject(self._builder.region_task(self.graph, source, layouts_of(args)), rejection)
 
     def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
         """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
@@ -182,20 +521,7 @@ class Executable:
 
     def source_for(self, args: Sequence[Any], instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of this layout."""
-        asking = instance or self._instance
-        return asking if depends_on_operand_order(self.graph, layouts_of(args)) else self._instance
-
-    def _find(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None, build: _Build) -> Run | None:
-        layouts, instance = layouts_of(args), instance or self._instance
-        run = self._seen.get((layouts, None)) or self._seen.get((layouts, instance))
-        if run is None:
-            own = instance if depends_on_operand_order(self.graph, layouts) else None
-            run = self._variant(layouts, own, args, on_build, build)
-            if len(self._seen) >= _MOST_SEEN:
-                self._seen.clear()
-            if run is not None:
-                self._seen[layouts, own] = run
-        return run
+        return self._own(layouts_of(args), instance) or self._instance
 
     def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
         """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
@@ -208,10 +534,26 @@ class Executable:
         """
         if self.is_built:
             return None
-        own = instance if depends_on_operand_order(self.graph, layouts) else None
-        return self._builder.foresee(self.graph, own or self._instance, layouts)
+        source = self._own(layouts, instance) or self._instance
+        return self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
 
-    def _variant(
+    def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
+        """Returns the region that has a function of its own, as the order of operands shows; None for the first."""
+        return (instance or self._instance) if depends_on_operand_order(self.graph, layouts) else None
+
+    def _find(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None, build: _Build) -> Run | None:
+        layouts = layouts_of(args)
+        run = self._seen.get((layouts, None)) or self._seen.get((layouts, instance or self._instance))
+        if run is None:
+            own = self._own(layouts, instance)
+            run = self._find_variant(layouts, own, args, on_build, build)
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            if run is not None:
+                self._seen[layouts, own] = run
+        return run
+
+    def _find_variant(
         self,
         layouts: ArgumentLayouts,
         own: Instance | None,
@@ -224,27 +566,27 @@ class Executable:
         with self._lock:
             run = self._loaded.get((layouts, own)) or self._variants.get((layout, own))
             if run is None:
-                start = time.perf_counter()
                 args = _copy_written(self.graph, args)
-                function = build(self.graph, own or self._instance, layouts, args)
-                if function is None:
+                built = build(self._builder.region_task(self.graph, own or self._instance, layouts, args))
+                if built is None:
                     return None
-                run = reorder(function.run, function.instance, len(args))
-                self.add_source(function.instance.region)
-                if function.loaded:
+                assert built.instance is not None
+                run = reorder(built.run, built.instance, len(args))
+                self.add_source(built.instance.region)
+                if built.loaded:
                     # Made for these very strides, while a compiler may take others of the same layout as well.
                     self._loaded[layouts, own] = run
                 else:
                     self._variants[layout, own] = run
-                    if function.exact is not None:
-                        run = self._loaded[layouts, own] = reorder(function.exact, function.instance, len(args))
-                on_build(self, replace(function, seconds=time.perf_counter() - start + function.shifted))
+                    if built.exact is not None:
+                        run = self._loaded[layouts, own] = reorder(built.exact, built.instance, len(args))
+                on_build(self, built)
         return run
 
 
-_Build = Callable[[Graph, Instance, ArgumentLayouts, Sequence[Any]], BuiltFunction | None]
+_Build = Callable[[RegionTask], BuiltFunction[Run] | None]
 
-OnBuild = Callable[[Executable, BuiltFunction], None]
+OnBuild = Callable[[Executable, BuiltFunction[Run]], None]
 """Is told of an executable's function that was compiled or loaded."""
 
 

@@ -1,27 +1,274 @@
-"""Regions that differ only in sizes and numbers: who is compiled with whom, here and in the processes before."""
+"""Regions that differ only in sizes and numbers: which are compiled together, here and in the processes before.
+
+The store has which sizes and numbers the regions of one skeleton had: a later process generalizes with these. No code
+is in it, and nothing is right or wrong by it: a process fills the holes of a skeleton of its own, and whether a region
+is an instance of what comes of that is decided there.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import prod
+from typing import Any
 
-from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
-from fusioncache.cache.kept_places import Holes, KeptPlace, keep_place, read_places
-from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Declined, Graph, Instance, Key, NumberType, Scope, TensorType, Value
+from fusioncache.backends.api import (
+    GeneralFunction,
+    Run,
+)
+from fusioncache.cache.executable import Builder, BuiltFunction, GeneralTask
+from fusioncache.ir import (
+    Const,
+    Declined,
+    Graph,
+    Key,
+    NumberType,
+    Scope,
+    TensorType,
+    Value,
+    is_declined,
+)
 from fusioncache.ir.ops import op_traits, writes_in_place
+from fusioncache.ir.strict_json import Value as Content
+from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap
-from fusioncache.template.general_region import Family, in_order_of_template, make_family
+from fusioncache.process.settings import SIZES
+from fusioncache.store import Store
+from fusioncache.store.entry import SIZES_SLOT
+from fusioncache.template.general_region import Family, make_family
+from fusioncache.template.generalization import fit_holes
 from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key
 from fusioncache.template.name import template_name
-from fusioncache.template.pattern import Pattern, outline_of, pattern_of
 from fusioncache.template.skeleton import Skeleton, check_fits, fill, skeleton_of
 
 logger = logging.getLogger("fusioncache")
+
+
+class Sizes(Enum):
+    """When regions that differ only in sizes and numbers share one compilation.
+
+    ``AUTO``: from the second program of a function on, where it is like one of an earlier program of the same function.
+    ``DYNAMIC``: wherever they come from. ``STATIC``: never.
+    """
+
+    AUTO = "auto"
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One program of a function: what Thunder made of it for one kind of input.
+
+    Attributes:
+        function: stands for the function; compared by identity.
+        number: counts the programs of the function.
+        name: of the function, by which a later process knows it; empty if there is none.
+    """
+
+    function: object
+    number: int
+    name: str = ""
+
+
+def choose_sizes(sizes: str | None) -> Sizes:
+    """Chooses what to do with sizes, by the option of ``FusionCache``; if that is None, by the environment.
+
+    Raises:
+        ValueError: if the option or the environment is none of auto, static and dynamic.
+    """
+    if sizes is None:
+        return Sizes(SIZES.read() or Sizes.AUTO.value)
+    if sizes not in [known.value for known in Sizes]:
+        raise ValueError(f"sizes must be 'auto', 'static' or 'dynamic', got {sizes!r}")
+    return Sizes(sizes)
+
+
+FORMAT = 1
+_SIZES = "sizes"
+_PATIENCE = 10.0
+"""Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
+_MOST_STORED = 64
+"""How many places of one skeleton are kept: the newest."""
+
+Holes = tuple[Value, ...]
+"""What is in the holes of a region, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlace:
+    """Regions of several programs that were generalized, or the only one so far.
+
+    Attributes:
+        function: what those programs are of: see ``Generation``.
+        instances: the regions.
+    """
+
+    function: str
+    instances: tuple[Holes, ...]
+
+
+def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
+    """Returns the places that are stored for a skeleton. What cannot be read is removed. Never raises."""
+    artifacts = store.peek(key, SIZES_SLOT)
+    if artifacts is None:
+        return ()
+    try:
+        (places,) = decode(artifacts.get(_SIZES, b""), "sizes", format=FORMAT).fields("places")
+        return tuple(map(_decode_place, places.items()))
+    except ValueError as error:
+        store.discard(key, SIZES_SLOT, f"sizes that do not decode: {type(error).__name__}")
+        return ()
+
+
+def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
+    """Adds a place to those that are stored for a skeleton, in the stead of those that it goes on from. Never raises.
+
+    Args:
+        store: where they are.
+        key: of the skeleton.
+        place: the new one.
+        name: for people.
+    """
+    with store.take_turn(key, SIZES_SLOT, _PATIENCE):
+        known = read_places(store, key)
+        if any(_covers(other, place) for other in known):
+            return
+        places = [*(other for other in known if not _covers(place, other)), place][-_MOST_STORED:]
+        store.remove(key, SIZES_SLOT)
+        content = encode({"format": FORMAT, "places": [_encode_place(each) for each in places]})
+        store.save(key, SIZES_SLOT, {_SIZES: content}, name=name)
+
+
+def _covers(place: KeptPlace, other: KeptPlace) -> bool:
+    return place.function == other.function and set(place.instances).issuperset(other.instances)
+
+
+def _encode_place(place: KeptPlace) -> dict[str, object]:
+    instances = [[_encode_value(value) for value in instance] for instance in place.instances]
+    return {"function": place.function, "instances": instances}
+
+
+def _encode_value(value: Value) -> int | list[str]:
+    return [value.kind, value.text] if isinstance(value, Const) else value
+
+
+def _decode_place(content: Content) -> KeptPlace:
+    function, instances = content.fields("function", "instances")
+    found = tuple(tuple(map(_decode_value, instance.items())) for instance in instances.items())
+    if not found:
+        raise instances.error("regions")
+    return KeptPlace(function.text(), found)
+
+
+def _decode_value(content: Content) -> Value:
+    if isinstance(content.content, list):
+        kind, text = content.items(2)
+        return Const(kind.text(), text.text())
+    return content.integer()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGeneral:
+    """What a function for any sizes is for one region.
+
+    Attributes:
+        run: computes it.
+        built: the function.
+        source: what that was compiled from.
+        is_new: whether it was compiled or loaded for this region.
+    """
+
+    run: Run
+    built: BuiltFunction[GeneralFunction]
+    source: Graph
+    is_new: bool = False
+
+
+class Allowance:
+    """Counts the sizes of one general function that got a function of their own."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._lock = forks.lock()
+
+    def take(self, most: int) -> bool:
+        """Takes one; False if as many as ``most`` are taken."""
+        with self._lock:
+            has_one = self._taken < most
+            self._taken += has_one
+            return has_one
+
+    def is_below(self, most: int) -> bool:
+        """True if fewer are taken than this."""
+        return self._taken < most
+
+
+class GeneralExecutable:
+    """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.
+
+    Args:
+        family: regions with one generalization.
+        builder: compiles or loads.
+
+    Attributes:
+        family: the same.
+        own: counts the sizes that got a function of their own.
+    """
+
+    def __init__(self, family: Family, builder: Builder):
+        self.family = family
+        self.own = Allowance()
+        self._builder = builder
+        self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
+        self._lock = forks.lock()
+
+    def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
+        """Returns the values with which the generalization is a region; None if that is none of its instances.
+
+        Args:
+            holes: what is in those of the region, which has the skeleton of the family.
+        """
+        return fit_holes(self.family.generalization, holes)
+
+    def serve(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral:
+        """Returns the function for the arguments of an instance.
+
+        Args:
+            args: tensors, as the region's inputs.
+            values: of the region's variables.
+
+        Raises:
+            Declined: if there is no such function.
+            Exception: whatever the backend raises.
+        """
+        layout = self._builder.backend.general_layout(args)
+        with self._lock:
+            is_new = layout not in self._functions
+            if is_new:
+                self._functions[layout] = self._build(args, values)
+            built = self._functions[layout]
+        if isinstance(built, str):
+            raise Declined(built, Scope.GENERAL)
+        return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
+
+    def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltFunction[GeneralFunction] | str:
+        """Returns what the builder makes, or why it makes nothing, which is not asked again.
+
+        The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
+        """
+        try:
+            return self._builder.build(GeneralTask(self._builder.backend, self.family.general, args, values))
+        except Exception as error:
+            if is_declined(error, Scope.GENERAL):
+                return error.reason
+            logger.info("nothing is compiled for any sizes", exc_info=error)
+            return f"compile failed: {type(error).__name__}"
+
 
 _MOST = 64
 """How many places, and how many generalizations, of one skeleton are remembered."""
@@ -85,14 +332,6 @@ class FoundGeneral:
     values: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """Regions with one skeleton of which one was served by a function for any sizes."""
-
-    pattern: Pattern
-    skeleton: Skeleton
-
-
 class GeneralRegions:
     """The regions that were compiled, by their skeletons, and what was compiled for several of them.
 
@@ -104,57 +343,13 @@ class GeneralRegions:
 
     def __init__(self, capacity: int):
         self._relatives: LruMap[tuple[Skeleton, Environment], _Relatives] = LruMap(capacity)
-        self._served: LruMap[tuple[Hashable, Environment], list[_Served]] = LruMap(capacity)
         self._lock = forks.lock()
 
     def clear(self) -> None:
         """Forgets all of them. What was compiled lives on with those who use it, and what is stored in the store."""
         self._relatives.clear()
-        self._served.clear()
 
-    def note_served(self, instance: Instance, environment: Mapping[str, str]) -> None:
-        """Notes that a function for any sizes serves a region, so that others like it are found at once.
-
-        Args:
-            instance: the region. ``check_general`` refuses nothing in it but perhaps its size.
-            environment: of the backend.
-        """
-        settings = _sort(environment)
-        with self._lock:
-            served = self._served.get_or_make((_outline(instance), settings), list)[0]
-            if any(each.pattern.match(instance.region) is not None for each in served):
-                return
-            relatives = self._relatives.find((skeleton_of(in_order_of_template(instance)), settings))
-            if relatives is not None:
-                # This very skeleton: to compare it with an equal one takes longer than all else.
-                _keep_last(served, _Served(pattern_of(instance), relatives.skeleton))
-
-    def find_again(
-        self, instance: Instance, generation: Generation, environment: Mapping[str, str]
-    ) -> FoundGeneral | None:
-        """Does as ``find`` for a region like one that was served before, and asks neither the store nor its text.
-
-        Args:
-            instance: the region.
-            generation: the program that it is of.
-            environment: of the backend.
-
-        Returns:
-            What ``find`` would return; None if that is not known at once, or if it has too many elements.
-        """
-        settings = _sort(environment)
-        with self._lock:
-            for served in self._served.find((_outline(instance), settings)) or ():
-                holes = served.pattern.match(instance.region)
-                if holes is None:
-                    continue
-                relatives = self._relatives.find((served.skeleton, settings))
-                if relatives is None or served.pattern.count_elements(holes) > MOST_ELEMENTS:
-                    return None
-                return _find_general(relatives, holes, generation)
-        return None
-
-    def find(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> FoundGeneral | None:
+    def find(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> FoundGeneral | None:
         """Finds what may serve a region that is called for the first time; None if it is the first one of its place.
 
         Args:
@@ -169,7 +364,7 @@ class GeneralRegions:
             found = _find_general(relatives, holes, generation)
             return found or _join(relatives, holes, generation, sizes, builder)
 
-    def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> bool:
+    def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> bool:
         """Tells whether ``find`` is likely to find something for a region."""
         with self._lock:
             relatives = self._find_relatives(skeleton_of(region), builder)
@@ -179,18 +374,9 @@ class GeneralRegions:
             places = _find_places(relatives, generation, sizes)
             return bool(places) and not any(instance in place.instances for place in places)
 
-    def _find_relatives(self, skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
-        identity = skeleton, _sort(builder.environment)
+    def _find_relatives(self, skeleton: Skeleton, builder: Builder) -> _Relatives:
+        identity = skeleton, tuple(sorted(builder.environment.items()))
         return self._relatives.get_or_make(identity, lambda: _read_relatives(skeleton, builder))[0]
-
-
-def _outline(instance: Instance) -> Hashable:
-    """Returns something that is equal for all regions that are brought into the order of a template alike."""
-    return outline_of(instance.region), instance.inputs, instance.outputs
-
-
-def _sort(environment: Mapping[str, str]) -> Environment:
-    return tuple(sorted(environment.items()))
 
 
 def _find_general(relatives: _Relatives, holes: Holes, generation: Generation) -> FoundGeneral | None:
@@ -204,7 +390,7 @@ def _find_general(relatives: _Relatives, holes: Holes, generation: Generation) -
 
 
 def _join(
-    relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: GeneralBuilder
+    relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: Builder
 ) -> FoundGeneral | None:
     """Generalizes the place that a region fits best, or makes it the first one of a place of its own."""
     places = _find_places(relatives, generation, sizes)
@@ -236,9 +422,9 @@ def _count_variables(instances: Sequence[Holes]) -> int:
     return len({column for column in zip(*instances, strict=True) if len(set(column)) > 1})
 
 
-def _read_relatives(skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
+def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
     """Returns what the processes before knew of a skeleton, if there is a store that has it."""
-    if builder.store is None or builder.backend.artifact_environment() is None:
+    if builder.store is None:
         return _Relatives(skeleton)
     relatives = _Relatives(skeleton, skeleton_key(skeleton, builder.environment))
     assert relatives.key is not None
@@ -256,7 +442,7 @@ def _read_relatives(skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
     return relatives
 
 
-def _keep_place(relatives: _Relatives, place: _Place, builder: GeneralBuilder) -> None:
+def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
     """Has the store know a place, for the processes that come, if there is one and the function has a name there."""
     if relatives.key is None or builder.store is None or not place.name:
         return

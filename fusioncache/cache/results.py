@@ -1,4 +1,9 @@
-"""Results of a region put right, so that they are the tensors that torch's own operations would give.
+"""What the results of a region should be as tensors: their strides, and whose memory is whose.
+
+This is computed on tensors without memory, of the device ``meta``. Strides of elementwise kernels are those that
+``template/strides.py`` knows, and views are torch's own.
+
+Results of a region put right, so that they are the tensors that torch's own operations would give.
 
 Thunder knows no strides. Where a region's results lie otherwise in memory than those of plain Thunder, later code does
 something else or raises an error: ``view(-1)``, a guard of ``torch.compile``. A compiler may also return one object for
@@ -13,13 +18,229 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
 
 from fusioncache.backends.api import Run
-from fusioncache.cache.expected_results import ExpectedResults
-from fusioncache.ir import Instance
+from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
+from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
+from fusioncache.ir.graph import argument_refs
+from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
+from fusioncache.ir.permutation import pick
+from fusioncache.template.strides import Strided, strides_of
+
+
+class ExpectedResults:
+    """The arguments and the results of a region as tensors without memory, in the order of its template.
+
+    Args:
+        instance: the region.
+        args: tensors and numbers.
+
+    Attributes:
+        args: the same without memory.
+        results: None for what is not known, and for what is no tensor.
+
+    Raises:
+        ValueError: if arguments have other sizes than Thunder was told.
+    """
+
+    def __init__(self, instance: Instance, args: Sequence[Any]):
+        with torch.inference_mode(False):  # which would not tell views
+            self.args = [_without_memory(arg) for arg in args]
+            values = _lay_out(instance.plain or instance.region, pick(self.args, instance.inputs))
+        self.results = pick(values, instance.outputs)
+
+
+def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
+    """Returns how the results of a region lie in memory, in its own order; None where that is not known.
+
+    Args:
+        graph: the region, as plain Thunder lays out its values.
+        inputs: how they lie; None where that is not known, and for numbers.
+    """
+    with torch.inference_mode(False):
+        args = [
+            torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
+            if laid is not None and isinstance(type_, TensorType)
+            else None
+            for type_, laid in zip(graph.inputs, inputs, strict=True)
+        ]
+        return [None if value is None else _strided(value) for value in _lay_out(graph, args)]
+
+
+def _without_memory(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """Returns the results that torch gives for tensors without memory. None is an input that is not known."""
+    values = [*inputs, *[None] * graph.sizes]
+    unknown = {index for index, value in enumerate(inputs) if value is None}
+    for type_, value in zip(graph.inputs, inputs, strict=True):
+        if isinstance(type_, TensorType) and value is not None:
+            for size, actual in zip(type_.shape, value.shape, strict=True):
+                if isinstance(size, Ref) and values[size.index] is None:
+                    values[size.index] = actual
+            if _shape(type_, values) != tuple(value.shape):
+                raise ValueError("an argument of another size")
+    for op, first in graph.results():
+        try:
+            if not unknown.isdisjoint(index for _, index in argument_refs(op)):
+                raise Declined(op.name, Scope.VALUE)
+            values += _evaluate(op, values)
+        except Declined as reason:
+            reason.require(Scope.VALUE)
+            logger.info("how %s lays out its results is not known", reason)
+            unknown.update(range(first, first + len(op.outputs)))
+            values += [None] * len(op.outputs)
+    return [values[index] for index in graph.outputs]
+
+
+def _shape(type_: TensorType, values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(values[size.index] if isinstance(size, Ref) else size for size in type_.shape)
+
+
+def _evaluate(op: Op, values: Sequence[Any]) -> Sequence[Any]:
+    function = _TORCH.get(op.name)
+    found = None if function is None else function(op, values)
+    if found is not None:
+        return found if isinstance(found, tuple) else (found,)
+    tensors = [value for _, index in argument_refs(op) if isinstance(value := values[index], torch.Tensor)]
+    operands = list(map(_strided, tensors))
+    op = replace(op, args=tuple(_as_literal(arg, values) for arg in op.args))
+    return [_lay_out_result(op, operands, type_, values) for type_ in op.outputs]
+
+
+def _as_literal(arg: Arg, values: Sequence[Any]) -> Arg:
+    """Returns an argument that is a number as a literal: which one it is does not matter."""
+    is_number = isinstance(arg, Ref) and not isinstance(values[arg.index], torch.Tensor)
+    return Const("int", "0") if is_number else arg
+
+
+def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Sequence[Any]) -> Any:
+    """Returns a new tensor of the layout of a result; None for what is no tensor.
+
+    Raises:
+        Declined: if the layout is not known.
+    """
+    if not isinstance(type_, TensorType):
+        return None
+    laid = strides_of(op, operands, _shape(type_, values))
+    if laid is None:
+        raise Declined(op.name, Scope.VALUE)
+    return torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
+
+
+def _read_argument(op: Op, values: Sequence[Any], position: int) -> Any:
+    """Returns an argument; None if there is no such one."""
+    return decode_literal(op.args[position], values.__getitem__) if position < len(op.args) else None
+
+
+def _result_shape(op: Op, values: Sequence[Any]) -> tuple[int, ...]:
+    type_ = op.outputs[0]
+    assert isinstance(type_, TensorType)
+    return _shape(type_, values)
+
+
+def _expand(op: Op, values: Sequence[Any]) -> Any:
+    tensor, shape, dims = _read_argument(op, values, 0), _result_shape(op, values), _read_argument(op, values, 2)
+    for dimension in range(len(shape)):
+        if dimension not in dims:
+            tensor = tensor.unsqueeze(dimension)
+    return tensor.expand(shape)
+
+
+def _slice(op: Op, values: Sequence[Any]) -> Any:
+    tensor, starts, stops = (_read_argument(op, values, position) for position in range(3))
+    named = dict(op.kwargs).get("strides")
+    steps = _read_argument(op, values, 3) if named is None else decode_literal(named, values.__getitem__)
+    steps = steps or [1] * len(starts)
+    return tensor[tuple(slice(*each) for each in zip(starts, stops, steps, strict=True))]
+
+
+def _convert(op: Op, values: Sequence[Any]) -> Any:
+    """Returns the operand itself, as torch does, if it has the dtype; None else."""
+    tensor, type_ = _read_argument(op, values, 0), op.outputs[0]
+    assert isinstance(type_, TensorType)
+    is_same = isinstance(tensor, torch.Tensor) and tensor.dtype == torch_dtype(type_.dtype)
+    return tensor if is_same else None
+
+
+def _variance(op: Op, values: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "dim": _read_argument(op, values, 1),
+        "correction": decode_literal(dict(op.kwargs)["correction"], values.__getitem__),
+    }
+
+
+def _pad(op: Op, values: Sequence[Any]) -> Any:
+    tensor, _, config = (_read_argument(op, values, position) for position in range(3))
+    if any(dilation for _, _, dilation in config):
+        return torch.empty(_result_shape(op, values), dtype=tensor.dtype, device="meta")
+    return torch.constant_pad_nd(tensor, [side for low, high, _ in reversed(config) for side in (low, high)])
+
+
+def _channels(op: Op, values: Sequence[Any]) -> Any:
+    like = _read_argument(op, values, 0)
+    return torch.empty_like(like, memory_format=torch._prims_common.suggest_memory_format(like))
+
+
+def _elementwise(op: Op, values: Sequence[Any]) -> Any:
+    """Returns the result of one kernel. On a CPU torch first copies operands of another dtype than the kernel's."""
+    tensors, type_ = [_read_argument(op, values, position) for position in range(len(op.args))], op.outputs[0]
+    assert isinstance(type_, TensorType)
+    if type_.device == "cpu":
+        dtype = torch_dtype(type_.dtype)
+        if not dtype.is_floating_point and not dtype.is_complex:
+            dtype = reduce(torch.promote_types, (torch.result_type(tensors[0], tensor) for tensor in tensors))
+        tensors = [tensor if tensor.dtype == dtype else _copy_to(tensor, dtype) for tensor in tensors]
+    return _lay_out_result(op, list(map(_strided, tensors)), type_, values)
+
+
+def _copy_to(tensor: Any, dtype: Any) -> Any:
+    strided = _strided(tensor)
+    laid = strides_of(Op(CONVERT, (Ref(0),), ()), [strided], strided.shape)
+    assert laid is not None
+    return torch.empty_strided(laid.shape, laid.strides, dtype=dtype, device="meta")
+
+
+def _strided(tensor: Any) -> Strided:
+    return Strided(tuple(tensor.shape), tensor.stride())
+
+
+_Evaluate = Callable[[Op, Sequence[Any]], Any]
+
+_TORCH: Mapping[str, _Evaluate] = {
+    CHANNELS: _channels,
+    CONVERT: _convert,
+    ELEMENTWISE: _elementwise,
+    COPY: lambda op, values: _read_argument(op, values, 1),
+    RESHAPE: lambda op, values: _read_argument(op, values, 0).reshape(_result_shape(op, values)),
+    VIEW: lambda op, values: _read_argument(op, values, 0).view(_read_argument(op, values, 0).shape),
+    "prims.amax": lambda op, values: _read_argument(op, values, 0).amax(_read_argument(op, values, 1)),
+    "prims.amin": lambda op, values: _read_argument(op, values, 0).amin(_read_argument(op, values, 1)),
+    "prims.broadcast_in_dim": _expand,
+    "prims.cat": lambda op, values: torch.cat(_read_argument(op, values, 0), _read_argument(op, values, 1)),
+    "prims.lgamma": lambda op, values: _read_argument(op, values, 0).lgamma(),
+    "prims.pad": _pad,
+    "prims.prod": lambda op, values: torch._refs.prod(_read_argument(op, values, 0), _read_argument(op, values, 1)),
+    "prims.shallow_copy": lambda op, values: _read_argument(op, values, 0),
+    "prims.slice_prim": _slice,
+    "prims.squeeze": lambda op, values: _read_argument(op, values, 0).squeeze(_read_argument(op, values, 1)),
+    "prims.sum": lambda op, values: _read_argument(op, values, 0).sum(_read_argument(op, values, 1)),
+    "prims.transpose": lambda op, values: _read_argument(op, values, 0).permute(_read_argument(op, values, 1)),
+    "prims.var": lambda op, values: _read_argument(op, values, 0).var(**_variance(op, values)),
+    "prims.var_mean": lambda op, values: torch.var_mean(_read_argument(op, values, 0), **_variance(op, values)),
+}
+"""What plain Thunder calls for operations that are no elementwise kernels: views, of which the memory matters as well,
+and kernels of which only torch knows how it lays out the results."""
+
 
 logger = logging.getLogger("fusioncache")
 

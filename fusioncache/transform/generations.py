@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
 from fusioncache.process import forks
 from fusioncache.transform.dynamo_graphs import describe_graph, is_graph
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
 from fusioncache.process import forks
 from fusioncache.transform.provenance.compilation import current_forward_trace
 from fusioncache.transform.provenance.trace_notes import ForwardTrace

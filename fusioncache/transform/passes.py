@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from fusioncache.ir import Scope, is_declined
 
 if TYPE_CHECKING:
-    from fusioncache.cache.sizes import Generation
+    from fusioncache.cache.generals import Generation
     from fusioncache.transform.provenance.trace_notes import TraceNotes
     from fusioncache.transform.shared_region import SharedRegion
 

@@ -12,7 +12,7 @@ from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.sizes import Sizes
+from fusioncache.cache.generals import Sizes
 from fusioncache.ir import Arithmetic, Binding, Declined, Instance, Key, Region, Scope
 from fusioncache.ir.permutation import pick
 from fusioncache.observe.record.ledger import Ledger

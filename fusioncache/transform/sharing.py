@@ -17,7 +17,7 @@ from functools import cache as remember
 from typing import Any, ClassVar
 
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
 from fusioncache.ir import Region, Scope, is_declined
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.warning import warn_once

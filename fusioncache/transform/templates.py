@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.call import TemplateCall
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
 from fusioncache.ir import Instance, Template
 from fusioncache.process.collector import collect_behind
 from fusioncache.process.lru import LruMap

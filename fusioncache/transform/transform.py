@@ -10,7 +10,7 @@ from typing import Any
 from fusioncache.backends.api import check_fold, make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
-from fusioncache.cache.sizes import Sizes
+from fusioncache.cache.generals import Sizes
 from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats

@@ -25,8 +25,7 @@ import torch
 
 from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.torch_settings import is_capturing
-from fusioncache.cache.call import CallTarget, Fallback, TemplateCall
-from fusioncache.cache.dispatch import Dispatcher
+from fusioncache.cache.call import CallTarget, Dispatcher, Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Binding, Graph, Instance, Key
 from fusioncache.ir.ops import writes_of

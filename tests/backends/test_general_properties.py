@@ -9,7 +9,8 @@ from models import are_same
 from sized_regions import Setting, Step, draw_region, recipes, settings_of_sizes
 
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
+from fusioncache.cache.executable import Builder
+from fusioncache.cache.generals import GeneralExecutable
 from fusioncache.ir import Const, Graph, TensorType
 from fusioncache.template.general_region import make_family
 from fusioncache.template.generalization import only
@@ -41,7 +42,7 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     regions = list(dict.fromkeys(draw(recipe, setting) for setting in drawn))
     alike = [region for region in regions if skeleton_of(region) == skeleton_of(regions[0])]
     assume(len(alike) > 2)
-    executable = GeneralExecutable(make_family(alike[:2]), GeneralBuilder(Eager()))
+    executable = GeneralExecutable(make_family(alike[:2]), Builder(Eager()))
     for region in alike:
         values, args = executable.values_of(only(region).symbols), make_arguments(region)
         if values is not None:

@@ -10,7 +10,7 @@ import torch
 from drawn_regions import Sketch
 from models import are_same
 
-from fusioncache.backends.api import CompiledGeneral, Run
+from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.general_region import Family, make_family
@@ -39,7 +39,7 @@ def arguments(batch: int, length: int, width: int = 4) -> list[torch.Tensor]:
 
 
 @cache
-def made() -> CompiledGeneral:
+def made() -> Compiled[GeneralFunction]:
     return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_stored_is_compiled_and_says_why():
     args = [torch.Tensor._make_subclass(Own, arg) for arg in arguments(3, 7)]
     compiled = Inductor().persist_general(FAMILY.general, args, FAMILY.general.values[-1])
     assert compiled.artifacts is None and compiled.reason == "an argument of type Own"
-    results = compiled.function(args, FAMILY.general.values[-1])(args)
+    results = compiled.run(args, FAMILY.general.values[-1])(args)
     assert torch.equal(torch.Tensor(results[0]), fit(load(), 3, 7)(arguments(3, 7))[0])
 
 
@@ -147,7 +147,7 @@ def test_code_with_numbers_that_vary_is_stored():
     compiled = Inductor().persist_general(general, [0.5, torch.randn(3, 9)], general.values[-1])
     assert compiled.artifacts is not None
     x = torch.randn(3, 20)
-    for function in (compiled.function, Inductor().load_general(compiled.artifacts, general, [0.5, x])):
+    for function in (compiled.run, Inductor().load_general(compiled.artifacts, general, [0.5, x])):
         run = function([0.5, x], (20, Const("float", (20.0).hex())))
         for number in (0.5, -1e-5):
             assert are_same(list(run([number, x])), list(Inductor().compile(mean(20), [number, x])([number, x])))
@@ -163,5 +163,5 @@ def test_what_is_padded_by_a_size_is_stored():
     general = make_family([padded(6), padded(9)]).general
     compiled = Inductor().persist_general(general, [torch.ones(3, 9)], (9, 55))
     assert compiled.artifacts is not None
-    (result,) = compiled.function([torch.ones(3, 20)], (20, 44))([torch.ones(3, 20)])
+    (result,) = compiled.run([torch.ones(3, 20)], (20, 44))([torch.ones(3, 20)])
     assert result.shape == (3, 64) and result.count_nonzero() == 60

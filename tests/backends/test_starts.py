@@ -13,7 +13,7 @@ from fusioncache.backends.api import CompilerStarts, device_of
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import start as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.cache.general_executable import GeneralBuilder
+from fusioncache.cache.executable import Builder, GeneralTask
 from fusioncache.ir import Graph
 from fusioncache.observe.record.savings import Alone
 
@@ -92,12 +92,13 @@ def test_what_loads_everything_starts_nothing(clock, tmp_path, monkeypatch):
 
 def test_what_is_compiled_for_any_sizes_is_not_charged_for_it_either(clock):
     told: list[tuple[str, float]] = []
-    builder = GeneralBuilder(Slow(clock), on_start=lambda title, seconds: told.append((title, seconds)))
+    backend = Slow(clock)
+    builder = Builder(backend, on_start=lambda title, seconds: told.append((title, seconds)))
 
     class General:
         graph = make_unary_region()
 
-    built = builder.build(General(), [X], ())  # type: ignore[arg-type]
+    built = builder.build(GeneralTask(backend, General(), [X], ()))  # type: ignore[arg-type]
     assert (built.seconds, told) == (0.5, [("torch", 12.0)])
 
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import time
 import weakref
+from dataclasses import replace
 from functools import cache, partial, reduce
 
 import pytest
@@ -23,7 +24,7 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.lru import LruMap
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
-from fusioncache.template.key import make_key
+from fusioncache.template.key import make_key, template_key
 from fusioncache.template.plan import Plan
 
 
@@ -408,3 +409,15 @@ def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
     monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
     run_at_once(*[lambda: made.append(cache_module.default_cache())] * 4)
     assert len(made) == 4 and len(set(map(id, made))) == 1
+
+
+def test_the_key_of_a_template_is_written_once_for_each_graph_and_settings(monkeypatch):
+    written = []
+    monkeypatch.setattr(cache_module, "template_key", lambda *about: written.append(about) or template_key(*about))
+    cache, environment = Cache(record=False, store=False), {"settings": "as ever"}
+    graph = tanh_graph()
+    first, was_known = cache.template(graph, environment)
+    assert not was_known and cache.template(replace(graph), environment) == (first, True)
+    assert len(written) == 1
+    other, was_known = cache.template(graph, {"settings": "others"})
+    assert not was_known and other.key != first.key and len(written) == 2

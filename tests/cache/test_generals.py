@@ -6,9 +6,8 @@ import pytest
 from drawn_regions import Sketch
 
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.general_executable import GeneralBuilder
-from fusioncache.cache.generals import FoundGeneral, GeneralRegions, check_general
-from fusioncache.cache.sizes import Generation, Sizes
+from fusioncache.cache.executable import Builder
+from fusioncache.cache.generals import FoundGeneral, GeneralRegions, Generation, Sizes, check_general
 from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, TensorType
 
 FUNCTION, OTHER = object(), object()
@@ -28,10 +27,10 @@ class Seen:
         self.sizes = sizes
 
     def find(self, number: int, *shape: int, function: object = FUNCTION) -> FoundGeneral | None:
-        return self.generals.find(region(*shape), Generation(function, number), self.sizes, GeneralBuilder(Eager()))
+        return self.generals.find(region(*shape), Generation(function, number), self.sizes, Builder(Eager()))
 
     def expects(self, number: int, *shape: int) -> bool:
-        return self.generals.expects(region(*shape), Generation(FUNCTION, number), self.sizes, GeneralBuilder(Eager()))
+        return self.generals.expects(region(*shape), Generation(FUNCTION, number), self.sizes, Builder(Eager()))
 
 
 def test_one_general_function_serves_all_lengths():

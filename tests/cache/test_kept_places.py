@@ -5,7 +5,7 @@ import json
 import pytest
 from drawn_regions import ENVIRONMENT, Sketch
 
-from fusioncache.cache.kept_places import KeptPlace, keep_place, read_places
+from fusioncache.cache.generals import KeptPlace, keep_place, read_places
 from fusioncache.ir import Const, Graph, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
 from fusioncache.template.holes import read_holes

@@ -12,8 +12,8 @@ from store_processes import PersistentEager, Process, X, Y, make_region
 from threads_at_once import run_at_once
 
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
-from fusioncache.cache.ranks import Ranks
+from fusioncache.cache.executable import REGION, REQUEST, Builder
+from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Instance
 from fusioncache.ir.request import encode_region
 from fusioncache.store import Store
@@ -107,8 +107,8 @@ def test_the_key_names_what_differs(tmp_path):
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = PersistentEager(environment)
-        kept = PersistentBuilder(backend, Store.open(tmp_path), Ranks(), {}, print, {})
-        return {part.name: part.digest for part in kept.key(graph, place, instance).ingredients}
+        kept = Builder(backend, Store.open(tmp_path), Ranks(), {}, print, {})
+        return {part.name: part.digest for part in kept.key(kept.region_task(graph, instance, place)).ingredients}
 
     one, other = key({}), key({"machine": "there"})
     assert {name for name in one if one[name] != other[name]} == {"machine"}

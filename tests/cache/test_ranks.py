@@ -16,8 +16,8 @@ from sharded_training import run_ranks
 from store_processes import Process, X, Y, make_region
 from threads_at_once import run_at_once
 
-from fusioncache.cache import ranks as ranks_module
-from fusioncache.cache.ranks import Ranks, pack, unpack
+from fusioncache.cache import peers as ranks_module
+from fusioncache.cache.peers import Ranks, pack, unpack
 from fusioncache.store import StoredArtifacts
 
 

@@ -1,12 +1,11 @@
-"""A region that its compiler rejects runs in pieces, and the next process knows which."""
+"""A region that its compiler rejects runs in pieces."""
 
 import pytest
 import torch
 from drawn_regions import Sketch
 
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.rejections import INDUCTOR, OPERATIONS, OWN, Piece, RejectedRegion, read, run_in_pieces, write
-from fusioncache.store.entry import REFUSED
+from fusioncache.cache.backend_executables import run_in_pieces
 
 
 def region(operations=24, bad=17):
@@ -19,18 +18,11 @@ def region(operations=24, bad=17):
     return s.graph(value, x)
 
 
-class Compiler:
-    """Rejects each piece with ``tanh``, by the ways that it is told to fail in."""
-
-    def __init__(self, *fails):
-        self.fails = fails
-        self.tried = []
-
-    def build(self, graph, args, piece):
-        self.tried.append(piece)
-        if piece.way in self.fails and any(op.name == "prims.tanh" for op in graph.ops):
-            raise RuntimeError("I do not like tanh")
-        return Eager().compile(graph, args)
+def build(graph, args):
+    """Rejects each piece with ``tanh``."""
+    if any(op.name == "prims.tanh" for op in graph.ops):
+        raise RuntimeError("I do not like tanh")
+    return Eager().compile(graph, args)
 
 
 def check(run, graph, args):
@@ -41,70 +33,37 @@ def check(run, graph, args):
 ARGS = [torch.linspace(0, 1, 6).reshape(2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("fails", "way"), [((OWN,), INDUCTOR), ((OWN, INDUCTOR), OPERATIONS)], ids=["inductor", "operations"]
-)
-def test_the_smallest_piece_runs_another_way(fails, way):
-    graph, compiler = region(), Compiler(*fails)
-    run, pieces = run_in_pieces(graph, ARGS, (), compiler.build)
+def test_the_smallest_piece_runs_by_operations():
+    graph = region()
+    run, compiled = run_in_pieces(graph, ARGS, build)
     check(run, graph, ARGS)
-    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
-    (other,) = [piece for piece in pieces if piece.way != OWN]
-    assert other.way == way and other.start <= 17 < other.stop and other.stop - other.start < 8
+    assert compiled.count(False) == 1 and compiled.count(True) > 1
     check(run, graph, [torch.ones(2, 3)])
 
 
-def test_known_pieces_are_not_searched():
-    graph, compiler = region(), Compiler(OWN)
-    _, pieces = run_in_pieces(graph, ARGS, (), compiler.build)
-    again = Compiler(OWN)
-    run, same = run_in_pieces(graph, ARGS, pieces, again.build)
+@pytest.mark.parametrize("operations", [3, 24])
+def test_what_cannot_be_compiled_in_halves_runs_by_operations(operations):
+    def refuse(graph, args):
+        raise RuntimeError("I do not like it")
+
+    graph = region(operations, 1)
+    run, compiled = run_in_pieces(graph, ARGS, refuse)
     check(run, graph, ARGS)
-    assert same == pieces == tuple(again.tried)
+    assert not any(compiled)
 
 
-def test_known_pieces_that_fail_are_searched():
-    graph = region()
-    run, pieces = run_in_pieces(graph, ARGS, (Piece(0, 24, OWN),), Compiler(OWN).build)
-    check(run, graph, ARGS)
-    assert len(pieces) > 1
+def test_what_no_way_can_run_raises(monkeypatch):
+    def fail(graph, args):
+        raise RuntimeError("nothing runs")
 
-
-def test_what_no_way_can_run_raises():
-    with pytest.raises(RuntimeError, match="do not like tanh"):
-        run_in_pieces(region(), ARGS, (), Compiler(OWN, INDUCTOR, OPERATIONS).build)
+    monkeypatch.setattr("fusioncache.cache.backend_executables.run_one_by_one", fail)
+    with pytest.raises(RuntimeError, match="nothing runs"):
+        run_in_pieces(region(), ARGS, build)
 
 
 def test_no_memory_is_no_rejection():
-    def build(graph, args, piece):
+    def fill(graph, args):
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        run_in_pieces(region(), ARGS, (), build)
-
-
-def test_a_rejection_is_read_as_it_was_written():
-    pieces = Piece(0, 10, OWN), Piece(10, 13, INDUCTOR), Piece(13, 24, OPERATIONS)
-    for known in (pieces, ()):
-        found = read(write(RejectedRegion("no reason", known)), region())
-        assert (found.reason, found.pieces) == ("no reason", known)
-    assert read({REFUSED: b"random numbers"}, region()) is None
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        '{"format":1,"pieces":[[0,10,0]]}',  # not the whole
-        '{"format":1,"pieces":[[0,10,0],[11,24,0]]}',  # a gap
-        '{"format":1,"pieces":[[10,24,0],[0,10,0]]}',
-        '{"format":1,"pieces":[[0,25,0]]}',
-        '{"format":1,"pieces":[[0,24,3]]}',
-        '{"format":1,"pieces":[[0,0,0],[0,24,0]]}',
-        '{"format":2,"pieces":[]}',
-        "[]",
-        "",
-    ],
-)
-def test_damaged_rejections_are_refused(pieces):
-    with pytest.raises(ValueError, match=r"pieces|rejection"):
-        read({"pieces": pieces.encode(), REFUSED: b"x"}, region())
+        run_in_pieces(region(), ARGS, fill)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fusioncache.backends.api import Run
-from fusioncache.cache import reuse
-from fusioncache.cache.reuse import OFTEN, Allowance, Order, replace_if_reused
+from fusioncache.cache import backend_executables
+from fusioncache.cache.backend_executables import OFTEN, Order, replace_if_reused
+from fusioncache.cache.generals import Allowance
 from fusioncache.process.preparation import find_preparation, prepare
 
 
@@ -58,7 +59,7 @@ class Pool:
 def capturing(monkeypatch):
     """Has code believe that a CUDA graph is captured while the list is not empty."""
     captures = []
-    monkeypatch.setattr(reuse, "is_capturing", lambda: bool(captures))
+    monkeypatch.setattr(backend_executables, "is_capturing", lambda: bool(captures))
     return captures
 
 

@@ -11,9 +11,8 @@ from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
-from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.ranks import Ranks
+from fusioncache.cache.executable import Builder, BuiltFunction, Executable, layouts_of
+from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Graph, Key, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
@@ -91,17 +90,16 @@ class Process:
         self.told: list[bool] = []
         self.took: list[float] = []
 
-    def builder(self) -> PersistentBuilder:
+    def builder(self) -> Builder:
         """Returns what builds the process's executables with the directory."""
-        builder = self.executables.builder(self.backend.environment())
-        assert isinstance(builder, PersistentBuilder)
-        return builder
+        return self.executables.builder(self.backend.environment())
 
     def key(self, source: Graph, *inputs: Any) -> Key:
         """Returns what names the entry of a region with inputs of this layout."""
         canonical = canonicalize(source)
         layouts = layouts_of([inputs[index] for index in canonical.binding.arguments])
-        return self.builder().key(canonical.graph, layouts, instance_of(source, canonical.binding))
+        builder = self.builder()
+        return builder.key(builder.region_task(canonical.graph, instance_of(source, canonical.binding), layouts))
 
     def executable(self, source: Graph) -> Executable:
         canonical = canonicalize(source)

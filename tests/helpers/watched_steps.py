@@ -18,7 +18,7 @@ import torch
 from models import Block
 
 import fusioncache
-from fusioncache.cache.reuse import SOON
+from fusioncache.cache.backend_executables import SOON
 from fusioncache.process import forks
 
 _STEPS = 30

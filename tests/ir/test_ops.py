@@ -133,7 +133,7 @@ def test_nobody_else_lists_operations():
     naming = [path for path in PACKAGE.rglob("*.py") if re.search(r'"prims\.\w', path.read_text())]
     named = {path.relative_to(PACKAGE).as_posix() for path in naming}
     rules = {
-        "cache/expected_results.py",
+        "cache/results.py",
         "template/strides.py",
         *(f"distributed/{name}.py" for name in ("cuts", "partition")),
     }

@@ -17,8 +17,8 @@ from store_processes import Process, X, Y, make_region
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.persistence import KernelDatabase
-from fusioncache.cache import ranks as ranks_module
-from fusioncache.cache.ranks import Ranks
+from fusioncache.cache import peers as ranks_module
+from fusioncache.cache.peers import Ranks
 from fusioncache.process import forks
 from fusioncache.process.lru import LruMap
 

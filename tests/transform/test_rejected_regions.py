@@ -99,7 +99,7 @@ def check(found, lengths=(3,)):
 
 
 @pytest.mark.parametrize("fails", ["compile", "launch"])
-def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_them(tmp_path, monkeypatch, fails):
+def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path, monkeypatch, fails):
     first = Picky(fails)
     found, stats, messages = train(first, tmp_path, monkeypatch)
     check(found)
@@ -138,17 +138,6 @@ def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
     second = Picky("never")
     _, stats, _ = train(second, tmp_path, monkeypatch)
     assert second.rejected == stats.compiles == 1 and not stats.bypasses
-
-
-def test_a_stored_rejection_that_is_damaged_is_found_again(tmp_path, monkeypatch):
-    from fusioncache.cache import rejections
-
-    train(Picky(), tmp_path, monkeypatch)
-    monkeypatch.setattr(rejections, "FORMAT", 2)
-    third = Picky()
-    found, _, _ = train(third, tmp_path, monkeypatch)
-    check(found)
-    assert third.rejected == 1
 
 
 @pytest.mark.gpu

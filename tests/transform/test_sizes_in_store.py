@@ -12,8 +12,8 @@ from models import are_same, compile_with
 import fusioncache
 from fusioncache.backends.api import Backend
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.cache.helpers import Ask, Wait
-from fusioncache.cache.reuse import OFTEN
+from fusioncache.cache.backend_executables import OFTEN
+from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store

@@ -15,7 +15,7 @@ from fusioncache.accelerators.precompile.requests import StoredRequest
 from fusioncache.accelerators.precompile.tasks import Received, RequestTask
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.helpers import Ask, Helpers, Wait
+from fusioncache.cache.peers import Ask, Helpers, Wait
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.store import Store

@@ -17,8 +17,7 @@ from fusioncache.accelerators.precompile.requests import StoredRequest
 from fusioncache.accelerators.precompile.tasks import Received
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.helpers import Ask, Helpers, Wait
-from fusioncache.cache.ranks import find_job_store
+from fusioncache.cache.peers import Ask, Helpers, Wait, find_job_store
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector

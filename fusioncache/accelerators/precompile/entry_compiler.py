@@ -19,8 +19,8 @@ from fusioncache.accelerators.precompile.requests import StoredRequest, read_req
 from fusioncache.accelerators.precompile.tasks import Received
 from fusioncache.backends.api import OnStart, Progress, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.persistence import PersistentBuilder, not_kept
-from fusioncache.cache.ranks import Ranks
+from fusioncache.cache.executable import Builder, not_kept
+from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Declined, Graph, Scope, is_declined
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import Request
@@ -76,7 +76,7 @@ class EntryCompiler:
         self._dry_run = dry_run
         self._patience = patience
         self._on_start = on_start
-        self._builders: dict[tuple[str, str, str], tuple[PersistentBuilder, list[str]]] = {}
+        self._builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = {}
 
     def compile(self, id_: str) -> Outcome:
         """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
@@ -102,13 +102,13 @@ class EntryCompiler:
 
     def _enter_together(self, stack: ExitStack, all_received: Sequence[Received], progress: Progress) -> None:
         """Has the backends compile the missing executables of requests together."""
-        missing: dict[PersistentBuilder, list[Request]] = {}
-        regions: dict[PersistentBuilder, list[tuple[Graph, Sequence[Any]]]] = {}
+        missing: dict[Builder, list[Request]] = {}
+        regions: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
         for received in all_received:
             asked, instance = received.stored.request, received.stored.instance
             with apply_torch_settings(asked.settings):
                 builder, _ = self._builder_for(asked)
-                key = builder.key(asked.graph, asked.layouts, instance)
+                key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
                 if key.digest != received.digest or self._store.load(key, asked.backend) is not None:
                     continue
                 args = make_arguments(asked.graph, asked.layouts)
@@ -144,7 +144,7 @@ class EntryCompiler:
     def _build(self, stored: StoredRequest, digest: str | None) -> Outcome:
         asked, instance = stored.request, stored.instance
         builder, reasons = self._builder_for(asked)
-        key = builder.key(asked.graph, asked.layouts, instance)
+        key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
         if digest not in (None, key.digest):
             return Outcome("refused", OTHER_KEY, passing=True)
         found = self._store.load(key, asked.backend)
@@ -154,7 +154,8 @@ class EntryCompiler:
             return Outcome("compiled")
         reasons.clear()
         try:
-            built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
+            args = make_arguments(asked.graph, asked.layouts)
+            built = builder.build(builder.region_task(asked.graph, instance, asked.layouts, args))
         except Declined as declined:
             declined.require(Scope.TURN)
             return Outcome("refused", ELSEWHERE, passing=True)
@@ -165,7 +166,7 @@ class EntryCompiler:
             return Outcome("refused", NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 
-    def _builder_for(self, asked: Request) -> tuple[PersistentBuilder, list[str]]:
+    def _builder_for(self, asked: Request) -> tuple[Builder, list[str]]:
         """Returns what builds with the backend of a request, made once, and its reasons not to persist.
 
         Raises:
@@ -187,9 +188,7 @@ class EntryCompiler:
                 bypass.require(Scope.REGION)
                 raise Declined(bypass.reason, Scope.REQUEST) from bypass
             how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
-            builder = PersistentBuilder(
-                backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how
-            )
+            builder = Builder(backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how)
             self._builders[identity] = builder, reasons
         return self._builders[identity]
 

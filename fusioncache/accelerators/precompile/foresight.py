@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.bound_symbols import outputs_of
-from fusioncache.cache.expected_results import expect_layouts
+from fusioncache.cache.results import expect_layouts
 from fusioncache.ir import Binding, Graph, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.request import ArgumentLayouts

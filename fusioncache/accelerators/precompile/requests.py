@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusioncache.cache.persistence import REGION, REQUEST
+from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key

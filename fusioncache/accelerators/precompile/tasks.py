@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.accelerators.precompile.requests import StoredRequest
-from fusioncache.cache.helpers import Ask
+from fusioncache.cache.peers import Ask
 from fusioncache.ir.request import decode_region, decode_request, encode_region, encode_request
 
 

@@ -13,7 +13,7 @@ from fusioncache.accelerators.programs.references import (
     TemplateReference,
 )
 from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
-from fusioncache.cache.ranks import find_job_store
+from fusioncache.cache.peers import find_job_store
 
 
 def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:

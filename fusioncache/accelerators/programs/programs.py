@@ -31,8 +31,8 @@ from fusioncache.accelerators.programs.references import TemplateReference
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import ProgramText
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.helpers import Ask, Helpers
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
+from fusioncache.cache.peers import Ask, Helpers
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.kept_regions import KeptRegions

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates
 from fusioncache.accelerators.programs.split_memory import split_memory_of_process
-from fusioncache.cache.helpers import Helpers
+from fusioncache.cache.peers import Helpers
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.transform import TemplateTransform

@@ -12,7 +12,7 @@ from fusioncache.accelerators.programs.references import TemplateReference, Temp
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.sizes import Generation
+from fusioncache.cache.generals import Generation
 from fusioncache.ir import Declined, Graph, Scope
 from fusioncache.transform.rewrite import fuse
 from fusioncache.transform.shared_region import RegionBackends

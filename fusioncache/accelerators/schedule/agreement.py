@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, read_message
-from fusioncache.cache.ranks import find_job_store
+from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
 from fusioncache.transform.rewrite import derive, make_symbol
 

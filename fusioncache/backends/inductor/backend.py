@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.api import Backend, Compiled, CompiledGeneral, Description, GeneralFunction, Progress, Run
+from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Progress, Run
 from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
@@ -165,14 +165,16 @@ class Inductor(Backend):
         args, values = carried.carry(args, values), carried.without_numbers(values)
         return carried.wrap(GeneralCode(carried, args, values, self._mode).fit)
 
-    def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
+    def persist_general(
+        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
+    ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
         from fusioncache.backends.inductor.general_persistence import persist_general
 
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
         compiled = persist_general(carried, args, values, self._mode)
-        return replace(compiled, function=carried.wrap(compiled.function))
+        return replace(compiled, run=carried.wrap(compiled.run))
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
@@ -189,7 +191,7 @@ class Inductor(Backend):
         args = carried.carry(args, general.values[0])
         return carried.wrap(load_general(artifacts, carried, args, self._mode, self._scratch))
 
-    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
         from fusioncache.backends.inductor.persistence import package_together, persist
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import CompiledGeneral, GeneralFunction, Run
+from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.artifacts import (
     check_arguments_of_any_size,
     load_kernels,
@@ -35,7 +35,7 @@ _CONDITIONS = "conditions.json"
 
 def persist_general(
     carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None
-) -> CompiledGeneral:
+) -> Compiled[GeneralFunction]:
     """Compiles a region for any sizes and gives the artifacts to load it from, or the reason why there are none.
 
     Raises:
@@ -47,9 +47,10 @@ def persist_general(
     except Exception as error:  # a region that fails here may well work with torch.compile
         if is_declined(error, Scope.GENERAL):
             raise
-        is_refused = is_declined(error, Scope.STORING, Scope.STORING_NOW)
+        lasting = is_declined(error, Scope.STORING)
+        is_refused = lasting or is_declined(error, Scope.STORING_NOW)
         reason = str(error) if is_refused else f"{type(error).__name__} where its code for any sizes is to be stored"
-    return CompiledGeneral(GeneralCode(carried, args, values, mode).fit, None, reason)
+    return Compiled(GeneralCode(carried, args, values, mode).fit, None, reason, lasting)
 
 
 def load_general(
@@ -75,7 +76,9 @@ def load_general(
     return partial(_fit, carried, mode, run, conditions)
 
 
-def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> CompiledGeneral:
+def _compile(
+    carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None
+) -> Compiled[GeneralFunction]:
     from fusioncache.backends.bound_symbols import define_source
 
     for region in carried.general.regions:
@@ -90,7 +93,7 @@ def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value
     _check_conditions(conditions, carried)
     run = define(package.code, package.functions)
     run([*args, *values])  # what cannot run shows here
-    return CompiledGeneral(partial(_fit, carried, mode, run, conditions), _pack(package, conditions, args), None)
+    return Compiled(partial(_fit, carried, mode, run, conditions), _pack(package, conditions, args), None)
 
 
 def _pack(package: Package, conditions: Sequence[str], args: Sequence[Any]) -> Mapping[str, bytes]:

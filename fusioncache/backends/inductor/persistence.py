@@ -43,7 +43,7 @@ _ELSEWHERE = "a tensor that is not on the CPU"
 
 def persist(
     backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None, package: Package | None = None
-) -> Compiled:
+) -> Compiled[Run]:
     """Compiles a graph and gives the artifacts to load it from, or the reason why there are none.
 
     Args:

@@ -202,7 +202,7 @@ class NvFuser(Backend):
         compile_for_other_sizes(fit, general, args, values, time.perf_counter() - start)
         return lambda args, values: fit(values)
 
-    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 

@@ -320,7 +320,7 @@ def list_device_kinds() -> tuple[str, ...]:
     return tuple(sorted(kinds))
 
 
-def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
+def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[Run]:
     """Compiles with nvFuser, and gives what launches the same kernels in another process."""
     try:
         check_persistable(graph, args)
@@ -341,7 +341,7 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
         return Compiled(compiled.keep_if_captured(), None, reason, lasting=False)
 
 
-def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled:
+def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled[Run]:
     return Compiled(compiled.keep_if_captured(), None, refusal.reason, lasting=refusal.scope is Scope.STORING)
 
 

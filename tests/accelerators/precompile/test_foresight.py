@@ -11,7 +11,7 @@ from store_processes import PersistentEager
 
 import fusioncache
 from fusioncache.accelerators.precompile.foresight import Foresight
-from fusioncache.cache.helpers import Ask, Wait
+from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
 from fusioncache.template.strides import Strided
 

@@ -6,7 +6,7 @@ from fusioncache.accelerators.precompile import ahead
 from fusioncache.accelerators.precompile.ahead import CrewHelpers, start_within
 from fusioncache.accelerators.precompile.crew import Answer
 from fusioncache.accelerators.precompile.entry_compiler import Outcome
-from fusioncache.cache.helpers import Wait
+from fusioncache.cache.peers import Wait
 from fusioncache.ir import Key
 
 _DONE = Outcome("compiled")

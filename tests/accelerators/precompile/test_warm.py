@@ -10,7 +10,7 @@ from store_processes import PersistentEager, Process, X, Y, fill_store, make_reg
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cache.backend_executables import BackendExecutables
-from fusioncache.cache.persistence import REGION, REQUEST
+from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Graph
 from fusioncache.ir.key_text import write_layouts
 from fusioncache.ir.request import ArgumentLayouts, Request, encode_region, encode_request

@@ -1,4 +1,6 @@
-"""One compile for all ranks of a job: the first to ask compiles, and the others take what it made.
+"""Those who compile for this process while it does something else, as the cache sees them.
+
+One compile for all ranks of a job: the first to ask compiles, and the others take what it made.
 
 Nothing depends on it. Ranks may ask for different things, in any order, or not at all; who waits does so for a bounded
 time, and whoever waited in vain once compiles alone from then on.
@@ -10,15 +12,76 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
-from fusioncache.ir import Key
+from fusioncache.ir import Instance, Key
+from fusioncache.ir.request import Request
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
 from fusioncache.store import StoredArtifacts
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a call is going to ask the store for.
+
+    Attributes:
+        key: under which the store will have it.
+        request: what is asked for.
+        instance: the region that is compiled if it is not there.
+    """
+
+    key: Key
+    request: Request
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How a call came by what it asked a helper for.
+
+    Attributes:
+        beside: whether a helper made it.
+        here: seconds that this process spent on making it before, while it waited for something else.
+        on_others: seconds of this wait that this process spent on making other things.
+        on_start: seconds of this wait in which a compiler started, in this process or beside it.
+    """
+
+    beside: bool = False
+    here: float = 0.0
+    on_others: float = 0.0
+    on_start: float = 0.0
+
+
+class Helpers(Protocol):
+    """Compiles what it is asked for, and puts it into the store. Nothing depends on it, and it raises nothing."""
+
+    def hand_over(self, asks: Sequence[Ask]) -> int:
+        """Has these compiled, as far as the store does not have them, and returns how many will be."""
+
+    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+        """Has these compiled, and says how many, if anything that calls ask for turns out to be missing.
+
+        For a program that was loaded the store has them all, as a rule. Then nothing is asked.
+        """
+
+    def note_missing(self) -> bool:
+        """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
+
+    def is_done(self, key: Key) -> bool:
+        """Tells whether nobody is at this any more, or going to be: it is made, or never will be."""
+
+    def wait_for(self, key: Key) -> Wait:
+        """Waits for a helper that makes this, for a bounded time, if there is one.
+
+        Meanwhile this process makes something else that nobody has begun. Afterwards no helper begins with what was
+        asked for any more, so that whoever asks can compile it.
+        """
+
 
 logger = logging.getLogger("fusioncache")
 
@@ -28,7 +91,7 @@ WAIT_SECONDS = 120.0
 _PREFIX = "fusioncache"
 
 
-class Turn:
+class RankTurn:
     """The turn of a rank to compile something.
 
     Attributes:
@@ -71,7 +134,7 @@ class Ranks:
         self._parents = find_default_store() if "torch.distributed" in sys.modules else None
 
     @contextmanager
-    def turn(self, key: Key, backend: str) -> Iterator[Turn]:
+    def turn(self, key: Key, backend: str) -> Iterator[RankTurn]:
         """Waits for the rank that compiles this already, if one does. Raises nothing of its own."""
         turn = self._turn(f"{key.digest}.{backend}")
         try:
@@ -79,22 +142,22 @@ class Ranks:
         finally:
             turn.publish(None)
 
-    def _turn(self, name: str) -> Turn:
+    def _turn(self, name: str) -> RankTurn:
         alone = self._given_up or (self._parents is not None and self._parents is find_default_store())
         store = None if alone else find_job_store()
         if store is None:
-            return Turn()
+            return RankTurn()
         try:
             if store.add(f"{name}/claims", 1) == 1:
-                return Turn(None, store, name)
+                return RankTurn(None, store, name)
             store.wait([f"{name}/made"], timedelta(seconds=self._wait_seconds))
             made = bytes(store.get(f"{name}/made"))
-            return Turn(unpack(made) if made else None)
+            return RankTurn(unpack(made) if made else None)
         except Exception as error:  # whatever it is, this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)
             warn(f"another rank did not share what it compiles; from now on this one compiles: {error}")
-            return Turn()
+            return RankTurn()
 
 
 def pack(artifacts: StoredArtifacts) -> bytes:
