@@ -7,7 +7,6 @@ from models import find_fused
 from fusioncache import FusionCache
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor, nvfuser_executor
-from fusioncache.fusion_cache import FusionCache
 
 
 def add_residuals(x, *weights):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, adds_twice, read_calls
 from fusioncache.accelerators.residual.plans import Choice, PlanEvents, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
