@@ -15,7 +15,7 @@ from fusioncache.cli.definitions import shorten_file
 from fusioncache.cli.storage import is_expected
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.humanize import escape_controls, format_count
-from fusioncache.observe.explain.relatives import Varying, find_relatives
+from fusioncache.observe.explain.difference import Varying, find_relatives
 from fusioncache.observe.record.observations import Line, RegionRecord
 from fusioncache.observe.record.reader import RecordReader, has_record
 from fusioncache.observe.record.runs import Run

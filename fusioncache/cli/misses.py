@@ -20,8 +20,8 @@ from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import TemplateStats
 
 if TYPE_CHECKING:
-    from fusioncache.observe.explain.change import Change
-    from fusioncache.observe.explain.miss import MissReason
+    from fusioncache.observe.explain.changes import Change
+    from fusioncache.observe.explain.difference import MissReason
 
 AGAIN = "This template is not new: an earlier run had it, but its executables were not in the store."
 
@@ -117,7 +117,7 @@ def _sort_as_met(record: RecordReader, run: Run) -> Sequence[TemplateStats]:
 
 
 def _explain(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
-    from fusioncache.observe.explain.miss import explain_miss
+    from fusioncache.observe.explain.difference import explain_miss
 
     if again:
         return Miss(template, None, None)

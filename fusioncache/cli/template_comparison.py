@@ -22,7 +22,7 @@ from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 
 if TYPE_CHECKING:
-    from fusioncache.observe.explain.side_by_side import Row
+    from fusioncache.observe.explain.difference import Row
 
 _PIPED_WIDTH = 160
 
@@ -88,7 +88,7 @@ def find_nearest_subject(subject: Subject, directory: Path | None) -> Subject:
     Raises:
         click.ClickException: if there are no others.
     """
-    from fusioncache.observe.explain.miss import find_nearest
+    from fusioncache.observe.explain.difference import find_nearest
 
     known = _list_templates() if subject.where == "record" else _list_executables(directory)
     others = [other for other in known if other.digest != subject.digest]
@@ -115,8 +115,7 @@ def print_comparison(a: Subject, b: Subject, width: int | None, *, everything: b
         everything: whether to print the lines that are the same as well.
         as_json: whether to print JSON, which always has all lines.
     """
-    from fusioncache.observe.explain.difference import compare
-    from fusioncache.observe.explain.side_by_side import SAME, align
+    from fusioncache.observe.explain.difference import SAME, align, compare
 
     difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
     if as_json:
@@ -164,7 +163,7 @@ def _describe_executable(executable: KeptExecutable) -> Subject:
 
 
 def _print_rows(rows: Iterable[Row], width: int) -> None:
-    from fusioncache.observe.explain.side_by_side import Row, write_rows
+    from fusioncache.observe.explain.difference import Row, write_rows
 
     printable = (Row(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
     lines = list(write_rows(printable, width))
@@ -178,7 +177,7 @@ def _print_coloured(lines: Iterable[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fusioncache.observe.explain.side_by_side import ONLY_A, ONLY_B, OTHER
+    from fusioncache.observe.explain.difference import ONLY_A, ONLY_B, OTHER
 
     styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
     console = Console(highlight=False)

@@ -21,7 +21,7 @@ from fusioncache.humanize import (
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.ir.ops import RESIDUAL
-from fusioncache.observe.explain.relatives import Varying
+from fusioncache.observe.explain.difference import Varying
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.template.text import number_literals, read_graph

@@ -8,7 +8,7 @@ from store_contents import make_numbered_key as unlike_a_key
 
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
-from fusioncache.observe.explain.miss import explain_miss
+from fusioncache.observe.explain.difference import explain_miss
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncache.cli.report.contents import ReportTemplate
-from fusioncache.observe.explain.miss import MissReason, explain_miss
+from fusioncache.observe.explain.difference import MissReason, explain_miss
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusioncache.cli.report.contents import ReportTemplate
-from fusioncache.observe.explain.relatives import find_relatives
+from fusioncache.observe.explain.difference import find_relatives
 from fusioncache.observe.record.observations import ANY_SIZES
 
 

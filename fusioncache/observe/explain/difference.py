@@ -1,19 +1,25 @@
-"""In what two keys differ, in words: the graphs, then each ingredient of the environment as its kind has it."""
+"""In what two keys differ: in words, side by side, from the nearest key, and between keys that differ in sizes only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
+from typing import Any
 
+from fusioncache.humanize import fold_text
+from fusioncache.ir import Const, Graph, Value
 from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
 from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
-from fusioncache.observe.explain.change import NONE, Change, shorten_values
-from fusioncache.observe.explain.graph_changes import find_graph_changes
-from fusioncache.observe.explain.pairing import pair_graphs
+from fusioncache.observe.explain.changes import NONE, Change, find_graph_changes, shorten_values
+from fusioncache.observe.explain.pairing import Pairing, pair_graphs
+from fusioncache.template.general_region import make_family
 from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import skeleton_of
-from fusioncache.template.text import read_exactly
+from fusioncache.template.skeleton import Skeleton, skeleton_of
+from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
 
 Texts = Mapping[str, str]
 """The ingredients of a key, name to text."""
@@ -164,3 +170,247 @@ def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[Change]:
 def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | None) -> Change:
     x, y = (NONE if text is None else text.replace("\n", "; ") for text in (a, b))
     return Change(kind.name, subject or kind.subject, *shorten_values(x or "empty", y or "empty"))
+
+
+_LOOKED_INTO = 24
+"""Keys whose texts are looked into. Ingredients' texts are compared as wholes, and their lengths, for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissReason:
+    """Why a key was missed.
+
+    Attributes:
+        nearest: the position, among the candidates, of the one that differs least; None if there were none.
+        difference: in what they differ, the key being A and the candidate B; nothing if there was no candidate.
+    """
+
+    nearest: int | None
+    difference: Difference
+
+    def sentence(self, nearest: str) -> str:
+        """Returns the reason for people, who know the nearest candidate, if there is one, by this name."""
+        if self.nearest is None:
+            return "No template was known before."
+        return f"The nearest is {nearest}. {self.difference.sentence('here', 'there')}"
+
+
+def explain_miss(key: Texts, candidates: Sequence[Texts]) -> MissReason:
+    """Returns why a key is none of the candidates: the ingredients of each are given."""
+    nearest = find_nearest(key, candidates)
+    return MissReason(nearest, Difference(()) if nearest is None else compare(key, candidates[nearest]))
+
+
+def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
+    """Returns the position of the key that differs least; of several, the last. None if there are no others.
+
+    The search is linear: first by how many ingredients are equal, and apart from that by how much longer or shorter the
+    others are; then, for the few best of each, by their ops, their lines and the ingredients that differ.
+    """
+    rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
+    best = {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough)}
+    best |= {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough, key=lambda item: (item[1], item[0], item[2]))}
+    ops, lines = _count_ops(key), _count_lines(key)
+    scores = {}
+    for position in best:
+        other = candidates[position]
+        finely = _count_unshared(ops, _count_ops(other)), _count_unshared(lines, _count_lines(other))
+        scores[position] = (*finely, *rough[position])
+    return min(scores, key=lambda position: scores[position], default=None)
+
+
+def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
+    """Returns how many ingredients differ, and by how many characters the graph's are longer or shorter."""
+    differ, longer = len(other.keys() - key.keys()), 0
+    for name, text in key.items():
+        its = other.get(name)
+        if its != text:
+            differ += 1
+            if name in GRAPH:
+                longer += abs(len(its or "") - len(text))
+    return differ, longer
+
+
+def _count_ops(key: Texts) -> Counter[str]:
+    return count_ops(key.get("ops", ""))
+
+
+def _count_lines(key: Texts) -> Counter[str]:
+    return Counter(hide_numbers(f"{name} {line}") for name, text in key.items() for line in text.split("\n"))
+
+
+def _count_unshared(a: Counter[str], b: Counter[str]) -> int:
+    """Returns how many items only one of the two has."""
+    return sum(((a - b) + (b - a)).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """A size or a number that is not the same in all of them.
+
+    Attributes:
+        place: where an input has it, such as ``dimension 1 of %0``; empty if it is no size of an input.
+        values: those that it has in each, in their order.
+    """
+
+    place: str
+    values: tuple[Value, ...]
+
+    @property
+    def seen(self) -> tuple[Value, ...]:
+        """Its values, each once, the smallest first."""
+        return tuple(sorted(dict.fromkeys(self.values), key=_as_number))
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return self.place or ("a number" if isinstance(self.values[0], Const) else "a size that no input has")
+
+    def text(self) -> str:
+        """Returns the same for people."""
+        return f"{self.name}: {', '.join(map(str, self.seen))}"
+
+    def data(self) -> dict[str, Any]:
+        """Returns the same as JSON has it."""
+        return {"place": self.place, "seen": [_as_number(value) for value in self.seen]}
+
+
+@dataclass(frozen=True, slots=True)
+class Relatives:
+    """Keys of one backend and environment that are the same but for sizes and numbers.
+
+    Attributes:
+        members: their positions among those that were given, in order.
+        varying: what differs between them.
+    """
+
+    members: tuple[int, ...]
+    varying: tuple[Varying, ...]
+
+
+def find_relatives(keys: Sequence[Texts]) -> tuple[Relatives, ...]:
+    """Returns those of some keys that have relatives among them, given the ingredients of each.
+
+    What this version cannot read has none.
+    """
+    alike: defaultdict[tuple[Skeleton, tuple[tuple[str, str], ...]], list[int]] = defaultdict(list)
+    graphs: dict[int, Graph] = {}
+    for position, key in enumerate(keys):
+        try:
+            graphs[position] = read_exactly(key)
+        except ValueError:
+            continue
+        alike[skeleton_of(graphs[position]), _environment(key)].append(position)
+    groups = (tuple(members) for members in alike.values() if len(members) > 1)
+    return tuple(Relatives(members, _find_varying([graphs[one] for one in members])) for members in groups)
+
+
+def _find_varying(graphs: Iterable[Graph]) -> tuple[Varying, ...]:
+    general = make_family(tuple(graphs)).general
+    columns = zip(*general.values, strict=True)
+    return tuple(
+        Varying("" if place is None else f"dimension {place[1]} of %{place[0]}", column)
+        for place, column in zip(general.places, columns, strict=True)
+    )
+
+
+def _environment(key: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, text) for name, text in key.items() if name not in GRAPH))
+
+
+def _as_number(value: Value) -> int | float:
+    return float.fromhex(value.text) if isinstance(value, Const) else value
+
+
+SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
+"""How the two sides of a row are to each other."""
+
+_OP_NUMBER = re.compile(r"^op \d+")
+_GAP = 3
+_INDENT = 4
+"""The indent of continued lines."""
+
+_About = tuple[str, int]
+"""What a line is about: a node by its number, or an output by its value's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of A and the one of B that corresponds to it, either of them empty if there is none, and their mark."""
+
+    a: str
+    mark: str
+    b: str
+
+
+def align(a: Texts, b: Texts) -> tuple[Row, ...]:
+    """Returns the lines of two keys, given their ingredients, in A's order, each op beside its partner."""
+    try:
+        pairing = pair_graphs(a, b)
+    except ValueError:
+        return tuple(_align_lines(a, b, dict.fromkeys([*a, *b])))
+    environment = [name for name in dict.fromkeys([*a, *b]) if name not in GRAPH or name == "format"]
+    return (*_align_graphs(pairing), *_align_lines(a, b, environment))
+
+
+def write_rows(rows: Iterable[Row], width: int) -> Iterator[tuple[str, str]]:
+    """Yields the lines of a text of this width, each with the mark of its row. Lines that are too long go on below."""
+    column = max((width - _GAP) // 2, 1)
+    for row in rows:
+        sides = (fold_text(side, column, _INDENT) for side in (row.a, row.b))
+        for index, (a, b) in enumerate(zip_longest(*sides, fillvalue="")):
+            yield f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip(), row.mark
+
+
+def _align_graphs(pairing: Pairing) -> Iterator[Row]:
+    a, b = _lines(pairing.a.graph), _lines(pairing.b.graph)
+    partner = {("node", x): ("node", y) for x, y in pairing.to_b.items()}
+    values_b = set(pairing.b.graph.outputs)
+    for value in pairing.a.graph.outputs:
+        node = pairing.to_b.get(pairing.a.node_of[value])
+        if node is not None and node + pairing.a.result_index(value) in values_b:
+            partner["output", value] = "output", node + pairing.a.result_index(value)
+    changed = {("node", met.user) for met in pairing.rewired}
+    taken, order = set(partner.values()), list(b)
+    position = {about: number for number, about in enumerate(order)}
+    yield from _only_b(b, order, 0, taken)
+    for key, line in a.items():
+        other = partner.get(key)
+        if other not in b:
+            yield Row(line, ONLY_A, "")
+            continue
+        same = _without_numbers(line) == _without_numbers(b[other]) and key not in changed
+        yield Row(line, SAME if same else OTHER, b[other])
+        yield from _only_b(b, order, position[other] + 1, taken)
+
+
+def _only_b(lines: Mapping[_About, str], order: list[_About], start: int, taken: set[_About]) -> Iterator[Row]:
+    """Yields the lines from here on that nothing in A corresponds to, up to one that something does."""
+    for index in takewhile(lambda index: order[index] not in taken, range(start, len(order))):
+        yield Row("", ONLY_B, lines[order[index]])
+
+
+def _lines(graph: Graph) -> dict[_About, str]:
+    """Returns each line of a graph, its ops numbered, by what it is about."""
+    lines = {("node", number): line for number, line in enumerate(input_lines(graph))}
+    firsts = [first for _, first in graph.results()]
+    numbered = [f"op {number}  {line}" for number, line in enumerate(op_lines(graph), 1)]
+    lines.update({("node", first): line for first, line in zip(firsts, numbered, strict=True)})
+    lines.update({("output", value): line for value, line in zip(graph.outputs, output_lines(graph), strict=True)})
+    return lines
+
+
+def _without_numbers(line: str) -> str:
+    return hide_numbers(_OP_NUMBER.sub("", line))
+
+
+def _align_lines(a: Texts, b: Texts, names: Iterable[str]) -> Iterator[Row]:
+    for name in names:
+        x, y = _label_lines(name, a.get(name)), _label_lines(name, b.get(name))
+        for one, other in zip_longest(x, y, fillvalue=""):
+            mark = SAME if one == other else ONLY_B if not one else ONLY_A if not other else OTHER
+            yield Row(one, mark, other)
+
+
+def _label_lines(name: str, text: str | None) -> list[str]:
+    return [] if text is None else [f"{name}: {line}" for line in text.split("\n")]

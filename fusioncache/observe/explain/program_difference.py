@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusioncache.ir.ingredients import Comparison, kind_of
 from fusioncache.ir.key_text import read_values
-from fusioncache.observe.explain.change import shorten_values
+from fusioncache.observe.explain.changes import shorten_values
 from fusioncache.observe.explain.difference import Texts
 from fusioncache.process.secrets import blur
 

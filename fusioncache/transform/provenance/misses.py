@@ -23,10 +23,9 @@ from fusioncache.cache.cache import Cache
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template
 from fusioncache.ir.key_text import read_key
-from fusioncache.observe.explain.change import NONE
-from fusioncache.observe.explain.difference import Difference
-from fusioncache.observe.explain.likeness import describe_op
-from fusioncache.observe.explain.miss import explain_miss
+from fusioncache.observe.explain.changes import NONE
+from fusioncache.observe.explain.difference import Difference, explain_miss
+from fusioncache.observe.explain.pairing import describe_op
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import Line
 from fusioncache.observe.record.stats import TemplateStats

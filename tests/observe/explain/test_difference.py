@@ -9,10 +9,8 @@ from drawn_regions import TYPE, Sketch, draw_residual, scramble
 
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.observe.explain import pairing
-from fusioncache.observe.explain.difference import compare
-from fusioncache.observe.explain.miss import explain_miss
+from fusioncache.observe.explain.difference import ONLY_A, ONLY_B, OTHER, SAME, align, compare, explain_miss, write_rows
 from fusioncache.observe.explain.pairing import Pairing
-from fusioncache.observe.explain.side_by_side import ONLY_A, ONLY_B, OTHER, SAME, align, write_rows
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.text import read_graph
