@@ -1,31 +1,29 @@
-"""Finds the template, executable, program or family of an ID, in the record of runs or in a store."""
+"""Finds the run, template, executable, program or family of an ID, in the record of runs or in a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 import click
 
-from fusioncache.cli.families import KeptFamily
-from fusioncache.cli.kept_entries import KeptEntry, list_entries
-from fusioncache.cli.kept_executables import KeptExecutable
-from fusioncache.cli.lookup import LAST, make_ambiguity_error
-from fusioncache.cli.programs import KeptProgram
-from fusioncache.cli.storage import is_expected
+from fusioncache.cli.output import ID_DIGITS
+from fusioncache.cli.stored import StoredEntry, is_expected, list_stored
 from fusioncache.humanize import escape_controls
+from fusioncache.observe.explain.difference import Varying, find_relatives
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.reader import RecordReader, has_record
 from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.schema import RecordError, record_path
-from fusioncache.observe.record.stats import TemplateCounts
+from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 
 type Kind = Literal["run", "template", "executable", "program", "family"]
-type Named = Run | TemplateCounts | KeptExecutable | KeptProgram | KeptFamily
+type Named = Run | TemplateCounts | StoredEntry
 
-_SHOWN = 12
 _LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
         "run": ("runs", "stats --runs"),
@@ -36,10 +34,15 @@ _LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     }
 )
 """For each kind its plural, and the command that lists its IDs."""
+_MOST_NAMED = 10
+_MOST_RELATIVES = 256
+"""How many templates with the same telling ops are looked into."""
+LAST = "last"
+"""What names the newest run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NamedThing:
     """Something that an ID may name.
 
     Attributes:
@@ -56,18 +59,23 @@ class Candidate:
     name: str
     value: Named
 
-    def is_exactly(self, wanted: str) -> bool:
-        """Returns whether this is the whole of its ID or name."""
-        return wanted in (self.id, self.digest, self.name)
+    def has_id(self, wanted: str) -> bool:
+        """Returns whether its ID starts so."""
+        value = self.value
+        return value.is_called(wanted) if isinstance(value, StoredEntry) else self.digest.startswith(wanted)
+
+    def has_name(self, wanted: str, *, loosely: bool) -> bool:
+        """Returns whether its name starts so; of a run, where that is allowed, whether its name has this in it."""
+        return loosely and wanted in self.name if self.kind == "run" else self.name.startswith(wanted)
 
     def format_line(self, width: int) -> str:
         """Returns what a list of candidates says of it, with its ID in so many columns."""
-        about = self.value.inputs if isinstance(self.value, KeptProgram) else ""
+        about = self.value.inputs if isinstance(self.value, StoredEntry) else ""
         parts = [f"{self.id:<{width}}", f"{self.kind:<10}", escape_controls(self.name), escape_controls(about)]
-        return "  ".join(part for part in parts if part).rstrip()
+        return "  ".join(filter(None, parts)).rstrip()
 
 
-def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: bool = False) -> Candidate:
+def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: bool = False) -> NamedThing:
     """Returns the one thing that an ID names.
 
     Args:
@@ -80,106 +88,94 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
         click.ClickException: if there is no such thing, or there are several.
         RecordError: if there is none elsewhere, and the record cannot be read.
     """
-    found = find(wanted, directory, kinds)
+    found = find_candidates(wanted, directory, kinds)
     if not found:
         raise _make_unknown_error(wanted, directory, kinds)
-    if newest and all(one.kind == "program" and one.name == wanted for one in found):
+    if len(found) == 1 or (newest and all(one.kind == "program" and one.name == wanted for one in found)):
         return found[0]
-    if len(found) > 1:
-        things = {one.kind for one in found}
-        plural = _LISTS[found[0].kind][0] if len(things) == 1 else "things"
-        width = max(len(one.id) for one in found)
-        raise make_ambiguity_error(wanted, plural, [one.format_line(width) for one in found])
-    return found[0]
+    plural = _LISTS[found[0].kind][0] if len({one.kind for one in found}) == 1 else "things"
+    width = max(len(one.id) for one in found)
+    lines = [one.format_line(width) for one in found[:_MOST_NAMED]]
+    lines += [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    listed = "".join(f"\n  {line}" for line in lines)
+    raise click.ClickException(f"{wanted!r} stands for {len(found)} {plural}: give more characters of one.{listed}")
 
 
-def find(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[Candidate]:
+def pick_run(record: RecordReader, wanted: str | None) -> Run:
+    """Returns the run whose ID starts with ``wanted``, or else whose name has it; without one, the newest.
+
+    Raises:
+        click.ClickException: if there is no such run, or several.
+    """
+    if runs := record.runs():
+        found = runs[0] if wanted is None else pick(wanted, None, ("run",)).value
+        assert isinstance(found, Run)
+        return found
+    raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")
+
+
+def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
     """Returns everything that an ID may name: what it is the whole of, or else the start of.
 
-    A name stands for things of the first kind that has it. Raises as ``list_entries`` does.
+    A name stands for things of the first kind that has it. Raises as ``list_stored`` does.
     """
     if not wanted:
         return ()
     if wanted == LAST and "run" in kinds:
         return _list_runs()[:1]
     listed = _list_all(wanted, directory, kinds)
-    exact = [one for one in listed if one.is_exactly(wanted)]
+    exact = [one for one in listed if wanted in (one.id, one.digest, one.name)]
     if exact:
         # A template and what was compiled for it may have the same key, and so the same text.
         return exact[:1] if len({one.digest for one in exact}) == 1 and len({one.kind for one in exact}) > 1 else exact
-    by_id = any(_starts(one, wanted) for one in listed)
-    named = next((one.kind for one in listed if _is_named(one, wanted, loosely=not by_id)), None)
-    return [
-        one
-        for one in listed
-        if _starts(one, wanted) or (one.kind == named and _is_named(one, wanted, loosely=not by_id))
-    ]
+    by_id = [one for one in listed if one.has_id(wanted)]
+    by_name = [one for one in listed if one.has_name(wanted, loosely=not by_id)]
+    return [one for one in listed if one in by_id or (one in by_name and one.kind == by_name[0].kind)]
 
 
-def list_completions(start: str) -> Sequence[tuple[str, str]]:
-    """Returns names and IDs that begin so, each with what it stands for: names first, IDs only if one was begun."""
-    listed = _list_all(start, None, ("template", "executable", "program", "family"))
+def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, str]]:
+    """Returns names and IDs of things, each with what it stands for, for completion.
+
+    Names come first, because people know them, and IDs only if one was begun; runs go by their IDs.
+    """
+    listed = _list_all(start, None, kinds)
+    if "run" in kinds:
+        return [(one.digest, one.name) for one in listed]
     templates = [one for one in listed if one.kind == "template"]
-    found = templates or listed
-    names = [(one.name, one.digest[:_SHOWN]) for one in found]
+    names = [(one.name, one.digest[:ID_DIGITS]) for one in templates or listed]
     ids = [(one.digest if one.kind == "template" else one.id, one.name) for one in listed] if start else []
     return list(dict.fromkeys([*names, *ids]))
 
 
-def _list_all(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[Candidate]:
-    listers: Mapping[Kind, Callable[[], Sequence[Candidate]]] = {
+def _list_all(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
+    listers: Mapping[Kind, Callable[[], Sequence[NamedThing]]] = {
         "run": _list_runs,
         "template": lambda: _list_templates(wanted),
+        "executable": lambda: [_name(one) for one in list_stored(directory, "executable")[1]],
+        "program": lambda: [_name(one) for one in list_stored(directory, "program")[1]],
+        "family": lambda: [_name(one) for one in list_stored(directory, "family")[1]],
     }
-    stored = _list_stored(directory, kinds)
-    return [one for kind in kinds for one in (listers[kind]() if kind in listers else stored.get(kind, ()))]
+    there = kinds if is_expected(directory) else [kind for kind in kinds if kind in ("run", "template")]
+    return [one for kind in there for one in listers[kind]()]
 
 
-def _starts(candidate: Candidate, wanted: str) -> bool:
-    if isinstance(candidate.value, KeptEntry):
-        return candidate.value.is_called(wanted)
-    return candidate.digest.startswith(wanted)
+def _name(one: StoredEntry) -> NamedThing:
+    return NamedThing(one.kind, one.id, one.digest, one.name, one)
 
 
-def _is_named(candidate: Candidate, wanted: str, *, loosely: bool) -> bool:
-    """Returns whether a name begins so; of a run, where that is allowed, whether it has this in it."""
-    if candidate.kind == "run":
-        return loosely and wanted in candidate.name
-    return candidate.name.startswith(wanted)
-
-
-def _list_runs() -> Sequence[Candidate]:
+def _list_runs() -> Sequence[NamedThing]:
     try:
-        return [Candidate("run", run.id[:_SHOWN], run.id, run.name, run) for run in RecordReader().runs()]
+        return [NamedThing("run", run.id[:ID_DIGITS], run.id, run.name, run) for run in RecordReader().runs()]
     except RecordError:
         return ()
 
 
-def _list_templates(wanted: str) -> Sequence[Candidate]:
+def _list_templates(wanted: str) -> Sequence[NamedThing]:
     try:
         found = RecordReader().find(wanted)
     except RecordError:
         return ()
-    return [Candidate("template", each.digest[:_SHOWN], each.digest, each.name, each) for each in found]
-
-
-def _list_stored(directory: Path | None, kinds: Sequence[Kind]) -> Mapping[Kind, Sequence[Candidate]]:
-    from fusioncache.store.entry import is_compiled, is_family, is_program
-
-    if not is_expected(directory):
-        return {}
-    found: dict[Kind, Sequence[Candidate]] = {}
-    if "executable" in kinds:
-        found["executable"] = _name(list_entries(directory, KeptExecutable, is_compiled)[1], "executable")
-    if "program" in kinds:
-        found["program"] = _name(list_entries(directory, KeptProgram, is_program)[1], "program")
-    if "family" in kinds:
-        found["family"] = _name(list_entries(directory, KeptFamily, is_family)[1], "family")
-    return found
-
-
-def _name(entries: Iterable[KeptExecutable | KeptProgram | KeptFamily], kind: Kind) -> Sequence[Candidate]:
-    return [Candidate(kind, each.id, each.entry.digest, each.name, each) for each in entries]
+    return [NamedThing("template", each.digest[:ID_DIGITS], each.digest, each.name, each) for each in found]
 
 
 def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> click.ClickException:
@@ -191,26 +187,65 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
     if has_record():
         RecordReader()  # which says what is wrong with it
     others = [kind for kind in _LISTS if kind not in kinds]
-    takes = _join([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds])
-    for other in find(wanted, directory, others):
+    takes = _join([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
+    for other in find_candidates(wanted, directory, others):
         hint = f"stats --run {wanted}" if other.kind == "run" else f"show {wanted}"
         return click.ClickException(
             f"{wanted!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
             f"see 'fusioncache {hint}'"
         )
-    lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
-    advice = _describe_missing(directory) or f"Give the start of one: {lists}."
+    if not (is_expected(directory) or has_record()):
+        advice = (
+            f"There is neither a record of runs nor a store in {record_path().parent}: run a model with fusioncache "
+            "first, or copy a store with 'fusioncache pull URL'."
+        )
+    else:
+        lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
+        advice = f"Give the start of one: {lists}."
     return click.ClickException(f"no ID or name starts with {wanted!r}. {advice}")
 
 
-def _describe_missing(directory: Path | None) -> str:
-    if is_expected(directory) or has_record():
-        return ""
-    return (
-        f"There is neither a record of runs nor a store in {record_path().parent}: run a model with fusioncache first, "
-        "or copy a store with 'fusioncache pull URL'."
-    )
-
-
-def _join(parts: Sequence[str], word: str = "or") -> str:
+def _join(parts: Sequence[str], word: str) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"
+
+
+def find_record(run: str | None) -> RecordReader | None:
+    """Returns the record; None if no run is on record here but there is a store, as after a pull.
+
+    Args:
+        run: what names the run that is asked for, if one is named.
+
+    Raises:
+        RecordError: if there is neither, or the record cannot be read, or a run was named.
+    """
+    try:
+        record = RecordReader()
+    except RecordError:
+        if run is not None or has_record() or not is_expected(None):
+            raise
+        return None
+    return None if run is None and is_expected(None) and not record.runs() else record
+
+
+def add_ingredients(record: RecordReader, template: TemplateCounts) -> TemplateStats:
+    """Returns a template with what its key is made of.
+
+    Raises:
+        click.ClickException: if the record has forgotten it meanwhile.
+    """
+    for found in record.add_ingredients((template,)):
+        return found
+    raise click.ClickException(f"the record has just forgotten {template.name}: 'fusioncache ls' lists what it has")
+
+
+def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
+    """Returns the regions that have a template, of the newest run that had it."""
+    return next(filter(None, (record.regions(run.id, template.digest) for run in record.runs())), ())
+
+
+def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:
+    """Returns what varies between a template and those of the record that are the same but for sizes and numbers."""
+    named = [each for each in record.find(template.name.rpartition("_")[0]) if each.digest != template.digest]
+    others = record.add_ingredients(tuple(islice(named, _MOST_RELATIVES)))
+    found = find_relatives([dict(each.ingredients) for each in (template, *others)])
+    return next((relatives.varying for relatives in found if 0 in relatives.members), ())

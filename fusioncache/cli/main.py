@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fusioncache import __version__
-from fusioncache.cli.terminal import count_columns, wrap
+from fusioncache.cli.output import count_columns, wrap
 from fusioncache.observe.record.schema import RecordError
 
 _ERROR = "Error: "
@@ -60,7 +60,7 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
 
 def _point_to_store() -> str:
     """Returns where to look if there is no record but a store, as after a pull; else nothing."""
-    from fusioncache.cli.storage import is_expected
+    from fusioncache.cli.stored import is_expected
     from fusioncache.observe.record.reader import has_record
 
     if has_record() or not is_expected(None):
@@ -69,23 +69,23 @@ def _point_to_store() -> str:
 
 
 COMMANDS = {
-    "bench": "fusioncache.cli.commands.bench:bench",
-    "clear": "fusioncache.cli.commands.clear:clear",
-    "completion": "fusioncache.cli.commands.completion:completion",
-    "diff": "fusioncache.cli.commands.diff:diff",
-    "dir": "fusioncache.cli.commands.directory:dir_",
-    "doctor": "fusioncache.cli.commands.doctor:doctor",
-    "explain": "fusioncache.cli.commands.explain:explain",
-    "graph": "fusioncache.cli.commands.graph:graph",
-    "ls": "fusioncache.cli.commands.ls:ls",
-    "prune": "fusioncache.cli.commands.prune:prune",
-    "pull": "fusioncache.cli.commands.sharing:pull",
-    "push": "fusioncache.cli.commands.sharing:push",
-    "report": "fusioncache.cli.commands.report:report",
-    "show": "fusioncache.cli.commands.show:show",
-    "stats": "fusioncache.cli.commands.stats:stats",
-    "verify": "fusioncache.cli.commands.verify:verify",
-    "warm": "fusioncache.cli.commands.warm:warm",
+    "bench": "fusioncache.cli.upkeep:bench",
+    "clear": "fusioncache.cli.upkeep:clear",
+    "completion": "fusioncache.cli.upkeep:completion",
+    "diff": "fusioncache.cli.comparison:diff",
+    "dir": "fusioncache.cli.upkeep:dir_",
+    "doctor": "fusioncache.cli.doctor:doctor",
+    "explain": "fusioncache.cli.comparison:explain",
+    "graph": "fusioncache.cli.drawing:graph",
+    "ls": "fusioncache.cli.ls:ls",
+    "prune": "fusioncache.cli.upkeep:prune",
+    "pull": "fusioncache.cli.transfer:pull",
+    "push": "fusioncache.cli.transfer:push",
+    "report": "fusioncache.cli.report:report",
+    "show": "fusioncache.cli.show:show",
+    "stats": "fusioncache.cli.run_counts:stats",
+    "verify": "fusioncache.cli.upkeep:verify",
+    "warm": "fusioncache.cli.transfer:warm",
 }
 """Where each command is. It is imported when it is used, so none waits for what another one needs."""
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fusioncache.cli.definitions import find_definition
+from fusioncache.cli.listings import find_definition
 
 SOURCE = """import os
 

@@ -83,4 +83,4 @@ def test_nothing_changed(monkeypatch):
 def test_it_takes_two_runs(monkeypatch):
     save_run(monkeypatch)
     assert "has one run, and a comparison needs two" in get_error("diff")
-    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in get_error("diff", "f00")
+    assert "'f00'. Give the start of one: 'fusioncache stats --runs' lists runs" in get_error("diff", "f00")

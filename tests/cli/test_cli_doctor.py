@@ -13,15 +13,15 @@ import torch
 from click.testing import CliRunner
 from thunder.core import jit_ext
 
-from fusioncache.cli import diagnosis
-from fusioncache.cli.diagnosis import diagnose, examine_store
+from fusioncache.cli import doctor as diagnosis
+from fusioncache.cli.doctor import diagnose, examine_store
 from fusioncache.cli.main import main
 from fusioncache.thunder_adapter import capabilities, installation, versions
 from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, find_faults
 
 PROGRAM = """
 import json, sys, torch, thunder, fusioncache
-from fusioncache.cli.diagnosis import diagnose
+from fusioncache.cli.doctor import diagnose
 
 def run():
     torch.manual_seed(0)

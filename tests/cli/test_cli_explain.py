@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from drawn_regions import Sketch
 from recorded_templates import STARTED, make_cast_template, make_chain_template, make_ledger, save_ledger
 
-from fusioncache.cli import misses
+from fusioncache.cli import run_misses
 from fusioncache.cli.main import main
 from fusioncache.ir import Key, Template
 from fusioncache.observe.record.ledger import Ledger
@@ -92,7 +92,7 @@ def test_the_only_one_has_no_nearest():
     keep(executable("(2, 3) (3, 1)"))
     result = call(executable("(2, 3) (3, 1)").digest)
     assert result.exit_code == 1
-    assert "is the only one in the store: there is nothing to compare it with" in result.stderr
+    assert "is the only executable in the store: there is nothing to compare it with" in result.stderr
 
 
 @pytest.mark.parametrize("ids", [("nothing",), ("chain_a", "nothing")])
@@ -144,7 +144,7 @@ def test_the_misses_of_the_last_run(monkeypatch):
         "  blocks.2, forward: /home/me/model.py:31",
         "",
         f"{a}  chain_a  (1 compile, 1 s)",
-        f"  {misses.AGAIN}",
+        f"  {run_misses.AGAIN}",
         "",
         "2 of 4 templates compiled, 1 loaded from the store, 1 not called, or with the code of another "
         "template in run bbbbbbbbbbbb (train.py --depth)",
@@ -175,7 +175,7 @@ def test_the_misses_as_json(monkeypatch):
     assert new["places"] == [{"place": "blocks.2, forward", "file": "/home/me/model.py", "line": 31}]
     assert [change["place"] for change in new["changes"]] == ["the option fast_math"]
     assert new["not_kept"] == {"a reason": 1}
-    assert (again["nearest"], again["again"], again["sentence"]) == (None, True, misses.AGAIN)
+    assert (again["nearest"], again["again"], again["sentence"]) == (None, True, run_misses.AGAIN)
     assert "\n  not stored: a reason\n" in call().stdout
 
 

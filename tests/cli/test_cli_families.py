@@ -64,6 +64,7 @@ def test_families_as_json():
     assert family.pop("used") > 0 and family.pop("pid") > 0 and family.pop("size") > 500
     assert isinstance(family.pop("host"), str)
     about = {"id": f"{digest[:12]}-0", "digest": digest, "slot": "family", "name": "Llama", "created": NOW}
+    assert len(family.pop("guards")) == 3
     assert family == {**about, "seconds": 0.0, "lengths": [[2, 64], [2, 96], [3, 64]]}
 
 

@@ -7,10 +7,8 @@ import shutil
 import pytest
 from commands import CHAIN, call, get_error, get_output, save_run
 
-from fusioncache.cli.drawing import dot
-from fusioncache.cli.drawing.dot import dot_text
-from fusioncache.cli.drawing.nodes import picture_of
-from fusioncache.cli.drawing.svg import svg_text
+from fusioncache.cli import drawing as dot
+from fusioncache.cli.drawing import dot_text, picture_of, svg_text
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from commands import CAST, CHAIN, FIRST_RUN, get_error, get_output, save_two_run
 from kept_programs import SavedProgram
 from recorded_templates import make_cast_template
 
-from fusioncache.cli.ids import find
+from fusioncache.cli.ids import find_candidates
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 
@@ -26,7 +26,7 @@ def _subjects(monkeypatch):
 
 
 def _kinds(wanted: str, *kinds: str) -> list[str]:
-    return [one.kind for one in find(wanted, None, kinds or ALL)]
+    return [one.kind for one in find_candidates(wanted, None, kinds or ALL)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_name_is_that_of_a_template_before_that_of_an_executable():
 
 def test_a_start_of_an_id_and_of_a_name_lists_both():
     assert CHAIN.key.digest.startswith("c") and CAST.name.startswith("c")
-    assert {one.name for one in find("c", None, ("template",))} == {CHAIN.name, CAST.name}
+    assert {one.name for one in find_candidates("c", None, ("template",))} == {CHAIN.name, CAST.name}
 
 
 def test_a_template_and_what_was_compiled_for_it_may_have_one_key():

@@ -11,7 +11,7 @@ from models import Blocks, are_same, compile_with, step
 
 import fusioncache
 from fusioncache.backends.eager import Eager
-from fusioncache.cli.source import read_graph
+from fusioncache.cli.listings import read_template_graph
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.template.expand import inline
 
@@ -46,7 +46,7 @@ def test_every_script_computes_what_its_template_computes():
         values = names["arguments"]()
         found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
         (template,) = RecordReader().add_ingredients(RecordReader().find(digest))
-        graph = inline(read_graph(template), max(template.arities, key=sum))
+        graph = inline(read_template_graph(template), max(template.arities, key=sum))
         assert are_same(list(found), list(Eager().compile(graph, values)(values)))
 
 

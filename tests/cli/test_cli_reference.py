@@ -3,8 +3,8 @@
 import pytest
 from repository import DOCS
 
+from docs.commands_page import make_pages, write_pages
 from fusioncache.cli.main import COMMANDS
-from fusioncache.cli.reference import make_pages, write_pages
 
 _FOLDER = DOCS / "commands"
 _PAGE = """\
@@ -39,8 +39,8 @@ fusioncache dir --json
 @pytest.mark.parametrize("name", ["README.md", *(f"{name}.md" for name in COMMANDS)])
 def test_the_committed_page_is_up_to_date(name):
     path = _FOLDER / name
-    assert path.is_file(), "run python -m fusioncache.cli.reference"
-    assert path.read_text() == make_pages()[name], "run python -m fusioncache.cli.reference"
+    assert path.is_file(), "run python docs/commands_page.py"
+    assert path.read_text() == make_pages()[name], "run python docs/commands_page.py"
 
 
 def test_there_is_no_page_of_a_command_that_is_gone():

@@ -12,7 +12,7 @@ from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_
 from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.backends.script import write_script
-from fusioncache.cli import terminal as highlight
+from fusioncache.cli import output as highlight
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.store import Store, default_path
 from fusioncache.template.expand import inline
@@ -224,7 +224,7 @@ def test_why_there_is_no_code():
     _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
     _keep(CAST.graph, "eager", {"refused": b"of another template"})
     assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not stored: random numbers\n")
-    assert "\nnot stored       1: random numbers\n" in get_output("show", "residual")
+    assert "\nnot stored              1: random numbers\n" in get_output("show", "residual")
     assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
     assert "\n   not stored: random numbers\n" in get_output("explain", "residual")
     assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]

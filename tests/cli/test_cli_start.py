@@ -12,7 +12,7 @@ from repository import ROOT
 from store_contents import save
 
 import fusioncache
-from fusioncache.cli.commands import bench
+from fusioncache.cli import upkeep as bench
 from fusioncache.cli.main import COMMANDS, main
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
 from fusioncache.store import Store
@@ -68,7 +68,7 @@ assert not {place.partition(":")[0] for place in COMMANDS.values()} & set(sys.mo
 main(["dir"], standalone_mode=False)
 print(sorted({place.partition(":")[0] for place in COMMANDS.values()} & set(sys.modules)))
 """
-    assert _python("-c", script).stdout.splitlines()[-1] == "['fusioncache.cli.commands.directory']"
+    assert _python("-c", script).stdout.splitlines()[-1] == "['fusioncache.cli.upkeep']"
 
 
 def test_module_fails_under_its_own_name():

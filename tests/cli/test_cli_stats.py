@@ -197,8 +197,8 @@ def test_a_part_of_several_names(monkeypatch):
     save_two_runs(monkeypatch)
     assert get_error("stats", "--run", ".py · ") == drop_first_break("""
 Error: '.py · ' stands for 2 runs: give more characters of one.
-  ab0000000000  other.py · 2023-11-14 22:14
-  aaaaaaaaaaaa  train.py · 2023-11-14 22:13
+  ab0000000000  run         other.py · 2023-11-14 22:14
+  aaaaaaaaaaaa  run         train.py · 2023-11-14 22:13
 """)
 
 

@@ -11,7 +11,7 @@ from commands import CAST, CHAIN, save_run
 from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
 
-from fusioncache.cli.terminal import Column, format_table
+from fusioncache.cli.output import Column, format_table
 from fusioncache.humanize import fold_text
 from fusioncache.observe.record.reader import RecordReader
 

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from pytest import MonkeyPatch
 from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
 
-from fusioncache.cli.report.contents import Contents, ReportRegion, read_contents
-from fusioncache.cli.report.page import render_report
+from fusioncache.cli.report import Contents, ReportRegion, read_contents
+from fusioncache.cli.report_page import render_report
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
 from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord

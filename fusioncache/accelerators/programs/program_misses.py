@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from fusioncache.accelerators.programs.reads import ReadDifference
 from fusioncache.ir import Key
 from fusioncache.ir.key_text import read_key
+from fusioncache.observe.explain.difference import find_nearest
 from fusioncache.observe.explain.program_difference import (
     ProgramDifference,
     compare_program_keys,
     compare_read,
-    find_nearest_program,
     write_program_miss,
 )
 from fusioncache.store import Store
@@ -45,6 +45,7 @@ def _compare_read(difference: ReadDifference) -> ProgramDifference:
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
     entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
     known = [store.entry(each.digest, each.backend) for each in entries]
-    texts = [read_key(entry.text) for entry in known if entry is not None and not is_outdated(entry.text)]
-    nearest = find_nearest_program(key.texts, texts)
+    # The last one of several that are equally near is taken: the newest.
+    texts = [read_key(entry.text) for entry in reversed(known) if entry is not None and not is_outdated(entry.text)]
+    nearest = find_nearest(key.texts, texts)
     return () if nearest is None else compare_program_keys(texts[nearest], key.texts)

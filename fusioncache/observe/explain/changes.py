@@ -21,7 +21,7 @@ _BEFORE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One thing in which two keys, A and B, differ.
 
     Attributes:
@@ -38,7 +38,7 @@ class Change:
     b: str
     op: int | None = None
 
-    def data(self) -> dict[str, str | int | None]:
+    def to_dict(self) -> dict[str, str | int | None]:
         """Returns the change as JSON has it."""
         return {"ingredient": self.ingredient, "place": self.subject, "a": self.a, "b": self.b, "op": self.op}
 
@@ -139,7 +139,7 @@ def _type_text(type_: ValueType | None) -> str:
     return "a tensor" if isinstance(type_, TensorType) else str(type_)
 
 
-def compare_arguments(nodes: Nodes, node: int, a: Op, b: Op) -> list[Change]:
+def compare_arguments(nodes: Nodes, node: int, a: Op, b: Op) -> list[KeyChange]:
     """Returns what differs in the literals of two ops of one name: A's, which is ``node`` of ``nodes``, and B's."""
     where, commutes = name_op(nodes, node), op_traits(a.name).commutes
     args_a, args_b = (_values_first(op.args) if commutes else op.args for op in (a, b))
@@ -152,17 +152,17 @@ def compare_arguments(nodes: Nodes, node: int, a: Op, b: Op) -> list[Change]:
     for name in kwargs_a | kwargs_b:
         x, y = kwargs_a.get(name), kwargs_b.get(name)
         if _differ(x, y):
-            changes.append(Change("attributes", f"an attribute, {name} of {where}", *_arg_texts(x, y)))
+            changes.append(KeyChange("attributes", f"an attribute, {name} of {where}", *_arg_texts(x, y)))
     return changes
 
 
-def _explain_positional(op: Op, index: int, x: Arg | None, y: Arg | None, where: str) -> Change:
+def _explain_positional(op: Op, index: int, x: Arg | None, y: Arg | None, where: str) -> KeyChange:
     values = _arg_texts(x, y)
     if op.name == RESIDUAL:
-        return Change("attributes", f"the dtype of the terms of {where}", *values)
+        return KeyChange("attributes", f"the dtype of the terms of {where}", *values)
     if any(isinstance(arg, Const) and arg.kind in NUMBERS for arg in (x, y)):
-        return Change("constants", f"a constant, the {write_ordinal(index + 1)} operand of {where}", *values)
-    return Change("attributes", f"an attribute, the {write_ordinal(index + 1)} argument of {where}", *values)
+        return KeyChange("constants", f"a constant, the {write_ordinal(index + 1)} operand of {where}", *values)
+    return KeyChange("attributes", f"an attribute, the {write_ordinal(index + 1)} argument of {where}", *values)
 
 
 def _values_first(args: tuple[Arg, ...]) -> tuple[Arg, ...]:
@@ -197,7 +197,7 @@ def _typed_text(arg: Arg | None) -> str:
     return f"{arg.kind} {arg.text}" if isinstance(arg, Const) else "a value"
 
 
-def find_graph_changes(pairing: Pairing) -> tuple[Change, ...]:
+def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
     """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
     inputs = _InputChanges(pairing)
     found = _find_lonely_ops(pairing, inputs)
@@ -215,18 +215,18 @@ def find_graph_changes(pairing: Pairing) -> tuple[Change, ...]:
     return changes
 
 
-def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[Change]:
+def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]:
     """Returns the ops that only one of the two has, but for those that may follow from the inputs' types."""
     a, b = pairing.a, pairing.b
     only_a, only_b = pairing.only_a, pairing.only_b
     if inputs.changes:
         only_a = [node for node in only_a if not op_traits(a.op_at[node][1].name).follows_types]
         only_b = [node for node in only_b if not op_traits(b.op_at[node][1].name).follows_types]
-    found = [Change("ops", "an op", name_op(a, node), NONE, a.number(node)) for node in only_a]
-    return found + [Change("ops", "an op", NONE, name_op(b, node), b.number(node)) for node in only_b]
+    found = [KeyChange("ops", "an op", name_op(a, node), NONE, a.number(node)) for node in only_a]
+    return found + [KeyChange("ops", "an op", NONE, name_op(b, node), b.number(node)) for node in only_b]
 
 
-def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[Change]:
+def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[KeyChange]:
     """Returns what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
     op_a, op_b = pairing.a.op(node_a), pairing.b.op(node_b)
     if op_a is None or op_b is None or op_a.name != op_b.name:
@@ -242,9 +242,9 @@ def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: i
     return [replace(change, op=pairing.a.number(node_a)) for change in told]
 
 
-def _find_outputs(pairing: Pairing) -> list[Change]:
-    left = [Change("outputs", "an output", name_value(pairing.a, value), NONE) for value in pairing.outputs_a]
-    return left + [Change("outputs", "an output", NONE, name_value(pairing.b, value)) for value in pairing.outputs_b]
+def _find_outputs(pairing: Pairing) -> list[KeyChange]:
+    left = [KeyChange("outputs", "an output", name_value(pairing.a, value), NONE) for value in pairing.outputs_a]
+    return left + [KeyChange("outputs", "an output", NONE, name_value(pairing.b, value)) for value in pairing.outputs_b]
 
 
 class _InputChanges:
@@ -267,11 +267,11 @@ class _InputChanges:
         return (a, b) in self.values or _ratio(a, b) in ratios
 
 
-def _explain_inputs(kind: str, a: str, b: str, where: list[tuple[int, str]]) -> Change:
+def _explain_inputs(kind: str, a: str, b: str, where: list[tuple[int, str]]) -> KeyChange:
     names = {name for _, name in where}
     what = f"the {names.pop()}" if len(names) == 1 else f"a {kind}"
     inputs = "input" if len(where) == 1 else "inputs"
-    return Change("inputs", f"{what} of {inputs} {join_words([f'%{value}' for value, _ in where])}", a, b)
+    return KeyChange("inputs", f"{what} of {inputs} {join_words([f'%{value}' for value, _ in where])}", a, b)
 
 
 def _ratio(a: str, b: str) -> float | None:
@@ -285,24 +285,24 @@ def _operand_types(nodes: Nodes, op: Op) -> list[str]:
     return sorted(type_text(type_of(nodes, value), anonymous=True) for _, value in argument_refs(op))
 
 
-def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Change]:
+def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[KeyChange]:
     where = f"the result of {name_op(pairing.a, node)}"
     pairs = zip(op_a.outputs, op_b.outputs, strict=False)
     tensors = [pair for pair in pairs if all(isinstance(type_, TensorType) for type_ in pair)]
-    return [Change("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
+    return [KeyChange("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
 
 
-def _explain_replaced(pairing: Pairing, met: Meeting) -> Change:
+def _explain_replaced(pairing: Pairing, met: Meeting) -> KeyChange:
     op_a, op_b = pairing.a.op(met.a), pairing.b.op(met.b)
     if op_a and op_b:
         which = pairing.a.number(met.a)
-        return Change("ops", f"op {which}", *shorten_names(op_a, op_b), which)
+        return KeyChange("ops", f"op {which}", *shorten_names(op_a, op_b), which)
     where = "an output" if met.user is None else f"an operand of {name_op(pairing.a, met.user)}"
     number = pairing.a.number(met.user) if met.user is not None else None
-    return Change("ops", where, name_value(pairing.a, met.a), name_value(pairing.b, met.b), number)
+    return KeyChange("ops", where, name_value(pairing.a, met.a), name_value(pairing.b, met.b), number)
 
 
-def _explain_rewired(pairing: Pairing) -> list[Change]:
+def _explain_rewired(pairing: Pairing) -> list[KeyChange]:
     """Returns where other values are used: one in place of two, or one in the place of another."""
     found: dict[int | None, list[Meeting]] = defaultdict(list)
     for met in pairing.rewired:
@@ -310,18 +310,18 @@ def _explain_rewired(pairing: Pairing) -> list[Change]:
     return [_explain_uses(pairing, user, meetings) for user, meetings in found.items()]
 
 
-def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -> Change:
+def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -> KeyChange:
     a, b, met = pairing.a, pairing.b, meetings[0]
     number = a.number(user) or None if user is not None else None
     partner, back = pairing.to_b.get(a.node_of[met.a]), pairing.to_a.get(b.node_of[met.b])
     if partner is None or back is None:
-        return Change("ops", *_explain_merged(pairing, met, partner, back), number)
+        return KeyChange("ops", *_explain_merged(pairing, met, partner, back), number)
     if user is None or number is None:
-        return Change("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
+        return KeyChange("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
     if len(meetings) > 1:
         return _explain_operand_order(a, user, [item.a for item in meetings])
     where = f"the {write_ordinal(int(met.path) + 1)} operand" if met.path.isdecimal() else "an operand"
-    return Change("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
+    return KeyChange("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
 
 
 def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: int | None) -> tuple[str, str, str]:
@@ -334,11 +334,11 @@ def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: i
     return f"which {kind} are one and the same", *texts
 
 
-def _explain_order(pairing: Pairing, node: int) -> Change:
+def _explain_order(pairing: Pairing, node: int) -> KeyChange:
     values = [value for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
     return _explain_operand_order(pairing.a, node, values)
 
 
-def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> Change:
+def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> KeyChange:
     used, where = [name_value(nodes, value) for value in values], f"the order of the operands of {name_op(nodes, node)}"
-    return Change("ops", where, join_words(used), join_words(used[::-1]), nodes.number(node))
+    return KeyChange("ops", where, join_words(used), join_words(used[::-1]), nodes.number(node))

@@ -14,7 +14,7 @@ from fusioncache.humanize import fold_text
 from fusioncache.ir import Const, Graph, Value
 from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
 from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
-from fusioncache.observe.explain.changes import NONE, Change, find_graph_changes, shorten_values
+from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
 from fusioncache.observe.explain.pairing import Pairing, pair_graphs
 from fusioncache.template.general_region import make_family
 from fusioncache.template.holes import read_holes
@@ -37,7 +37,7 @@ class Difference:
         sizes: of A with those of B, if that is all: then what is compiled for any sizes may serve both.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     sizes: tuple[tuple[int, int], ...] = ()
 
     def sentence(self, a: str = "in A", b: str = "in B") -> str:
@@ -70,7 +70,9 @@ def compare(a: Texts, b: Texts) -> Difference:
     Texts of two formats say nothing about each other, so then the format is all that is named.
     """
     if a.get("format") != b.get("format"):
-        return Difference((Change("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),))
+        return Difference(
+            (KeyChange("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),)
+        )
     graph = () if all(a.get(name) == b.get(name) for name in GRAPH) else _compare_graphs(a, b)
     environments = tuple(_compare_environments(a, b))
     return Difference((*graph, *environments), _find_sizes(a, b) if graph and not environments else ())
@@ -100,7 +102,7 @@ def _write_sizes(sizes: tuple[tuple[int, int], ...], a: str, b: str) -> str:
     return "; ".join([*shown, *more])
 
 
-def _compare_graphs(a: Texts, b: Texts) -> tuple[Change, ...]:
+def _compare_graphs(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
     try:
         changes = find_graph_changes(pair_graphs(a, b))
     except ValueError:
@@ -108,17 +110,17 @@ def _compare_graphs(a: Texts, b: Texts) -> tuple[Change, ...]:
     return changes or _compare_lines(a, b)
 
 
-def _compare_lines(a: Texts, b: Texts) -> tuple[Change, ...]:
+def _compare_lines(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
     """Returns the first line that differs, where the texts say more than was understood."""
     for name in GRAPH:
         x, y = a.get(name, "").split("\n"), b.get(name, "").split("\n")
         for number, (one, other) in enumerate(zip_longest(x, y, fillvalue=NONE), 1):
             if one != other:
-                return (Change(name, f"the {name}, line {number}", one, other),)
+                return (KeyChange(name, f"the {name}, line {number}", one, other),)
     return ()
 
 
-def _compare_environments(a: Texts, b: Texts) -> Iterator[Change]:
+def _compare_environments(a: Texts, b: Texts) -> Iterator[KeyChange]:
     """Yields a change for each ingredient, package, option or argument that differs, without what follows from it."""
     if a.get(BACKEND) != b.get(BACKEND):
         # All else follows from it.
@@ -132,8 +134,8 @@ def _compare_environments(a: Texts, b: Texts) -> Iterator[Change]:
             yield from _compare_ingredients(kind, a.get(name), b.get(name))
 
 
-def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> Iterator[Change]:
-    parts: list[Change] = []
+def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> Iterator[KeyChange]:
+    parts: list[KeyChange] = []
     if a is not None and b is not None:
         if kind.comparison is Comparison.VALUES:
             parts = _compare_values(kind, read_values(a), read_values(b))
@@ -142,7 +144,7 @@ def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> 
     yield from parts or [_change(kind, None, a, b)]
 
 
-def _compare_values(kind: IngredientKind, a: Texts, b: Texts) -> list[Change]:
+def _compare_values(kind: IngredientKind, a: Texts, b: Texts) -> list[KeyChange]:
     differing = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
     return [_change(kind, kind.phrase.format(name), *_with_default(a.get(name), b.get(name))) for name in differing]
 
@@ -153,7 +155,7 @@ def _with_default(a: str | None, b: str | None) -> tuple[str | None, str | None]
     return (x[0] if x else y[1] if y and a is None else a), (y[0] if y else x[1] if x and b is None else b)
 
 
-def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[Change]:
+def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[KeyChange]:
     try:
         x, y = read_layouts(a), read_layouts(b)
     except ValueError:
@@ -167,9 +169,9 @@ def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[Change]:
     ]
 
 
-def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | None) -> Change:
+def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | None) -> KeyChange:
     x, y = (NONE if text is None else text.replace("\n", "; ") for text in (a, b))
-    return Change(kind.name, subject or kind.subject, *shorten_values(x or "empty", y or "empty"))
+    return KeyChange(kind.name, subject or kind.subject, *shorten_values(x or "empty", y or "empty"))
 
 
 _LOOKED_INTO = 24
@@ -210,12 +212,7 @@ def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
     rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
     best = {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough)}
     best |= {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough, key=lambda item: (item[1], item[0], item[2]))}
-    ops, lines = _count_ops(key), _count_lines(key)
-    scores = {}
-    for position in best:
-        other = candidates[position]
-        finely = _count_unshared(ops, _count_ops(other)), _count_unshared(lines, _count_lines(other))
-        scores[position] = (*finely, *rough[position])
+    scores = {position: (*_compare_finely(key, candidates[position]), *rough[position]) for position in best}
     return min(scores, key=lambda position: scores[position], default=None)
 
 
@@ -231,17 +228,17 @@ def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
     return differ, longer
 
 
-def _count_ops(key: Texts) -> Counter[str]:
-    return count_ops(key.get("ops", ""))
-
-
-def _count_lines(key: Texts) -> Counter[str]:
-    return Counter(hide_numbers(f"{name} {line}") for name, text in key.items() for line in text.split("\n"))
-
-
-def _count_unshared(a: Counter[str], b: Counter[str]) -> int:
-    """Returns how many items only one of the two has."""
-    return sum(((a - b) + (b - a)).values())
+def _compare_finely(key: Texts, other: Texts) -> tuple[int, int]:
+    """Returns how many ops and how many lines only one of the two has, of the ingredients that differ."""
+    names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
+    sides = [{name: each.get(name, "") for name in names} for each in (key, other)]
+    ops = [count_ops(side.get("ops", "")) for side in sides]
+    lines = [
+        Counter(hide_numbers(f"{name} {line}") for name, text in side.items() for line in text.split("\n"))
+        for side in sides
+    ]
+    found = [sum(((a - b) + (b - a)).values()) for a, b in (ops, lines)]
+    return found[0], found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +267,7 @@ class Varying:
         """Returns the same for people."""
         return f"{self.name}: {', '.join(map(str, self.seen))}"
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns the same as JSON has it."""
         return {"place": self.place, "seen": [_as_number(value) for value in self.seen]}
 
@@ -335,7 +332,7 @@ _About = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AlignedRow:
     """A line of A and the one of B that corresponds to it, either of them empty if there is none, and their mark."""
 
     a: str
@@ -343,7 +340,7 @@ class Row:
     b: str
 
 
-def align(a: Texts, b: Texts) -> tuple[Row, ...]:
+def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
     """Returns the lines of two keys, given their ingredients, in A's order, each op beside its partner."""
     try:
         pairing = pair_graphs(a, b)
@@ -353,7 +350,7 @@ def align(a: Texts, b: Texts) -> tuple[Row, ...]:
     return (*_align_graphs(pairing), *_align_lines(a, b, environment))
 
 
-def write_rows(rows: Iterable[Row], width: int) -> Iterator[tuple[str, str]]:
+def write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[tuple[str, str]]:
     """Yields the lines of a text of this width, each with the mark of its row. Lines that are too long go on below."""
     column = max((width - _GAP) // 2, 1)
     for row in rows:
@@ -362,7 +359,7 @@ def write_rows(rows: Iterable[Row], width: int) -> Iterator[tuple[str, str]]:
             yield f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip(), row.mark
 
 
-def _align_graphs(pairing: Pairing) -> Iterator[Row]:
+def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
     a, b = _lines(pairing.a.graph), _lines(pairing.b.graph)
     partner = {("node", x): ("node", y) for x, y in pairing.to_b.items()}
     values_b = set(pairing.b.graph.outputs)
@@ -377,17 +374,17 @@ def _align_graphs(pairing: Pairing) -> Iterator[Row]:
     for key, line in a.items():
         other = partner.get(key)
         if other not in b:
-            yield Row(line, ONLY_A, "")
+            yield AlignedRow(line, ONLY_A, "")
             continue
         same = _without_numbers(line) == _without_numbers(b[other]) and key not in changed
-        yield Row(line, SAME if same else OTHER, b[other])
+        yield AlignedRow(line, SAME if same else OTHER, b[other])
         yield from _only_b(b, order, position[other] + 1, taken)
 
 
-def _only_b(lines: Mapping[_About, str], order: list[_About], start: int, taken: set[_About]) -> Iterator[Row]:
+def _only_b(lines: Mapping[_About, str], order: list[_About], start: int, taken: set[_About]) -> Iterator[AlignedRow]:
     """Yields the lines from here on that nothing in A corresponds to, up to one that something does."""
     for index in takewhile(lambda index: order[index] not in taken, range(start, len(order))):
-        yield Row("", ONLY_B, lines[order[index]])
+        yield AlignedRow("", ONLY_B, lines[order[index]])
 
 
 def _lines(graph: Graph) -> dict[_About, str]:
@@ -404,12 +401,12 @@ def _without_numbers(line: str) -> str:
     return hide_numbers(_OP_NUMBER.sub("", line))
 
 
-def _align_lines(a: Texts, b: Texts, names: Iterable[str]) -> Iterator[Row]:
+def _align_lines(a: Texts, b: Texts, names: Iterable[str]) -> Iterator[AlignedRow]:
     for name in names:
         x, y = _label_lines(name, a.get(name)), _label_lines(name, b.get(name))
         for one, other in zip_longest(x, y, fillvalue=""):
             mark = SAME if one == other else ONLY_B if not one else ONLY_A if not other else OTHER
-            yield Row(one, mark, other)
+            yield AlignedRow(one, mark, other)
 
 
 def _label_lines(name: str, text: str | None) -> list[str]:

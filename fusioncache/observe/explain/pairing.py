@@ -44,7 +44,7 @@ class Nodes:
         return value - self.node_of[value]
 
 
-class Likeness:
+class NodeLikeness:
     """Compares nodes of two graphs by their neighbourhoods, in full and without types and literals. Linear."""
 
     def __init__(self, a: Nodes, b: Nodes):
@@ -196,7 +196,7 @@ class Pairing:
         self.rewired: list[Meeting] = []
         self.swapped: list[int] = []
         self.exchanged: list[int] = []
-        self._like = Likeness(self.a, self.b)
+        self._like = NodeLikeness(self.a, self.b)
         self._met: deque[Meeting] = deque()
         self._undecided: deque[tuple[int, int]] = deque()
         self._inputs: list[Meeting] = []

@@ -7,7 +7,6 @@ of Thunder is needed to compare them.
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from fusioncache.ir.key_text import read_values
 from fusioncache.observe.explain.changes import shorten_values
 from fusioncache.observe.explain.difference import Texts
 from fusioncache.process.secrets import blur
-
-_LOOKED_INTO = 24
-"""Keys whose lines are compared. Of all others, whole ingredients are."""
 
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
 """The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
@@ -84,7 +80,7 @@ class ProgramDifference:
     @property
     def is_hidden(self) -> bool:
         """Whether it differs in texts that are not shown, and in nothing else."""
-        return None not in (self.before, self.after) and self.data()["before"] == self.data()["after"]
+        return None not in (self.before, self.after) and self.to_dict()["before"] == self.to_dict()["after"]
 
     @property
     def values(self) -> tuple[str, str]:
@@ -98,7 +94,7 @@ class ProgramDifference:
         values = "values hidden" if self.is_hidden else f"{before} in {a}, {after} in {b}"
         return f"They differ in {self.what}: {values}."
 
-    def data(self) -> dict[str, str | None]:
+    def to_dict(self) -> dict[str, str | None]:
         """Returns the difference as JSON has it."""
         before, after = (None if text is None else blur(text) for text in (self.before, self.after))
         return {"where": self.where, "name": self.name, "what": self.what, "before": before, "after": after}
@@ -142,16 +138,6 @@ def compare_reads(
         for key in both
         if before.get(key) != after.get(key)
     )
-
-
-def find_nearest_program(key: Texts, candidates: Sequence[Texts]) -> int | None:
-    """Returns the position of the key that differs in the fewest lines; of several, the first. None if there is none.
-
-    Ingredients are compared as wholes, and the lines of the few that share most of them.
-    """
-    rough = [(_count_unequal(key, other), position) for position, other in enumerate(candidates)]
-    best = [position for _, position in heapq.nsmallest(_LOOKED_INTO, rough)]
-    return min(best, key=lambda position: (_count_lines(key, candidates[position]), rough[position]), default=None)
 
 
 def write_program_miss(model: str, difference: ProgramDifference, others: int = 0) -> str:
@@ -234,14 +220,3 @@ def _write_value(text: str | None) -> str:
 
 def _rank(name: str) -> int:
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
-
-
-def _count_unequal(key: Texts, other: Texts) -> int:
-    return sum(key.get(name) != other.get(name) for name in key.keys() | other.keys())
-
-
-def _count_lines(key: Texts, other: Texts) -> int:
-    """Returns how many lines only one of the two has."""
-    names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
-    pairs = ((set(key.get(name, "").split("\n")), set(other.get(name, "").split("\n"))) for name in names)
-    return sum(len(a ^ b) for a, b in pairs)

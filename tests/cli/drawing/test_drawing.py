@@ -7,10 +7,7 @@ from itertools import pairwise
 import pytest
 from commands import CHAIN
 
-from fusioncache.cli.drawing.dot import dot_text
-from fusioncache.cli.drawing.layers import GAP, lay_out
-from fusioncache.cli.drawing.nodes import picture_of
-from fusioncache.cli.drawing.svg import svg_text
+from fusioncache.cli.drawing import GAP, dot_text, lay_out, picture_of, svg_text
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 
 _VECTOR = TensorType("float32", (4,), "cpu")

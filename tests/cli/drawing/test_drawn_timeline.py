@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from fusioncache.cli.drawing.timeline import Bar, draw_timeline, sum_bars
+from fusioncache.cli.report_page import Bar, draw_timeline, sum_bars
 
 BARS = (Bar(0, 2, 8, "gather", "first"), Bar(1, 3, 4, "reduce", "<b>&\"'"), Bar(2, 4, 2, "gather", "third"))
 

@@ -20,10 +20,9 @@ from report_records import (
 )
 from repository import ROOT
 
-from fusioncache.cli.report.contents import Contents, ReportTemplate
-from fusioncache.cli.report.misses import find_misses
-from fusioncache.cli.report.page import cut_slices
-from fusioncache.cli.report.sizes import find_families
+from fusioncache.cli.report import Contents, ReportTemplate
+from fusioncache.cli.report_page import cut_slices
+from fusioncache.cli.run_misses import explain_templates
 from fusioncache.humanize import format_duration
 from fusioncache.observe.record.observations import ANY_SIZES, Phases
 from fusioncache.observe.record.savings import Alone
@@ -134,9 +133,9 @@ def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
 
 def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
     save_run(monkeypatch)
-    one, other = find_misses(read_newest().templates)
-    assert (one.template.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
-    assert (other.template.stats.digest, other.nearest) == (CAST.key.digest, None)
+    one, other = explain_templates([each.stats for each in read_newest().met])
+    assert (one.template.digest, one.nearest and one.nearest.digest) == (CHAIN.key.digest, CAST.key.digest)
+    assert (other.template.digest, other.nearest) == (CAST.key.digest, None)
 
 
 def test_phases_add_up_to_the_whole_bar():
@@ -187,19 +186,16 @@ def test_templates_that_differ_in_sizes_stand_together(monkeypatch):
     ledger.history.add_regions([regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:])])
     save_ledger(monkeypatch, ledger)
     contents = read_newest()
-    (family,) = find_families(contents.templates)
-    assert family.varying == ("dimension 0 of %0", "dimension 1 of %0")
-    members = [(member.template.stats.digest, member.values, member.is_general) for member in family.members]
-    assert members == [
-        (alike[0].key.digest, ("2", "64"), False),
-        (alike[1].key.digest, ("2", "96"), True),
-        (alike[2].key.digest, ("3", "200"), True),
-    ]
+    assert [each.is_general for each in contents.met] == [False, True, True, False]
     assert contents.run.stats.saved_seconds == contents.run.stats.general_saved_seconds == 0.25
     page = Page(contents).section("sizes")
     assert "served 1 executable without a compile, which saved about <b>250 ms</b>" in page
     assert "1 executable was called so often that code for its sizes alone was compiled as well" in page
-    assert '<td class="n">200</td><td>any sizes</td>' in page and "<li>random numbers: 1</li>" in page
+    for name in ("dimension 0 of %0", "dimension 1 of %0"):
+        assert f'<th scope="col" class="n">{name}</th>' in page
+    rows = re.findall(r'<td class="n">(\d+)</td><td class="n">(\d+)</td><td>(\w+) sizes</td>', page)
+    assert rows == [("2", "64", "these"), ("2", "96", "any"), ("3", "200", "any")]
+    assert "<li>random numbers: 1</li>" in page
     assert "No two templates are the same" in Page(Contents(make_run(), (), (), ())).section("sizes")
 
 

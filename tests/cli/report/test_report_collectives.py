@@ -9,8 +9,8 @@ from report_records import Page, make_placement, make_run, read_newest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import fusioncache
-from fusioncache.cli.report.collectives import MOST_ROWS
-from fusioncache.cli.report.contents import Contents
+from fusioncache.cli.report import Contents
+from fusioncache.cli.report_page import MOST_ROWS
 from fusioncache.observe.record.placements import FlightRecord
 
 

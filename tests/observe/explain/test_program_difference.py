@@ -2,12 +2,12 @@
 
 import pytest
 
+from fusioncache.observe.explain.difference import find_nearest
 from fusioncache.observe.explain.program_difference import (
     ProgramDifference,
     compare_program_keys,
     compare_read,
     compare_reads,
-    find_nearest_program,
     find_source_line,
     write_program_miss,
 )
@@ -97,7 +97,7 @@ def test_hidden_values_are_in_nothing_that_is_printed():
     difference = compare_read("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN)
     assert difference.compare("A", "B") == "They differ in `mine.API_KEY`: values hidden."
     assert difference.values == ("(hidden)", "(hidden)")
-    assert difference.data()["before"] == difference.data()["after"] == "(hidden)"
+    assert difference.to_dict()["before"] == difference.to_dict()["after"] == "(hidden)"
     assert not compare_read("global", "mine.A", None, HIDDEN).is_hidden
 
 
@@ -119,7 +119,7 @@ def test_a_line_of_a_key_that_differs():
     one = {"settings": "width 8\ndepth 4", "backend": "x"}
     (difference,) = compare_program_keys(one, {"settings": "width 8\ndepth 5", "backend": "x"})
     assert difference == ProgramDifference("settings", "depth", "the setting depth", "4", "5")
-    assert difference.data() == {
+    assert difference.to_dict() == {
         **{"where": "settings", "name": "depth", "what": "the setting depth"},
         **{"before": "4", "after": "5"},
     }
@@ -182,9 +182,9 @@ def test_the_nearest_key_differs_in_the_fewest_lines():
     key = {"model": "a 1\nb 2\nc 3", "state": "d 4"}
     far = {"model": "a 9\nb 9\nc 9", "state": "d 4"}
     near = {"model": "a 1\nb 2\nc 9", "state": "d 4"}
-    assert find_nearest_program(key, [far, near]) == find_nearest_program(key, [far, near, near]) == 1
-    assert find_nearest_program(key, [far, near, {"model": "x", "state": "y"}, key]) == 3
-    assert find_nearest_program(key, []) is None
+    assert find_nearest(key, [far, near]) == find_nearest(key, [near, near, far]) == 1
+    assert find_nearest(key, [far, near, {"model": "x", "state": "y"}, key]) == 3
+    assert find_nearest(key, []) is None
 
 
 @pytest.mark.parametrize(

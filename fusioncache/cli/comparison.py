@@ -1,0 +1,469 @@
+"""The commands explain and diff: why a run compiled, what changed between two runs, and why two things are not one."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusioncache.cli.ids import Kind, NamedThing, add_ingredients, find_candidates, find_regions, pick, pick_run
+from fusioncache.cli.listings import (
+    SourceLocation,
+    find_definition,
+    find_locations,
+    find_reasons_not_kept,
+    format_locations,
+)
+from fusioncache.cli.output import (
+    Column,
+    count_columns,
+    format_table,
+    print_json,
+    remove_controls,
+    say,
+    shorten_id,
+    wrap,
+)
+from fusioncache.cli.parameters import ANY_ID, RUN_ID, directory_option, json_option, run_option
+from fusioncache.cli.run_counts import TITLES, format_run_label
+from fusioncache.cli.run_misses import print_misses
+from fusioncache.cli.stored import TRACES, StoredEntry, list_sources, list_stored, or_none
+from fusioncache.humanize import escape_controls, format_count, format_seconds
+from fusioncache.observe.explain.difference import (
+    ONLY_A,
+    ONLY_B,
+    OTHER,
+    SAME,
+    AlignedRow,
+    align,
+    compare,
+    find_nearest,
+    write_rows,
+)
+from fusioncache.observe.explain.program_difference import (
+    ProgramDifference,
+    compare_program_keys,
+    compare_reads,
+    find_source_line,
+)
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.process.secrets import blur
+
+_TEMPLATES: tuple[Kind, ...] = ("template", "executable")
+_PIPED_WIDTH = 160
+_MOST = 20
+"""Differences of two programs that explain shows; diff shows all of them."""
+_COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
+_DEFINED = ("classes", "global", "attribute", "function", "class")
+"""The ingredient and the kinds of reads whose names begin with a module's."""
+_SAME = "They do not differ."
+_HANG = 8
+"""By how much lines of a trace are indented that go on."""
+_COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
+_SECONDS = (
+    *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
+    "loaded_program_seconds",
+)
+_RUN_COLUMNS = (Column("count"), *(Column(title, number=True) for title in ("old", "new", "change")))
+_TEMPLATE_COLUMNS = (
+    Column("id", id=True),
+    Column("name", cut=True),
+    Column("what"),
+    Column("compile seconds", format_seconds, number=True),
+)
+
+
+@click.command()
+@click.argument("a", metavar="[A]", required=False, type=ANY_ID)
+@click.argument("b", metavar="[B]", required=False, type=ANY_ID)
+@click.option("--width", type=click.IntRange(40), help="Columns of the output; by default those of the terminal.")
+@click.option("--all", "everything", is_flag=True, help="Print the lines that are the same in both as well.")
+@run_option
+@directory_option
+@json_option
+def explain(
+    a: str | None,
+    b: str | None,
+    width: int | None,
+    everything: bool,
+    run_id: str | None,
+    directory: Path | None,
+    as_json: bool,
+) -> None:
+    """Say why a run compiled, or in what two templates, executables or programs differ.
+
+    Without A, it lists the templates that the newest run compiled. One sentence for each names the nearest template
+    known before, and in what the two differ; a line at the end counts what was loaded from the store.
+
+    A and B are starts of IDs or names, or the whole, as 'ls' and 'ls --store' list them. Without B, A is compared with
+    the nearest of all others. One sentence says what differs first of all; differences that follow from others are left
+    out. Below it the lines that differ stand side by side, each operation (op) beside the one in its place: | marks a
+    line that differs, < and > a line that only A or only B has.
+
+    A and B may also be programs, as 'ls --programs' lists them; a model's name is its newest program. What differs is a
+    line of their keys, or something that Thunder read while it traced.
+
+    \b
+    Examples:
+        fusioncache explain
+        fusioncache explain --run 5f3a
+        fusioncache explain residual_tanh_3f9a2c71
+        fusioncache explain 3f9a2c 77b1 --width 200
+        fusioncache explain Llama
+        fusioncache explain 3f9a2c --json
+    """
+    if a is None:
+        if width is not None or everything:
+            raise click.UsageError("--width and --all are for two templates side by side: give the ID of a template.")
+        record = RecordReader()
+        print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
+        return
+    if run_id is not None:
+        raise click.UsageError("--run lists what a run compiled, and an ID names one template: give only one of them.")
+    # A model's name stands for its newest program: that is what a job has just derived, and why it did is the question.
+    one = pick(a, directory, ("template", "program", "executable"), newest=True)
+    other = None if b is None else pick(b, directory, ("program",) if one.kind == "program" else _TEMPLATES)
+    subject = _read_subject(one, directory)
+    against = _read_subject(other, directory) if other else _find_nearest(subject, directory)
+    if one.kind == "program":
+        _explain_programs(subject, against, as_json=as_json)
+    else:
+        _explain_templates(subject, against, width, everything=everything, as_json=as_json)
+
+
+@click.command()
+@click.argument("old", type=RUN_ID, required=False)
+@click.argument("new", type=RUN_ID, required=False)
+@directory_option
+@json_option
+def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool) -> None:
+    """Show what changed from run OLD to run NEW, or between two programs, templates or executables.
+
+    Both are starts of run IDs or parts of run names, as 'stats --runs' lists them. Without NEW it is the newest run;
+    without both, the newest run and the one before it. Templates are the same if their keys are, so a change of a
+    version makes all of them new.
+
+    Of two programs it shows what 'explain' shows, all of it, and in what their traces differ. Of two templates or
+    executables it shows what 'explain' shows.
+
+    The seconds of what was loaded are those that compiling or tracing it took before it was stored. What was saved is
+    an estimate: 'stats --help' says of what.
+
+    \b
+    Examples:
+        fusioncache diff
+        fusioncache diff 5f3a 91c0
+        fusioncache diff old.py new.py
+        fusioncache diff 5f3a --json
+        fusioncache diff 3f9a2c778a1b c04d1f6e2b90
+    """
+    if old is not None and new is not None:
+        one, other = _pick_pair(old, new, directory)
+        if one.kind != "run":
+            a, b = _read_subject(one, directory), _read_subject(other, directory)
+            if one.kind == "program":
+                _diff_programs(a, b, as_json=as_json)
+            else:
+                _explain_templates(a, b, None, everything=False, as_json=as_json)
+            return
+    if directory is not None:
+        raise click.UsageError("--dir names a store: give the IDs of two programs, templates or executables with it.")
+    record = RecordReader()
+    _diff_runs(record, *_pick_runs(record, old, new), as_json=as_json)
+
+
+def _pick_pair(old: str, new: str, directory: Path | None) -> tuple[NamedThing, NamedThing]:
+    """Returns two runs, if both may be runs, else two things of one kind, or a template and an executable.
+
+    Raises:
+        click.ClickException: if one of them is not there, or they cannot be compared.
+    """
+    if all(find_candidates(wanted, directory, ("run",)) for wanted in (old, new)):
+        return pick(old, directory, ("run",)), pick(new, directory, ("run",))
+    one = pick(old, directory, ("run", "program", *_TEMPLATES))
+    return one, pick(new, directory, _TEMPLATES if one.kind in _TEMPLATES else (one.kind,))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A template of the record, or an executable or a program of the store, that is compared.
+
+    Attributes:
+        kind: of the three.
+        id: as a list shows it.
+        digest: of its key.
+        name: of it.
+        texts: of the ingredients of its key, by name.
+        stored: it in the store; None if it is a template.
+        locations: where it comes from, as far as that is known.
+        not_kept: why the store cannot hold what was compiled for it, if it cannot.
+    """
+
+    kind: Kind
+    id: str
+    digest: str
+    name: str
+    texts: Mapping[str, str]
+    stored: StoredEntry | None = None
+    locations: Sequence[SourceLocation] = ()
+    not_kept: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        """Its ID and name, and below them the places that it comes from."""
+        about = " (an executable in the store)" if self.kind == "executable" else ""
+        inputs = f"  {self.stored.inputs}" if self.stored and self.stored.inputs else ""
+        head = f"{self.id if self.kind == 'program' else shorten_id(self.digest)}  {self.name}{about}{inputs}"
+        lines = [head, *format_locations(self.locations), *(f"not stored: {reason}" for reason in self.not_kept)]
+        return "\n   ".join(map(escape_controls, lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what the commands' JSON says of it."""
+        if self.stored and self.kind == "program":
+            return self.stored.to_dict()
+        about = {"digest": self.digest, "name": self.name, "in": "store" if self.stored else "record"}
+        return {**about, "places": self.locations, "not_kept": self.not_kept}
+
+    def is_same(self, other: Subject) -> bool:
+        """Returns whether both are one and the same."""
+        return (self.kind, self.id, self.digest) == (other.kind, other.id, other.digest)
+
+
+def _read_subject(candidate: NamedThing, directory: Path | None) -> Subject:
+    """Returns all that is known of a template, an executable or a program."""
+    value = candidate.value
+    if isinstance(value, StoredEntry):
+        return _describe_stored(value)
+    assert isinstance(value, TemplateCounts)
+    record = RecordReader()
+    template = add_ingredients(record, value)
+    (reasons,) = find_reasons_not_kept([template], directory)
+    locations = find_locations(find_regions(record, template))
+    return _describe_template(template, locations, tuple(sorted(reasons)))
+
+
+def _describe_template(template: TemplateStats, *about: Any) -> Subject:
+    digest = template.digest
+    return Subject("template", digest, digest, template.name, dict(template.ingredients), None, *about)
+
+
+def _describe_stored(stored: StoredEntry) -> Subject:
+    reasons = tuple(filter(None, [stored.refused]))
+    return Subject(stored.kind, stored.id, stored.digest, stored.name, stored.texts, stored, (), reasons)
+
+
+def _find_nearest(subject: Subject, directory: Path | None) -> Subject:
+    """Returns what differs least, of the same record or store.
+
+    Raises:
+        click.ClickException: if there are no others.
+    """
+    others = [other for other in _list_like(subject, directory) if not other.is_same(subject)]
+    position = find_nearest(subject.texts, [other.texts for other in others])
+    if position is None:
+        where = "store" if subject.stored else "record"
+        raise click.ClickException(
+            f"{subject.name} is the only {subject.kind} in the {where}: there is nothing to compare it with. "
+            "Give a second ID."
+        )
+    nearest = others[position]
+    if subject.kind == "program":  # those of one key differ in what was read
+        same_key = [other for other in others if other.digest == nearest.digest]
+        return min(same_key, key=lambda other: _count_reads(subject, other))
+    if subject.kind == "executable":
+        return nearest
+    (template,) = RecordReader().find(nearest.digest)
+    return _read_subject(NamedThing("template", template.digest, template.digest, template.name, template), directory)
+
+
+def _list_like(subject: Subject, directory: Path | None) -> Iterable[Subject]:
+    if subject.kind == "template":
+        record = RecordReader()
+        return map(_describe_template, record.add_ingredients(record.find("")))
+    kind: Any = subject.kind
+    found = map(_describe_stored, reversed(list_stored(directory, kind)[1]))  # the newest of several is the nearest
+    return (other for other in found if other.texts or kind == "program")
+
+
+def _explain_templates(a: Subject, b: Subject, width: int | None, *, everything: bool, as_json: bool) -> None:
+    """Prints in what two templates or executables differ: a sentence, then the lines that differ.
+
+    Args:
+        a: the one that is meant.
+        b: the other one.
+        width: columns of the output; None for those of the terminal.
+        everything: whether to print the lines that are the same as well.
+        as_json: whether to print JSON, which always has all lines.
+    """
+    difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
+    if as_json:
+        shown = {"sentence": difference.sentence(), "changes": difference.changes, "rows": rows}
+        print_json({"a": a.to_dict(), "b": b.to_dict(), **shown})
+        return
+    if _print_same(a, b):
+        return
+    say(f"{difference.sentence()}\n\nA  {a.title}\nB  {b.title}\n", err=False)
+    shown_rows = [row for row in rows if everything or row.mark != SAME]
+    _print_rows(shown_rows, width or count_columns() or _PIPED_WIDTH)
+    if left_out := len(rows) - len(shown_rows):
+        click.echo(f"{format_count(left_out, 'line is', 'lines are')} the same in both (--all shows all lines)")
+
+
+def _print_same(a: Subject, b: Subject) -> bool:
+    """Returns whether both are one and the same, and says so."""
+    if same := a.is_same(b):
+        say(f"Both IDs name the same {a.kind}: {a.title}", err=False)
+    return same
+
+
+def _print_rows(rows: Iterable[AlignedRow], width: int) -> None:
+
+    styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
+    printable = (AlignedRow(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
+    for line, mark in write_rows(printable, width):
+        click.secho(line, fg=styles.get(mark) if sys.stdout.isatty() else None)
+
+
+def _explain_programs(a: Subject, b: Subject, *, as_json: bool, most: int | None = _MOST) -> None:
+    """Prints why a program is not another one: a sentence, then each thing that differs, up to so many."""
+    if not as_json and _print_same(a, b):
+        return
+    found = (*_compare_keys(a, b), *_compare_reads(a, b))
+    sentence = _write_sentence(found) if found else _compare_equals(a, b)
+    line = _find_line(found, a) if found else None
+    if as_json:
+        print_json({"a": a.to_dict(), "b": b.to_dict(), "sentence": sentence, "line": line, "differences": found})
+        return
+    lines = [sentence, *([f"  {line}"] if line else []), "", f"A  {a.title}", f"B  {b.title}"]
+    say("\n".join(lines), err=False)
+    if found:
+        click.echo(f"\n{format_table(_COLUMNS, [(each.what, *each.values) for each in found[:most]])}")
+    if most and len(found) > most:
+        say(f"and {len(found) - most} more: 'fusioncache diff {a.id} {b.id}' shows all of them", err=False)
+
+
+def _diff_programs(a: Subject, b: Subject, *, as_json: bool) -> None:
+    """Prints all in which two programs differ: the lines of their keys, their reads, and their traces."""
+    traces = {
+        name: list(map(blur, difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="")))
+        for name, (one, other) in _compare_traces(a, b).items()
+    }
+    if as_json:
+        found = {"key": _compare_keys(a, b), "reads": _compare_reads(a, b), "traces": traces}
+        print_json({"a": a.to_dict(), "b": b.to_dict(), **found})
+        return
+    _explain_programs(a, b, as_json=False, most=None)
+    for name, lines in traces.items():
+        click.echo("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
+
+
+def _find_line(differences: Sequence[ProgramDifference], program: Subject) -> str | None:
+    """Returns the line of source of the first thing that differs: where it is defined, or where the model says it."""
+    first = differences[0]
+    sources = _read_traces(program).values() if first.name else ()
+    said = (find_source_line(source, first.name) for source in sources)
+    return (find_definition(first.name) if first.where in _DEFINED else None) or next(filter(None, said), None)
+
+
+def _read_traces(program: Subject) -> Mapping[str, str]:
+    assert program.stored is not None
+    return list_sources(program.stored.read_traces())
+
+
+def _compare_keys(a: Subject, b: Subject) -> tuple[ProgramDifference, ...]:
+
+    return compare_program_keys(a.texts, b.texts)
+
+
+def _compare_reads(a: Subject, b: Subject) -> tuple[ProgramDifference, ...]:
+
+    stored = (each.stored for each in (a, b) if each.stored)
+    return compare_reads(*({(read.kind, read.name): read.text for read in each.read_reads()} for each in stored))
+
+
+def _count_reads(a: Subject, b: Subject) -> float:
+    """Returns how many reads differ; more than any number if those of one of the two cannot be read."""
+    found = or_none(lambda: _compare_reads(a, b))
+    return float("inf") if found is None else len(found)
+
+
+def _compare_traces(a: Subject, b: Subject) -> dict[str, tuple[list[str], list[str]]]:
+    """Returns the lines of each trace that differs, in both, but for those that say how long a pass took."""
+    sides = [_read_traces(a), _read_traces(b)]
+    found = {name: [side.get(name, "").splitlines() for side in sides] for name in TRACES}
+    kept = {name: [_leave_out_times(lines) for lines in both] for name, both in found.items()}
+    return {name: (one, other) for name, (one, other) in kept.items() if one != other}
+
+
+def _leave_out_times(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if not line.startswith("# Constructed by ")]
+
+
+def _compare_equals(a: Subject, b: Subject) -> str:
+    """Returns a sentence about two programs with equal keys and equal reads."""
+    traces = " and the ".join(_compare_traces(a, b))
+    same = f"Their keys and all that was read are the same, and they differ in the {traces} trace."
+    return same if traces else _SAME
+
+
+def _write_sentence(found: Sequence[ProgramDifference]) -> str:
+    others = len(found) - 1
+    more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+    return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."
+
+
+def _pick_runs(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:
+    if old is not None:
+        return pick_run(record, old), pick_run(record, new)
+    runs = record.runs()
+    if len(runs) < 2:
+        raise click.ClickException(
+            f"{record.path} has {'one run' if runs else 'no runs'}, and a comparison needs two: run a model with "
+            "fusioncache again"
+        )
+    return runs[1], runs[0]
+
+
+def _diff_runs(record: RecordReader, old: Run, new: Run, *, as_json: bool) -> None:
+    """Prints how two runs differ: counts, templates that only one of them had, and those that both compiled."""
+    before, after = ({each.digest: each for each in record.templates(run.id)} for run in (old, new))
+    changed = {
+        "new": [each for digest, each in after.items() if digest not in before],
+        "gone": [each for digest, each in before.items() if digest not in after],
+        "compiled again": [each for digest, each in after.items() if digest in before and each.compiles],
+    }
+    sides = {"old": old, "new": new}
+    if as_json:
+        counted = {name: {side: getattr(run.stats, name) for side, run in sides.items()} for name in _COUNTS + _SECONDS}
+        found = dict(zip(("new_templates", "gone_templates", "compiled_again"), changed.values(), strict=True))
+        about = {"names": {side: run.name for side, run in sides.items()}, "counts": counted}
+        left_out = {"unrecorded": {side: run.unrecorded for side, run in sides.items()}}
+        print_json({"old": old.id, "new": new.id, **about, **left_out, **found})
+        return
+    if old.id == new.id:
+        click.echo(f"Both IDs name the same run: {format_run_label(old)}")
+        return
+    click.echo(f"old  {format_run_label(old)}\nnew  {format_run_label(new)}\n")
+    click.echo(format_table(_RUN_COLUMNS, map(list, _list_counts(old, new))))
+    rows = [(each.digest, each.name, what, each.compile_seconds) for what, some in changed.items() for each in some]
+    if rows:
+        click.echo(f"\n{format_table(_TEMPLATE_COLUMNS, rows)}")
+    else:
+        say("Both have the same templates, and the new run compiled none of them.")
+    for side, run in sides.items():
+        if run.missing:
+            say(f"Of the {side} run the record lacks {run.missing}.")
+
+
+def _list_counts(old: Run, new: Run) -> Iterator[tuple[str, ...]]:
+    for name in _COUNTS + _SECONDS:
+        before, after = getattr(old.stats, name), getattr(new.stats, name)
+        write, change = (format_seconds, "+.3f") if name in _SECONDS else (str, "+d")
+        yield TITLES.get(name, name.replace("_", " ")), write(before), write(after), format(after - before, change)

@@ -1,0 +1,301 @@
+"""The command doctor: what works on this machine, why the rest does not, and what that means for the user."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusioncache.cli.output import Column, count_columns, format_pairs, format_table, print_json, wrap
+from fusioncache.cli.parameters import directory_option, json_option
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+_PACKAGES = ("fusioncache", "lightning-thunder", "torch", "triton", "networkx")
+_COLUMNS = (
+    Column("capability", key="name"),
+    Column("needed by", lambda users: ", ".join(users) or "(faster)", "needed_by", fold=True),
+    Column("works", lambda works: "yes" if works else "no"),
+    Column("how, or why not", key="how", fold=True),
+)
+
+
+@click.command()
+@directory_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
+    """Show what works with the installed Thunder, torch and compilers, and why the rest does not.
+
+    Each capability of Thunder is probed, which takes some seconds with the imports. A function of Thunder that differs
+    from the source that fusioncache was written for is shown as a diff. The exit status is 0 if everything works, 1 if
+    something is off or differs, and 2 if nothing is shared.
+
+    \b
+    Examples:
+        fusioncache doctor
+        fusioncache doctor --json > doctor.json
+        fusioncache doctor > /dev/null || echo "something is off"
+    """
+    found = diagnose(directory)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        click.echo("\n\n".join(_write(found, count_columns())))
+    ctx.exit(found.status)
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityReport:
+    """A capability of Thunder.
+
+    Attributes:
+        name: of it.
+        needed_by: the accelerators that are off without it; empty if it only makes something faster.
+        works: whether it is there.
+        how: ``known source``, ``probe`` or ``names``: how that was established; empty if it is not there.
+        problem: why it is not there; empty if it is.
+        seconds: the duration of its probe; 0 if it has none.
+    """
+
+    name: str
+    needed_by: tuple[str, ...]
+    works: bool
+    how: str
+    problem: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MisfitReport:
+    """A function of Thunder with another source than the replacement, or what relies on it, was written for.
+
+    Attributes:
+        capability: that it belongs to.
+        original: its name.
+        digest: of the installed source; None if there is none.
+        difference: the lines of a diff to the installed source.
+    """
+
+    capability: str
+    original: str
+    digest: str | None
+    difference: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """The store on disk.
+
+    Attributes:
+        path: where it is, or will be.
+        exists: whether it is there.
+        writable: whether entries can be added.
+        bytes: its size; None if it is not there.
+        mode: its permissions, such as ``drwxr-xr-x``; None if it is not there.
+        problem: why it cannot be used; empty if it can.
+    """
+
+    path: str
+    exists: bool
+    writable: bool
+    bytes: int | None
+    mode: str | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All findings.
+
+    Attributes:
+        versions: of what is installed, by name; None where nothing is.
+        store: on disk.
+        unusable: why nothing is shared; empty if regions are shared.
+        limits: what is off in this Thunder and why; empty if everything is on.
+        off: the accelerators that are off, each with the reason.
+        capabilities: of Thunder.
+        misfits: the functions with another source.
+        faults: what fails in this combination without fusioncache as well.
+        backends: why each compiler cannot be used; empty text where it can.
+        advice: what to do, most important first.
+        sources: the digest of the installed Thunder's sources; empty if it cannot be imported.
+    """
+
+    versions: dict[str, str | None]
+    store: StoreReport
+    unusable: str = ""
+    limits: str = ""
+    off: dict[str, str] = field(default_factory=dict)
+    capabilities: tuple[CapabilityReport, ...] = ()
+    misfits: tuple[MisfitReport, ...] = ()
+    faults: tuple[str, ...] = ()
+    backends: dict[str, str] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
+    sources: str = ""
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 if all works, 1 if something is off, 2 if nothing is shared."""
+        return 2 if self.unusable else int(bool(self.limits or self.misfits or self.store.problem))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all findings for JSON."""
+        return {"status": self.status, **asdict(self)}
+
+
+def diagnose(directory: Path | None) -> Diagnosis:
+    """Examines this machine. Every probe runs, also those of functions whose source is known.
+
+    Args:
+        directory: of the store; None for the default one.
+    """
+    from fusioncache.thunder_adapter.versions import find_import_problem
+
+    found = Diagnosis(read_versions(), examine_store(directory))
+    problem = find_import_problem()
+    if problem:
+        return replace(found, unusable=problem, advice=(_advise_import(found.versions),))
+    from fusioncache.backends.api import problem as find_problem
+    from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable, find_off
+    from fusioncache.thunder_adapter.versions import explain_fault, find_faults, read_digest
+
+    capabilities, misfits = tuple(_report_capabilities()), tuple(_report_misfits())
+    compilers = {"nvFuser on a GPU": ("nvfuser", "cuda"), "TorchInductor on a CPU": ("inductor", "cpu")}
+    found = replace(
+        found,
+        unusable=explain_unusable() or "",
+        limits=explain_limits() or "",
+        off=dict(find_off()),
+        capabilities=capabilities,
+        misfits=misfits,
+        faults=tuple(map(explain_fault, find_faults())),
+        backends={name: find_problem(*compiler) or "" for name, compiler in compilers.items()},
+        sources=read_digest(),
+    )
+    return replace(found, advice=tuple(_advise(found)))
+
+
+def read_versions() -> dict[str, str | None]:
+    """Returns the versions of what fusioncache runs on; None where something is missing."""
+    from fusioncache.backends.inductor.environment import read_compiler
+
+    compiler = read_compiler((os.environ.get("CXX", "g++"),))
+    found: dict[str, str | None] = {"Python": platform.python_version(), "machine": platform.machine()}
+    found |= {name: _read_package(name) for name in _PACKAGES}
+    return found | {"nvfuser": _read_nvfuser(), "NVIDIA driver": _read_driver(), "C++ compiler": compiler or None}
+
+
+def _read_package(name: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return None
+
+
+def _read_nvfuser() -> str | None:
+    names = sorted(name for dist in metadata.distributions() if (name := dist.name or "").startswith("nvfuser"))
+    return ", ".join(f"{name} {metadata.version(name)}" for name in dict.fromkeys(names)) or None
+
+
+def _read_driver() -> str | None:
+    with suppress(OSError):
+        return next(iter(re.findall(r"\d+\.\d+[.\d]*", _DRIVER.read_text())), None)
+    return None
+
+
+def _report_capabilities() -> Iterator[CapabilityReport]:
+    from fusioncache.thunder_adapter import installation
+    from fusioncache.thunder_adapter.capabilities import examine, list_capabilities
+
+    installation.install()  # as a FusionCache does: the probes take less time then
+    for capability in list_capabilities():
+        finding = examine(capability, thorough=True)
+        known = "known source and probe" if capability.probe else "known source"
+        how = known if finding.sources else "names" if capability.always else "probe"
+        about = (finding.works, how if finding.works else "", finding.problem, finding.seconds)
+        yield CapabilityReport(capability.name, capability.users, *about)
+
+
+def _report_misfits() -> Iterator[MisfitReport]:
+    from fusioncache.thunder_adapter.installation import find_misfit, read_installed, read_sources, write_difference
+    from fusioncache.thunder_adapter.patches import list_patches
+
+    known, seen = read_sources(), set[str]()
+    for group in list_patches().values():
+        for row in group.rows:
+            module = row.original.partition(":")[0]
+            optional = module.startswith(("thunder.dynamo", "torch._inductor")) and module not in sys.modules
+            if row.original in seen or optional or find_misfit(row) is None:
+                continue
+            seen.add(row.original)
+            installed = read_installed(row)
+            difference = tuple(write_difference(row, known))
+            yield MisfitReport(group.name, row.original, installed[0] if installed else None, difference)
+
+
+def examine_store(directory: Path | None) -> StoreReport:
+    """Returns what is known of the store in a directory, which need not exist."""
+    from fusioncache.store import default_path
+
+    path = directory or default_path()
+    there = path.exists()
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    problem = "" if writable else f"{nearest} cannot be written: nothing is stored for later processes"
+    size, mode = (_measure(path), stat.filemode(path.stat().st_mode)) if there else (None, None)
+    return StoreReport(str(path), there, writable, size, mode, problem)
+
+
+def _measure(path: Path) -> int:
+    """Returns the bytes of all files in a folder; those that go meanwhile do not count."""
+    sizes = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                sizes += Path(folder, name).lstat().st_size
+    return sizes
+
+
+def _advise(found: Diagnosis) -> Iterator[str]:
+    yield from filter(None, [found.unusable or found.limits])
+    yield from found.faults
+    if found.misfits and not found.unusable:
+        yield "report the differences above, with fusioncache doctor --json, or see docs/porting.md to accept them"
+    if all(found.backends.values()):
+        yield from found.backends.values()
+    if found.store.problem:
+        yield f"the store: {found.store.problem}. Set FUSIONCACHE_DIR to a directory that can be written"
+
+
+def _advise_import(versions: dict[str, str | None]) -> str:
+    if versions["lightning-thunder"] is None:
+        return "install Thunder: pip install lightning-thunder"
+    if re.match(r"2\.(1[3-9]|[2-9]\d)", versions["torch"] or ""):
+        return "install torch 2.10 or 2.11: Thunder cannot be imported with later versions"
+    return "repair the installation of Thunder: python -c 'import thunder' shows what it lacks"
+
+
+def _write(found: Diagnosis, width: int | None) -> Iterator[str]:
+    """Yields the paragraphs of a diagnosis."""
+    yield format_pairs((name, text or "none") for name, text in found.versions.items())
+    if found.capabilities:
+        yield format_table(_COLUMNS, [{**asdict(each), "how": each.how or each.problem} for each in found.capabilities])
+        yield f"all probes: {1000 * sum(each.seconds for each in found.capabilities):.0f} ms"
+    for misfit in found.misfits:
+        installed = f"installed: {misfit.digest}" if misfit.digest else "it is not there"
+        yield "\n".join((wrap(f"{misfit.original} ({misfit.capability}), {installed}", width), *misfit.difference))
+    if found.backends:
+        yield format_pairs((name, problem or "works") for name, problem in found.backends.items())
+    store = found.store
+    size = "not there yet" if store.bytes is None else f"{store.bytes / 2**20:.1f} MiB"
+    yield format_pairs([("store", store.path), ("size", size), ("permissions", store.mode or "-")])
+    yield "\n".join(wrap(f"- {text}", width, 2) for text in found.advice or ("everything works",))

@@ -1,0 +1,308 @@
+"""Prints what commands have to say: tables that fit the terminal, sentences, source in colours, JSON, and progress."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.humanize import escape_controls, fold_text, format_seconds
+
+if TYPE_CHECKING:
+    from fusioncache.store.remote import Progress
+
+SCHEMA = 2
+"""Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
+
+ID_DIGITS = 12
+"""How much of an id a terminal shows, which is all that the commands need."""
+
+_GAP = 2
+_END = 9
+"""How many characters of a name's end stay: as many as the digest in it has, and what is before that."""
+_LEAST = 24
+"""Characters that a cell which may be shortened or folded has at least, as long as another column can be left out."""
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Prints an object, with the schema it follows: exact values, times in seconds, sizes in bytes."""
+    click.echo(json.dumps({"schema": SCHEMA, **data}, indent=2, default=_encode))
+
+
+def _encode(value: Any) -> Any:
+    """Returns a value as JSON has it: what it says of itself, else its fields, else its text."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        return encode_fields(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def encode_fields(value: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass, by name. Unlike ``dataclasses.asdict`` it copies none of them."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def has_colours() -> bool:
+    """Returns whether stdout is a terminal that may have colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def highlight_source(text: str, language: str) -> str:
+    """Returns source without control characters, with colours if it goes to a terminal that may have them."""
+    text = remove_controls(text)
+    if not has_colours():
+        return text
+    from pygments import highlight
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    return str(highlight(text, get_lexer_by_name(language), TerminalFormatter()))
+
+
+def remove_controls(text: str) -> str:
+    """Returns source without what would tell a terminal more than to print it."""
+    return "".join(char if char in "\n\t" else escape_controls(char) for char in text)
+
+
+def format_cell(value: Any) -> str:
+    """Returns a value in one line; ``-`` if there is none."""
+    return "-" if value is None or value == "" else str(value)
+
+
+def format_number(value: Any) -> str:
+    """Returns a number, or a text as it is. Numbers with a point are seconds."""
+    return format_seconds(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a column looks.
+
+    Attributes:
+        title: at its head.
+        format: writes a value of it.
+        key: of its value, in rows that are mappings; the title if it is empty.
+        number: whether it is set flush right.
+        id: whether a terminal shows only the start of each value.
+        cut: whether a terminal may show less of its values, without their middle.
+        fold: whether a terminal may show its values in several lines.
+        end: how many characters of the end of a value that is cut stay.
+        rank: whether it may be left out where there is no room, the largest first; 0 if it may not.
+    """
+
+    title: str
+    format: Callable[[Any], str] = format_cell
+    key: str = ""
+    number: bool = False
+    id: bool = False
+    cut: bool = False
+    fold: bool = False
+    end: int = _END
+    rank: int = 0
+
+    def cell(self, value: Any) -> str:
+        """Returns the text for a value, in one line."""
+        return escape_controls(self.format(value))
+
+
+type Row = Mapping[str, Any] | Sequence[Any]
+"""The values of a table's row, by the keys of the columns or in their order."""
+
+
+def count_columns() -> int | None:
+    """Returns the width of the terminal; None if the output goes elsewhere, and ``COLUMNS`` is not set."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def format_table(
+    columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False, most: int | None = None, indent: int = 0
+) -> str:
+    """Returns rows of values under the columns' titles, in the width of the terminal, with colours if it has them.
+
+    Args:
+        columns: how each looks.
+        rows: the values.
+        wide: whether to leave nothing out on a terminal either.
+        most: the width if the output goes elsewhere; None if nothing is left out then.
+        indent: by how much the caller will indent the lines.
+    """
+    width = None if wide else count_columns() or most
+    cells = [[column.cell(value) for column, value in _pair(columns, row)] for row in rows]
+    if width is not None:
+        width = max(width - indent, 1)
+        cells = [[cell[:ID_DIGITS] if column.id else cell for column, cell in _pair(columns, row)] for row in cells]
+        columns, cells = _fit(columns, cells, width)
+    head, *lines = _write_lines(columns, [[column.title for column in columns], *cells], width)
+    if has_colours():
+        head, ids = click.style(head, bold=True), [len(row[0]) if columns[0].id else 0 for row in cells]
+        lines = [click.style(line[:end], fg="cyan") + line[end:] for line, end in zip(lines, ids, strict=True)]
+    return "\n".join([head, *lines])
+
+
+def _pair(columns: Sequence[Column], row: Row) -> Iterator[tuple[Column, Any]]:
+    values = [row[column.key or column.title] for column in columns] if isinstance(row, Mapping) else row
+    return zip(columns, values, strict=True)
+
+
+_PAIR = (Column(""), Column("", fold=True))
+
+
+def format_pairs(pairs: Iterable[tuple[str, Any]]) -> str:
+    """Returns names and values, the values aligned, in the width of the terminal. Names have half of it at most.
+
+    Pairs without a value are left out.
+    """
+    width = count_columns()
+    known = [(escape_controls(name), _PAIR[1].cell(value)) for name, value in pairs if value is not None]
+    if width is None:
+        return "\n".join(_write_lines(_PAIR, known, None))
+    folded = [(_fold(name, width // 2), value) for name, value in known]
+    return "\n".join(_write_lines(*_fit(_PAIR, folded, width), width))
+
+
+def format_block(heading: str, text: str, indent: int = 2) -> str:
+    """Returns a text, indented below a heading."""
+    return "\n".join([heading, *(f"{' ' * indent}{line}" for line in text.split("\n"))])
+
+
+def format_lines(heading: str, lines: Iterable[str], indent: int = 2) -> str:
+    """Returns lines in the width of the terminal, indented below a heading; ``(none)`` if there are none."""
+    width = count_columns()
+    text = "\n".join(wrap(escape_controls(line), width and width - indent) for line in lines)
+    return format_block(heading, text or "(none)", indent)
+
+
+def shorten(text: str, width: int, end: int = _END) -> str:
+    """Shortens a text to so many characters. So many at its end stay, because that is where names differ."""
+    if len(text) <= width:
+        return text
+    end = min((width - 1) // 2, end)
+    return f"{text[: width - end - 1]}…{text[len(text) - end :]}" if width > 0 else ""
+
+
+def cut(text: str, width: int) -> str:
+    """Shortens a text to so many characters. Its beginning stays."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def wrap(text: str, width: int | None, indent: int | None = None) -> str:
+    """Wraps each line of a text to that width, if there is one, and indents what goes on. Paths stay whole."""
+    if width is None:
+        return text
+    lines = ((line, _hang(line) if indent is None else indent) for line in text.split("\n"))
+    return "\n".join(part for line, by in lines for part in fold_text(line, max(width, _LEAST), by, keep_paths=True))
+
+
+def say(text: str, *, err: bool = True) -> None:
+    """Prints sentences in the width of the terminal: to stderr, because they are no data, or to stdout."""
+    click.echo(wrap(remove_controls(text), count_columns()), err=err)
+
+
+def shorten_id(digest: str) -> str:
+    """Returns a digest: on a terminal its start, which is all that the commands need."""
+    return digest if count_columns() is None else digest[:ID_DIGITS]
+
+
+def write_file(path: os.PathLike[str], content: bytes) -> None:
+    """Writes a file that was asked for, and says so.
+
+    Raises:
+        click.ClickException: if it cannot be written.
+    """
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written ({error.strerror}): give another path with -o") from error
+    say(f"wrote {path}")
+
+
+def _fit(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[Column], list[list[str]]]:
+    """Returns the columns that there is room for, with cells that fit. A folded cell has line breaks."""
+    widths = _measure([[column.title for column in columns], *rows])
+    flexible = [column.cut or column.fold for column in columns]
+    least = [min(own, _LEAST) if can else own for can, own in zip(flexible, widths, strict=True)]
+    left = list(range(len(columns)))
+    while _total([least[at] for at in left]) > width and any(columns[at].rank for at in left):
+        left.remove(max(left, key=lambda at: columns[at].rank))
+    columns, rows = [columns[at] for at in left], [[row[at] for at in left] for row in rows]
+    room = _share(columns, rows, width)
+    return columns, [[_shrink(*each) for each in zip(columns, row, room, strict=True)] for row in rows]
+
+
+def _share(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Returns the widths that columns get. Those that can be cut or folded share what the others leave."""
+    titles = [column.title for column in columns]
+    found = _measure([titles, *rows])
+    flexible = [at for at, column in enumerate(columns) if column.cut or column.fold]
+    room = width - _total(found) + sum(found[at] for at in flexible)
+    words = {at: max(map(len, [titles[at], *(word for row in rows for word in row[at].split())])) for at in flexible}
+    least = words if sum(words.values()) <= room else dict.fromkeys(flexible, 1)
+    room -= sum(least.values())
+    wanted = {at: found[at] - least[at] for at in flexible}
+    for number, at in enumerate(sorted(flexible, key=lambda at: wanted[at])):  # equally, and to none more than it wants
+        more = min(wanted[at], max(room // (len(flexible) - number), 0))
+        found[at], room = least[at] + more, room - more
+    return found
+
+
+def _shrink(column: Column, cell: str, width: int) -> str:
+    if column.fold:
+        return _fold(cell, width)
+    return shorten(cell, width, column.end) if column.cut else cell
+
+
+def _fold(cell: str, width: int) -> str:
+    return "\n".join(fold_text(cell, width, _hang(cell) if cell.startswith(" ") else 0))
+
+
+def _hang(line: str) -> int:
+    """Returns by how much the lines in which a line goes on are indented."""
+    return len(line) - len(line.lstrip()) + _GAP
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _measure(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Returns the width of the widest line of each column's cells."""
+    return [max(len(line) for cell in cells for line in cell.split("\n")) for cells in zip(*rows, strict=True)]
+
+
+def _write_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Returns each row as aligned text, of several lines if a cell has several."""
+    sides = zip(columns, _measure(rows), strict=True)
+    write = (" " * _GAP).join(f"{{:{'>' if column.number else '<'}{own}}}" for column, own in sides).format
+    blocks = (zip_longest(*(cell.split("\n") for cell in row), fillvalue="") for row in rows)
+    texts = ([write(*cells).rstrip() for cells in block] for block in blocks)
+    return ["\n".join(line if width is None else cut(line, width) for line in lines) for lines in texts]
+
+
+@contextmanager
+def show_progress(what: str) -> Iterator[Progress | None]:
+    """Shows a bar on the terminal, and yields what moves it; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,323 @@
+"""The command stats: what a run counted, in short, count by count, or many runs in a table."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from fusioncache.cli.ids import find_record, pick_run
+from fusioncache.cli.output import (
+    Column,
+    count_columns,
+    encode_fields,
+    format_number,
+    format_pairs,
+    format_table,
+    print_json,
+    shorten,
+    wrap,
+)
+from fusioncache.cli.parameters import json_option, run_option
+from fusioncache.cli.stored import StoredEntry, list_stored, measure_store
+from fusioncache.humanize import (
+    describe_savings,
+    escape_controls,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_time,
+)
+from fusioncache.observe.record.observations import Lifetime
+from fusioncache.observe.record.phases import PHASES
+from fusioncache.observe.record.runs import Run, format_run_name
+from fusioncache.observe.record.stats import Stats, find_bypasses, find_not_given
+
+TITLES = {
+    "unkept": "executables not stored",
+    "loaded_compile_seconds": "compile seconds of what was loaded",
+    "handed_over": "compiles queued for other processes",
+    "helped": "loads of what these compiled",
+    "generalizations": "compiles for any sizes",
+    "general_hits": "further sizes without a compile",
+    "general_saved_seconds": "compile seconds of these",
+    "reused_sizes": "compiles for a frequent size",
+    "own_sizes": "compiled for one size only",
+    "taken_out": "operations left out of programs",
+    "programs_made": "programs traced and stored",
+    "programs_refused": "programs not stored or not used",
+    "programs_replayed": "programs replayed from another length",
+    "programs_filled": "programs filled in from other lengths",
+    "passes_repeated": "programs whose passes were repeated",
+    "programs_interpreted": "programs traced again at a length",
+    "program_seconds": "seconds on programs",
+    "loaded_program_seconds": "tracing seconds of what was loaded",
+    "captures": "CUDA graphs captured",
+    "graph_replays": "CUDA graph replays",
+    "gradients_copied": "gradients copied from CUDA graphs",
+    "not_captured": "not captured in CUDA graphs",
+    "start_seconds": "one-time starts",
+}
+"""What counts are called for people, if not by their names."""
+_PROGRAMS = (
+    ("programs_made", "traced and stored"),
+    ("programs_replayed", "replayed from the program of another length"),
+    ("programs_filled", "filled in from programs of other lengths"),
+    ("passes_repeated", "replayed with Thunder's passes repeated"),
+    ("programs_interpreted", "traced again at another length"),
+    ("programs_refused", "traced and not stored, or found in the store and not used"),
+)
+_SIZES = (
+    ("generalizations", "compiled for any sizes"),
+    ("general_hits", "at further sizes without a compile"),
+    ("reused_sizes", "at frequent sizes, compiled for that size"),
+    ("own_sizes", "compiled for one size only"),
+)
+_GRAPHS = (
+    ("captures", "captured"),
+    ("graph_replays", "times replayed"),
+    ("not_captured", "not captured or not replayed"),
+)
+"""Counts of programs, sizes and CUDA graphs, with what became of these."""
+_WIDTH = 80
+_LABEL = 12
+_MOST_PHASES = 4
+_MOST_REASONS = 3
+_ID_DIGITS = 8
+_END = len("GPT · 2023-11-14 22:13")
+"""Characters of the end of a run's name that stay: the last model, and when it started."""
+_COLUMNS = (
+    Column("id", lambda id_: str(id_[:_ID_DIGITS])),
+    Column("run", cut=True, end=_END),
+    *(Column(title, number=True) for title in ("regions", "compiles", "loads", "saved")),
+)
+_NEXT_IN_STORE = ("fusioncache ls               the executables", "fusioncache ls --programs    the programs")
+
+type Lines = Iterator[tuple[str, str]]
+"""Labels and texts."""
+
+
+@click.command()
+@run_option
+@click.option("--runs", "all_runs", is_flag=True, help="List all recorded runs instead, newest first.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every count, one a line.")
+@json_option
+def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> None:
+    """Show what a run shared, compiled, loaded and saved.
+
+    It is the newest run, or the one that --run names: by the start of its id, by any part of its name (script, model
+    or time) that no other run has, or as 'last'. What a run counts is on record as soon as the first call of a template
+    is over, so a run may still go on, or have been killed.
+
+    The saved seconds are an estimate: the seconds that the process would have spent longer without fusioncache on
+    compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is a loss.
+    A region that shares its template saves what Thunder alone spends on a further equal region. An executable or a
+    program that is loaded saves what making it took. The one-time start of a compiler is shown by itself: it is part of
+    no compile, and Thunder alone spends it as well. All runs are those on record and those that the record has
+    forgotten since.
+
+    \b
+    Examples:
+        fusioncache stats
+        fusioncache stats --runs
+        fusioncache stats --run train.py -v
+        fusioncache stats --run 5f3a --json
+    """
+    if all_runs and (run_id is not None or verbose):
+        raise click.UsageError("--runs lists all runs, --run and --verbose are about one: give only one of them.")
+    record, usage = find_record(run_id), measure_store()
+    lifetime = record.lifetime() if record else None
+    runs = () if record is None else record.runs() if all_runs else (pick_run(record, run_id),)
+    if as_json:
+        about = {"runs": [*map(encode_run, runs)]} if all_runs else encode_run(runs[0]) if runs else {"id": None}
+        print_json({**about, "lifetime": lifetime, "store": usage})
+    elif lifetime is None:
+        click.echo("No run is on record here. The store has what other runs compiled:")
+        _print_sections(_describe_store(usage), _label("next", _NEXT_IN_STORE))
+    elif all_runs:
+        rows = [(run.id, _format_name(run), *_list_numbers(run.stats)) for run in runs]
+        click.echo(format_table(_COLUMNS, rows, most=_WIDTH))
+    elif verbose:
+        click.echo(format_pairs(_list_counts(runs[0], lifetime)))
+    else:
+        click.echo(_write_headline(runs[0]))
+        _print_sections(_describe_run(runs[0]), _describe_surroundings(lifetime, usage), _suggest(runs[0].stats))
+
+
+def encode_run(run: Run) -> dict[str, Any]:
+    """Returns a run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
+    head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
+    what = {"pid": run.pid, "command": run.command, "models": run.models}
+    return {**head, **what, **encode_fields(run.stats), "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}
+
+
+def _format_name(run: Run) -> str:
+    """Returns a run's name as a table shows it: a run of today without its day."""
+    return escape_controls(format_run_name(run.command, run.models, run.started, today=time.time()))
+
+
+def format_run_label(run: Run) -> str:
+    """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
+    id_ = run.id[:_ID_DIGITS]
+    return f"{shorten(_format_name(run), _find_width() - _LABEL - len(id_) - 8, _END)}  (run {id_})"
+
+
+def _find_width() -> int:
+    """Returns the width of the lines: that of the terminal, and at most 80 columns."""
+    return min(count_columns() or _WIDTH, _WIDTH)
+
+
+def _list_numbers(stats: Stats) -> tuple[str, ...]:
+    saved = f"{'-' if stats.saved_seconds < 0 else ''}{format_duration(abs(stats.saved_seconds))}"
+    return str(stats.regions), str(stats.compiles), str(stats.loads), saved
+
+
+def _print_sections(*sections: Iterable[tuple[str, str]]) -> None:
+    """Prints labelled lines in 80 columns. What is aligned stays so: only text that is too long is broken."""
+    for section in sections:
+        lines = [f"{label:<{_LABEL}}{escape_controls(text)}" for label, text in section]
+        width = _find_width()
+        click.echo("\n" + "\n".join(line if len(line) <= width else wrap(line, width, _LABEL) for line in lines))
+
+
+def _write_headline(run: Run) -> str:
+    lasted = format_duration(max(run.updated - run.started, 0.0))
+    state = f"It ended after {lasted}." if run.ended else f"It is still running, or was killed after {lasted}."
+    return f"{format_run_label(run)}\n{state}"
+
+
+def _describe_run(run: Run) -> Lines:
+    stats = run.stats
+    if stats.regions:
+        shared = f"{stats.hits} ({stats.hits / stats.regions:.0%}) shared"
+        yield "regions", f"{stats.regions}, of {format_count(stats.templates, 'template', 'templates')}; {shared}"
+    else:
+        yield "regions", f"0. {run.why_without_regions}"
+    yield "compiled", _format_executables(stats.compiles, stats.compile_seconds)
+    for name, seconds in stats.start_seconds.items():
+        yield "started", f"one-time start of {name}: {format_duration(seconds)}"
+    before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
+    yield "loaded", f"{_format_executables(stats.loads, stats.load_seconds)}{before}"
+    yield from _label("sizes", _list_parts(stats, _SIZES))
+    yield from _label("programs", list_programs(run))
+    yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS))
+    why = ": what fusioncache itself took is more than what it spared" if stats.saved_seconds < 0 else ""
+    saved = f"{describe_savings(stats.saved_seconds).removesuffix(' saved')}{why}"
+    yield "saved", saved if stats.saved_seconds else "nothing"
+    if phases := run.phases.to_dict():
+        yield "time", _format_phases(phases)
+    if not_given := find_not_given(stats.bypasses):
+        what = "operation" if sum(not_given.values()) == 1 else "operations"
+        yield "Dynamo", _format_reasons(not_given, f"{what} not given to Thunder")
+    if stats.regions and (bypasses := find_bypasses(stats.bypasses)):
+        yield "bypassed", _format_reasons(bypasses, "left as Thunder made them")
+    if stats.unkept:
+        yield "not stored", _format_reasons(stats.unkept, "compiled by each process")
+    if run.missing:
+        yield "not listed", run.missing
+    if stats.verified or stats.verify_compiles:
+        pairs = format_count(stats.verified, "region and layout", "regions and layouts")
+        own = f"{format_count(stats.verify_compiles, 'compile', 'compiles')} only for that"
+        took = f" in {format_duration(stats.verify_compile_seconds)}" if stats.verify_compiles else ""
+        yield "verified", f"{pairs} computed what they compute when compiled alone; {own}{took}"
+
+
+def _describe_surroundings(lifetime: Lifetime, usage: Mapping[str, Any] | None) -> Lines:
+    shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
+    executables = lifetime.loads + lifetime.compiles
+    loaded = f"{lifetime.loads / executables:.0%} of {executables} executables loaded" if executables else ""
+    saved = describe_savings(lifetime.saved_seconds) if lifetime.saved_seconds else ""
+    since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
+    yield "all runs", ", ".join(filter(None, (since, shared, loaded, saved)))
+    if usage is None:
+        yield "store", "none yet"
+    else:
+        programs = f" and {format_count(usage['programs'], 'program', 'programs')}" if usage["programs"] else ""
+        counts = f"{_format_executables(usage['executables'])}{programs}"
+        yield "store", f"{counts}, {format_bytes(usage['bytes'])}, in {usage['path']}"
+
+
+def _suggest(stats: Stats) -> Lines:
+    commands = ["fusioncache explain          why templates were new"] if stats.misses and stats.compiles else []
+    commands += ["fusioncache report --open    the run as a map of the model"] if stats.regions else []
+    return _label("next", [*commands, "fusioncache stats --verbose  every count"])
+
+
+def _describe_store(usage: Mapping[str, Any] | None) -> Lines:
+    """Yields what the store has where no run is on record, as on a machine that only pulled."""
+    path, executables = list_stored(None, "executable")
+    _, programs = list_stored(None, "program")
+    loadable = [one for one in executables if one.refused is None]
+    yield "store", f"{format_bytes(usage['bytes'] if usage else 0)}, in {path}"
+    yield "executables", _format_stored(loadable, Counter(one.entry.backend for one in loadable), "by", "compiling")
+    yield "programs", _format_stored(programs, Counter(one.name for one in programs), "of", "tracing")
+    if refused := len(executables) - len(loadable):
+        yield "not stored", f"{refused}, which each process compiles: 'fusioncache ls' says why"
+
+
+def _format_stored(stored: Sequence[StoredEntry], counts: Mapping[str, int], of: str, what: str) -> str:
+    parts = ", ".join(f"{count} {of} {name}" for name, count in sorted(counts.items()))
+    took = format_duration(sum(one.entry.seconds for one in stored))
+    return f"{len(stored)} ({parts}); {what} took {took}" if stored else "none"
+
+
+def _label(label: str, parts: Iterable[str]) -> Lines:
+    """Yields a line for each part, the first one with the label."""
+    yield from ((label if number == 0 else "", part) for number, part in enumerate(parts))
+
+
+def list_programs(run: Run) -> list[str]:
+    """Returns what became of a run's programs, which Thunder makes of models; nothing if there were none."""
+    stats, took = run.stats, run.phases.loading_programs
+    within = "" if took is None else f" in {format_duration(took)}"
+    spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
+    loaded = [f"{stats.programs_loaded} loaded{within}, {spared}"] if stats.programs_loaded else []
+    return [*loaded, *_list_parts(stats, _PROGRAMS)]
+
+
+def _list_parts(stats: Stats, named: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields for each count that is not 0 what it counts, with the reasons if it has some."""
+    for name, what in named:
+        if value := getattr(stats, name):
+            yield _format_reasons(value, what) if isinstance(value, Mapping) else f"{value} {what}"
+
+
+def _format_phases(phases: Mapping[str, float]) -> str:
+    longest = sorted(phases.items(), key=lambda item: -item[1])
+    parts = [f"{PHASES[name].title} {format_duration(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
+    rest = sum(seconds for _, seconds in longest[_MOST_PHASES:])
+    return ", ".join([*parts, *([f"other phases {format_duration(rest)}"] if rest else [])])
+
+
+def _format_reasons(counts: Mapping[str, int], what: str) -> str:
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{reason.removeprefix('cannot be stored: ')} ({count})" for reason, count in most[:_MOST_REASONS]]
+    if len(most) > _MOST_REASONS:
+        parts.append(f"{len(most) - _MOST_REASONS} other reasons")
+    return f"{sum(counts.values())} {what}: {', '.join(parts)}"
+
+
+def _format_executables(count: int, seconds: float | None = None) -> str:
+    took = f" in {format_duration(seconds)}" if count and seconds is not None else ""
+    return f"{format_count(count, 'executable', 'executables')}{took}"
+
+
+def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
+    """Yields a run and all its counts, with a line for each reason or part."""
+    yield from (("run", run.id), ("name", run.name), ("command", run.command), ("pid", run.pid))
+    yield "started", format_time(run.started)
+    yield "last saved", f"{format_time(run.updated)}{', at its end' if run.ended else ''}"
+    yield "not listed", run.unrecorded or None
+    counts = encode_fields(run.stats)
+    counts["bypasses"] = find_bypasses(run.stats.bypasses)
+    counts |= {"operations not given to Thunder": find_not_given(run.stats.bypasses)}
+    counts |= {"seconds in all phases": {PHASES[name].title: took for name, took in run.phases.to_dict().items()}}
+    counts |= {"saved seconds of all runs": lifetime.saved_seconds}
+    for name, value in counts.items():
+        parts = value if isinstance(value, Mapping) else {}
+        total = sum(parts.values()) if isinstance(value, Mapping) else value
+        yield TITLES.get(name, name.replace("_", " ")), format_number(total)
+        yield from ((f"  {part}", format_number(number)) for part, number in parts.items())

@@ -1,0 +1,336 @@
+"""The command show: one template, one executable, one program of a model, or one family of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusioncache.cli.ids import Kind, add_ingredients, find_regions, find_varying, pick
+from fusioncache.cli.listings import (
+    describe_code,
+    describe_executables,
+    find_line,
+    find_reasons_not_kept,
+    format_line,
+    write_definition,
+    write_repro,
+)
+from fusioncache.cli.output import (
+    ID_DIGITS,
+    Column,
+    cut,
+    encode_fields,
+    format_block,
+    format_cell,
+    format_lines,
+    format_number,
+    format_pairs,
+    format_table,
+    highlight_source,
+    print_json,
+    shorten_id,
+)
+from fusioncache.cli.parameters import ANY_ID, directory_option, json_option
+from fusioncache.cli.stored import TRACES, Outline, StoredEntry, format_lengths, list_sources
+from fusioncache.humanize import format_arities, format_bytes, format_count, format_ranges, format_seconds, format_time
+from fusioncache.ir import Graph, NumberType
+from fusioncache.ir.ingredients import GRAPH
+from fusioncache.ir.ops import RESIDUAL
+from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.process.secrets import blur
+from fusioncache.template.text import number_literals, read_graph
+
+_OF_TEMPLATES = ("parameters", "regions")
+"""Parts that only a template has, and no executable."""
+_WHOLE = ("ingredients", "key", "programs", "guards", "reads")
+"""Parts of what a store has that are shown if none is named."""
+_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
+_LONGEST = 100
+_REGION_COLUMNS = (
+    Column("model", fold=True, rank=5),
+    Column("trace"),
+    Column("number", key="trace_number", number=True, rank=4),
+    Column("region", key="name", rank=3),
+    Column("outcome", fold=True),
+    Column("terms", lambda arities: format_cell(" / ".join(map(str, arities))), "arities", rank=1),
+    Column("plan", rank=2),
+    Column("module", fold=True),
+    Column("line", fold=True),
+)
+_INGREDIENT_COLUMNS = (
+    Column("ingredient", key="name"),
+    Column("lines", lambda text: str(_count_lines(text)), "text", number=True),
+    Column("digest", lambda digest: (digest or "")[:ID_DIGITS]),
+)
+_READ_COLUMNS = (
+    Column("kind"),
+    Column("name", lambda name: cut(name, _LONGEST), fold=True),
+    Column("value", lambda text: cut(text, _LONGEST), "text", fold=True),
+)
+_SIZE_COLUMNS = (Column("argument", fold=True), Column("sizes", format_lengths, fold=True))
+
+
+type Part = tuple[str, Any]
+"""One part of what is shown: its text for people, under its heading, and its data for JSON."""
+type Describers = Mapping[str, Callable[[], Part]]
+"""The parts that something has, by the names of their options."""
+
+
+@click.command()
+@click.argument("id_", metavar="ID", type=ANY_ID)
+@click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
+@click.option("--ops", is_flag=True, help="Only its operations, with their constants and attributes.")
+@click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
+@click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
+@click.option("--definition", is_flag=True, help="Print its nvFuser definition, as Python. Needs nvFuser, and no GPU.")
+@click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
+@click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
+@click.option("--trace", "traces", type=click.Choice(TRACES), multiple=True, help="Print this trace of a program.")
+@click.option("--reads", is_flag=True, help="Only what Thunder read besides the ingredients of a program's key.")
+@directory_option
+@json_option
+def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...], reads: bool, **chosen: bool) -> None:
+    """Show one template, executable, program or family: what its key is made of, and what is known of it.
+
+    ID is the start of an ID or of a name, or the whole, as 'ls', 'ls --store', 'ls --programs' and 'ls --families' list
+    them.
+
+    A template: the counts of the newest run that had it, the ingredients of its key, and its regions. Where the
+    operations (ops) say constant0 or attribute0, the constants and attributes below them say what that is. An
+    executable that the store cannot hold is counted with the reason.
+
+    An executable, which a compiler made of a template for one layout of inputs: who compiled it and when, and the
+    ingredients of its key.
+
+    A program, which Thunder makes of a model for one kind of input: the ingredients of its key, and what Thunder read
+    besides. --trace and --reads are for programs.
+
+    A family, which is programs that differ in lengths only: the sizes of these programs, and the guards: conditions
+    under which the program of a further length is filled in from them.
+
+    Options that name a part leave out all others; several can be given. Of a template with residual terms, the
+    definition and the script have the most terms that any region had.
+
+    \b
+    Examples:
+        fusioncache show residual_tanh
+        fusioncache show 3f9a2c --ops --regions
+        fusioncache show 3f9a2c --definition
+        fusioncache show 3f9a2c --code
+        fusioncache show 3f9a2c --repro > repro.py && python repro.py
+        fusioncache show Llama --trace forward
+        fusioncache show 3f9a2c --json
+    """
+    wanted = [name for name, is_chosen in chosen.items() if is_chosen]
+    kinds: tuple[Kind, ...] = ("template", "program", "executable", "family")
+    one = pick(id_, directory, ("program",) if traces else ("program", "family") if reads else kinds)
+    refused = wanted if one.kind in ("program", "family") else [name for name in wanted if name in _OF_TEMPLATES]
+    if refused and one.kind != "template":
+        an = "an" if one.kind == "executable" else "a"
+        raise click.UsageError(
+            f"--{refused[0]} shows a part of a template, and {id_} is {an} {one.kind}: leave out --{refused[0]}, or "
+            "give the ID of a template, see 'fusioncache ls'."
+        )
+    wanted += [*(["traces"] if traces else []), *(["reads"] if reads else [])]
+    if isinstance(one.value, TemplateCounts):
+        _print_template(one.value, wanted, directory, as_json=as_json)
+    elif isinstance(one.value, StoredEntry):
+        describers = _list_parts(one.value, traces or TRACES)
+        parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
+        heading = "" if wanted else _describe_stored(one.value)
+        _print_parts(one.value.to_dict(), heading, describers, parts, as_json=as_json)
+
+
+def _print_template(counts: TemplateCounts, wanted: Sequence[str], directory: Path | None, *, as_json: bool) -> None:
+    record = RecordReader()
+    template = add_ingredients(record, counts)
+    describers: Describers = {
+        **_list_describers(template),
+        "parameters": lambda: _describe_parameters(record, template),
+        "regions": lambda: _describe_regions(find_regions(record, template)),
+        "code": lambda: describe_code(template, directory),
+    }
+    data = encode_fields(counts)
+    if wanted:
+        _print_parts(data, "", describers, wanted, as_json=as_json)
+        return
+    (reasons,) = find_reasons_not_kept([template], directory)
+    written = {"digest": shorten_id(template.digest), "arities": format_arities(template.arities)}
+    heading = [(name.replace("_", " "), written.get(name, format_number(value))) for name, value in data.items()]
+    heading += [("not stored", f"{number}: {reason}") for reason, number in sorted(reasons.items())]
+    parts = ("ingredients", *_OF_TEMPLATES)
+    _print_parts({**data, "not_kept": reasons}, format_pairs(heading), describers, parts, as_json=as_json)
+
+
+def _list_describers(template: TemplateStats) -> Describers:
+    """Returns what describes the key of a template."""
+    return {
+        "ingredients": lambda: _describe_ingredients(template, None),
+        "inputs": lambda: _describe_ingredients(template, ("inputs",)),
+        "ops": lambda: _describe_ingredients(template, _OPS),
+        "definition": lambda: _highlight(write_definition(template)),
+        "repro": lambda: _highlight(write_repro(template)),
+    }
+
+
+def _list_parts(stored: StoredEntry, traces: Sequence[str]) -> Describers:
+    """Returns what describes the parts of something in a store."""
+    if stored.kind == "program":
+        return {
+            "key": lambda: _describe_key(stored),
+            "reads": lambda: _describe_reads(stored),
+            "traces": lambda: _describe_traces(stored, traces),
+        }
+    if stored.kind == "family":
+        return {
+            "programs": lambda: _describe_sizes(stored.read_outline()),
+            "guards": lambda: _describe_guards(stored.read_outline()),
+            "reads": lambda: _describe_reads(stored),
+        }
+    code = {"code": lambda: describe_executables([stored], stored.name)}
+    return {**_list_describers(stored.make_template()), **code}
+
+
+def _print_parts(
+    about: Mapping[str, Any], heading: str, describers: Describers, wanted: Sequence[str], *, as_json: bool
+) -> None:
+    """Prints parts of something, under a heading if there is one; as JSON what is known of it as well."""
+    found = {name: describe() for name, describe in describers.items() if name in wanted}
+    if not as_json:
+        click.echo("\n\n".join(filter(None, [heading, *(text.rstrip("\n") for text, _ in found.values())])))
+        return
+    data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # it is a count, too
+    chosen = [one for name in ("inputs", "ops") for one in data.pop(name, ())]
+    print_json({**about, **({"ingredients": chosen} if chosen else {}), **data})
+
+
+def _describe_stored(stored: StoredEntry) -> str:
+    """Returns what is known of something in a store as a whole."""
+    entry = stored.entry
+    pairs = [
+        ("name", stored.name),
+        ("digest", shorten_id(stored.digest)),
+        ("backend", entry.backend if stored.kind == "executable" else None),
+        ("id", stored.id if stored.kind != "executable" else None),
+        ("inputs", (stored.inputs or "(none)") if stored.kind == "program" else None),
+        ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {entry.host}"),
+        ("last used", format_time(stored.used)),
+        ("compile seconds", format_seconds(entry.seconds) if stored.kind == "executable" else None),
+        ("tracing seconds", format_seconds(entry.seconds) if stored.kind == "program" else None),
+        ("size", format_bytes(stored.size)),
+        ("not stored", stored.refused),
+    ]
+    if stored.kind == "program":
+        text = stored.read_traces()
+        traces = [f"{name} {_count_lines(source)}" for name, source in list_sources(text).items()]
+        pairs += [("templates", ", ".join(sorted(text.templates())) or "(none)"), ("traces", ", ".join(traces))]
+    return format_pairs(pairs)
+
+
+def _describe_ingredients(template: TemplateStats, names: Sequence[str] | None) -> Part:
+    """Returns what the key is made of: all of it, or the parts with these names, each with its digest."""
+    found = [(name, text) for name, text in template.ingredients if names is None or name in names]
+    data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in found]
+    blocks = [
+        format_lines(f"{part['name']}  {part['digest'][:ID_DIGITS]}", number_literals(part["name"], part["text"]))
+        for part in data
+    ]
+    return "\n\n".join(blocks), data
+
+
+def _describe_parameters(record: RecordReader, template: TemplateStats) -> Part:
+    """Returns what differs between regions that share the template: residual terms, sizes, and numbers."""
+    varying = find_varying(record, template)
+    try:
+        graph = read_graph(dict(template.ingredients))
+    except ValueError:
+        graph = Graph((), (), ())  # its ingredients are shown as they are
+    sums = [f"%{first}" for op, first in graph.results() if op.name == RESIDUAL]
+    seen = [sorted(set(chain)) for chain in zip(*template.arities, strict=False)]
+    terms = [{"value": value, "seen": terms} for value, terms in zip(sums, seen, strict=False)]
+    sizes = [f"%{value}" for value in range(len(graph.inputs), graph.first_result)]
+    numbers = [f"%{value}" for value, type_ in enumerate(graph.inputs) if isinstance(type_, NumberType)]
+    lines = [
+        *(f"residual terms of {value}: {format_ranges(terms)}" for value, terms in zip(sums, seen, strict=False)),
+        *(f"size {value}" for value in sizes),
+        *(f"number {value}" for value in numbers),
+        *(f"other templates are the same but for {each.text()}" for each in varying),
+    ]
+    data = {"residual_terms": terms, "sizes": sizes, "numbers": numbers, "varying": varying}
+    return format_lines("parameters", lines), data
+
+
+def _describe_regions(records: Sequence[RegionRecord]) -> Part:
+    """Returns every region that has the template."""
+    data = [encode_region(record) for record in records]
+    rows = [{**region, **_write_place(record)} for region, record in zip(data, records, strict=True)]
+    return _write_table("regions", _REGION_COLUMNS, rows), data
+
+
+def encode_region(region: RegionRecord) -> dict[str, Any]:
+    """Returns one region: where it is, what became of it, and where it comes from."""
+    source, left_out = region.source, ("digest", "source", "ops", "inputs", "outputs")
+    lines = [{"file": line.file, "line": line.number, "library": line.library} for line in source.lines]
+    own = {name: value for name, value in encode_fields(region).items() if name not in left_out}
+    return {**own, "module": source.module, "layer": source.layer, "lines": lines}
+
+
+def _write_place(region: RegionRecord) -> dict[str, str | None]:
+    line = find_line(region)
+    reason = f" ({region.reason})" if region.reason is not None else ""
+    return {"outcome": f"{region.outcome}{reason}", "line": format_line(line) if line else None}
+
+
+def _describe_key(stored: StoredEntry) -> Part:
+    """Returns what the key is made of, in short; as data with all texts."""
+    digests = dict(stored.entry.ingredients)
+    data = [{"name": name, "digest": digests.get(name), "text": blur(text)} for name, text in stored.texts.items()]
+    return _write_table("key", _INGREDIENT_COLUMNS, data), data
+
+
+def _describe_reads(stored: StoredEntry) -> Part:
+    """Returns what the derivation read beside its key, a line for each; as data with all texts."""
+    data = [{"kind": read.kind, "name": read.name, "text": blur(read.text)} for read in stored.read_reads()]
+    return _write_table(format_count(len(data), "read", "reads"), _READ_COLUMNS, data), data
+
+
+def _describe_traces(stored: StoredEntry, names: Sequence[str]) -> Part:
+    """Returns the source of the traces with these names; as data all of each."""
+    sources = list_sources(stored.read_traces())
+    data = {name: blur(source) for name, source in sources.items() if name in names}
+    return "\n\n\n".join(highlight_source(source, "python").strip("\n") for source in data.values()), data
+
+
+def _describe_sizes(outline: Outline) -> Part:
+    """Returns the sizes of the arguments of each program that a family is made of."""
+    data = [{_name_place(place): sizes for place, sizes in each.items()} for each in outline.programs]
+    rows = [(place, [sizes[place] for sizes in data]) for place in (data[0] if data else ())]
+    return _write_table(format_count(len(data), "program", "programs"), _SIZE_COLUMNS, rows), data
+
+
+def _describe_guards(outline: Outline) -> Part:
+    """Returns what has to come out the same at a further length, so that a program is filled in there."""
+    heading = format_count(len(outline.guards), "guard", "guards")
+    return format_lines(heading, outline.guards), list(outline.guards)
+
+
+def _name_place(place: int | str) -> str:
+    return f"args[{place}]" if isinstance(place, int) else place
+
+
+def _write_table(heading: str, columns: Sequence[Column], rows: Sequence[Any]) -> str:
+    return format_block(heading, format_table(columns, rows, indent=2) if rows else "(none)")
+
+
+def _highlight(text: str) -> Part:
+    return highlight_source(text, "python"), text
+
+
+def _count_lines(text: str) -> int:
+    return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0

@@ -1,0 +1,343 @@
+"""The store as the commands see it: opened, or a message that says why not; and what is in it, without torch."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from fusioncache.cli.output import ID_DIGITS, cut, say
+from fusioncache.humanize import escape_controls, format_bytes, format_count
+from fusioncache.ir.key_text import read_key, read_values
+from fusioncache.observe.record.stats import TemplateStats
+from fusioncache.process.secrets import blur
+from fusioncache.store import Entry, Store, StoreError, SweepResult, default_path
+from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder, open_directory
+from fusioncache.store.disk import Audit, DiskStore
+from fusioncache.store.entry import REFUSED, is_compiled, is_family, is_outdated, is_program
+from fusioncache.store.files import Refusal
+from fusioncache.store.remote import CopyResult
+from fusioncache.store.store import MAX_AGE, MAX_BYTES
+from fusioncache.template.text import count_ops
+
+if TYPE_CHECKING:
+    from fusioncache.accelerators.programs.reads import Read
+    from fusioncache.accelerators.programs.text import ProgramText
+
+type StoredKind = Literal["executable", "program", "family"]
+type ProgramSizes = Mapping[int | str, tuple[int, ...]]
+"""The sizes of a program's arguments, by their places: a position, or a name."""
+
+TRACES = ("prologue", "forward", "backward", "epilogue")
+"""The traces of a program, in the order in which they are shown."""
+_PLACE = re.compile(r"(args|kwargs)\.([^.]+)")
+_TENSOR = re.compile(
+    r"[\w.#]+ torch\.(\w+) \(([\d, ]*)\) \([\d, ]*\) ([a-z]+(?::\d+)?)"
+    r"(?: requires_grad)?(?: computed)?(?: attributes \{(?:[^{}]|\{[^{}]*\})*(?:\}|$))?"
+)
+_LOOKED_AT = 1000
+"""Characters of an input's description in which tensors are looked for."""
+_LONGEST = 48
+"""Characters of an input that are shown."""
+
+
+@contextmanager
+def report_store_errors() -> Iterator[None]:
+    """Ends the command with 1 and the message if anything goes wrong in a store."""
+    try:
+        yield
+    except StoreError as error:
+        raise click.ClickException(str(error)) from None
+    except (Refusal, OSError) as error:
+        raise click.ClickException(f"the store cannot be used: {error}") from error
+
+
+def is_expected(directory: Path | None) -> bool:
+    """Returns whether there should be a store: one was named, or there is one in the usual place."""
+    return directory is not None or default_path().exists()
+
+
+def open_existing(directory: Path | None) -> Directory:
+    """Opens the directory of a store that is there.
+
+    Raises:
+        StoreError: if there is none, or it cannot be used.
+    """
+    path = directory or default_path()
+    if not path.exists():
+        raise StoreError(
+            f"there is no store in {path}: run a model with fusioncache first (the "
+            "eager backend stores nothing), or copy a store with 'fusioncache pull URL'"
+        )
+    if path.is_dir() and not any(path.iterdir()):
+        # Opening it would make it one.
+        raise StoreError(f"{path} is empty, and no store: run a model with fusioncache first, or check the path")
+    return open_directory(path)
+
+
+def open_store(directory: Path | None, *, make: bool) -> Store:
+    """Opens the store in a directory.
+
+    Raises:
+        StoreError: if there is none and none is to be made, or it cannot be used.
+    """
+    # Both raise where Store.open would go on in memory.
+    found = open_directory(directory or default_path()) if make else open_existing(directory)
+    return Store.open(found.path, remote="")
+
+
+def measure_store() -> dict[str, Any] | None:
+    """Returns where the default store is, what it counts and its bytes; None if there is none that can be read."""
+    try:
+        path = open_existing(None).path
+        entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
+    except (StoreError, OSError):
+        return None
+    words = [id_.partition(".")[2] for id_ in entries]
+    counts = {"executables": sum(map(is_compiled, words)), "programs": sum(map(is_program, words))}
+    size = sum(file.size for file in entries.values()) + sum(objects.values())
+    return {"path": str(path), **counts, "bytes": size}
+
+
+def format_contents(found: SweepResult | CopyResult | Audit) -> str:
+    """Returns how many entries and objects there are, or were copied or removed."""
+    return f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
+
+
+def format_removal(swept: SweepResult, dry_run: bool) -> str:
+    """Returns what was removed, or would be."""
+    counts = format_contents(swept)
+    if dry_run:
+        return f"would remove {counts}; {format_bytes(swept.bytes_left)} would be left"
+    return f"removed {counts}; {format_bytes(swept.bytes_left)} left"
+
+
+def report_aside(path: Path, aside: Iterable[str]) -> None:
+    """Says what was in the place of files of a store, and was set aside."""
+    for name in aside:
+        say(f"not of the store, and left to you: {path / escape_controls(name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """What a store has under a key: an executable (or a note that it cannot be stored), a program, or a family.
+
+    Attributes:
+        kind: of the three.
+        entry: of the store.
+        file: of the entry.
+        alone: whether no other one of its kind has its key.
+        disk: where its artifacts are.
+    """
+
+    kind: StoredKind
+    entry: Entry
+    file: EntryFile
+    alone: bool
+    disk: DiskStore
+
+    @property
+    def id(self) -> str:
+        """What people call it: the start of its key's digest, and its slot's number where the key has several."""
+        number = "" if self.alone or self.kind == "executable" else f"-{self._number}"
+        return f"{self.digest[:ID_DIGITS]}{number}"
+
+    @property
+    def _number(self) -> str:
+        return self.entry.backend.partition("-")[2] or "0"
+
+    @property
+    def digest(self) -> str:
+        """Of its key."""
+        return self.entry.digest
+
+    @property
+    def name(self) -> str:
+        """Of the template, the module or the function; the start of the digest if that is not known."""
+        return self.entry.name or self.id
+
+    @property
+    def size(self) -> int:
+        """Of its artifacts and of its entry, which has the whole text of the key, in bytes."""
+        return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
+
+    @property
+    def used(self) -> float:
+        """When it was last used, in seconds since the epoch."""
+        return self.file.used / 1e9
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The ingredients of its key, name to text; none if they are of another format."""
+        try:
+            return {} if is_outdated(self.entry.text) else read_key(self.entry.text)
+        except ValueError:
+            return {}
+
+    @property
+    def inputs(self) -> str:
+        """The kinds of a program's inputs, in short."""
+        return format_inputs(self.texts.get("arguments", "")) if self.kind == "program" else ""
+
+    @property
+    def refused(self) -> str | None:
+        """The reason why the store cannot hold the executable; None if it does."""
+        if all(artifact.name != REFUSED for artifact in self.entry.artifacts):
+            return None
+        reason = or_none(lambda: self._decode(REFUSED, lambda content: content.decode(errors="replace")))
+        return reason or "the note that says why cannot be read"
+
+    def is_called(self, wanted: str) -> bool:
+        """Returns whether this is the start of its digest, with the number of its slot or without, or of its file."""
+        head, _, number = wanted.partition("-")
+        is_slot = self.kind != "executable" and number in ("", self._number)
+        return self.entry.id.startswith(wanted) or (is_slot and self.digest.startswith(head))
+
+    def read_traces(self) -> ProgramText:
+        """Returns the traces of a program.
+
+        Raises:
+            click.ClickException: if they are damaged, or of another version. So do the following.
+        """
+        from fusioncache.accelerators.programs.text import decode
+
+        return self._decode("program", decode)  # type: ignore[no-any-return]
+
+    def read_reads(self) -> Sequence[Read]:
+        """Returns what the derivation of a program or a family read."""
+        from fusioncache.accelerators.programs.reads import decode_reads
+
+        return self._decode("reads", decode_reads)  # type: ignore[no-any-return]
+
+    def read_outline(self) -> Outline:
+        """Returns what is known of a family without its programs."""
+        from fusioncache.accelerators.programs.kept_passes import decode_outline
+
+        passes, programs = self._decode("family", decode_outline)
+        pairs = ([f"({', '.join(map(str, each))})" for each in pair] for pair in passes.unequal)
+        unequal = (f"not equal: {one} and {other}" for one, other in pairs)
+        decided = (f"{each.function} decides {each.answer}" for each in passes.decisions)
+        return Outline(programs, (*map(str, passes.looks), *dict.fromkeys((*unequal, *decided))))
+
+    def make_template(self) -> TemplateStats:
+        """Returns the template that an executable's key describes: one without regions or residual terms."""
+        ops = count_ops(self.texts.get("ops", "")).total()
+        counts = (0, 0, (), 0, 0.0, 0, 0.0, 0.0)
+        return TemplateStats(self.name, self.digest, ops, *counts, tuple(self.texts.items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch."""
+        entry = self.entry
+        place = "backend" if self.kind == "executable" else "slot"
+        about = {"id": self.id, "digest": self.digest, place: entry.backend, "name": entry.name}
+        when = {"created": entry.created, "used": self.used, "seconds": entry.seconds}
+        return {**about, **when, "pid": entry.pid, "host": entry.host, "size": self.size, **self._describe()}
+
+    def _describe(self) -> dict[str, Any]:
+        if self.kind == "executable":
+            return {"artifacts": len(self.entry.artifacts), "refused": self.refused}
+        if self.kind == "program":
+            text = or_none(self.read_traces)
+            return {"inputs": self.inputs, "templates": text and sorted(text.templates())}
+        outline = or_none(self.read_outline)
+        return {"lengths": outline and outline.lengths, "guards": outline and list(outline.guards)}
+
+    def _decode(self, name: str, decode: Callable[[bytes], Any]) -> Any:
+        try:
+            (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]
+            return decode(self.disk.content(artifact))
+        except (Refusal, ValueError, OSError) as error:
+            raise click.ClickException(
+                f"the {name} of {self.id} cannot be read: {error}. 'fusioncache verify --remove' removes damaged "
+                "entries, and the next process makes them again"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a family without its programs.
+
+    Attributes:
+        programs: the sizes of each program that it is made of.
+        guards: what has to come out the same at a further length, a line of text for each.
+    """
+
+    programs: tuple[ProgramSizes, ...]
+    guards: tuple[str, ...]
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Of each program the sizes in which it differs from another, each once."""
+        listed = [tuple(size for sizes in each.values() for size in sizes) for each in self.programs]
+        varying = [column for column in dict.fromkeys(zip(*listed, strict=True)) if len(set(column)) > 1]
+        return tuple(zip(*varying, strict=True))
+
+
+def list_stored(directory: Path | None, kind: StoredKind) -> tuple[Path, tuple[StoredEntry, ...]]:
+    """Returns where the store is, and what of a kind is in it, newest first.
+
+    Entries that cannot be read are left out: 'fusioncache verify' lists them.
+
+    Raises:
+        click.ClickException: if there is no store, or it cannot be used.
+    """
+    is_wanted = {"executable": is_compiled, "program": is_program, "family": is_family}[kind]
+    found: list[Entry] = []
+    with report_store_errors():
+        disk = DiskStore(open_existing(directory), MAX_BYTES, MAX_AGE)
+        files = disk.entries.list_files()
+        for id_ in files:
+            if is_wanted(id_.partition(".")[2]):
+                with suppress(Refusal):
+                    found += filter(None, [disk.entries.get(id_)])
+    digests = Counter(entry.digest for entry in found)
+    stored = (StoredEntry(kind, entry, files[entry.id], digests[entry.digest] == 1, disk) for entry in found)
+    return disk.directory.path, tuple(sorted(stored, key=lambda one: (-one.entry.created, one.entry.id)))
+
+
+def list_sources(text: ProgramText) -> Mapping[str, str]:
+    """Returns the source of each trace of a program, without a backward that is not there.
+
+    Before each trace stand those of its parts that CUDA graphs capture.
+    """
+    from fusioncache.accelerators.programs.text import texts_of
+
+    traces = zip(TRACES, (text.prologue, text.computation, text.backward, text.epilogue), strict=True)
+    return {name: "\n\n".join(part.source for part in texts_of(trace)) for name, trace in traces if trace is not None}
+
+
+def or_none[T](read: Callable[[], T]) -> T | None:
+    """Returns what a function reads; None if it cannot be read."""
+    try:
+        return read()
+    except click.ClickException:
+        return None
+
+
+def format_lengths(lengths: Iterable[tuple[int, ...]]) -> str:
+    """Returns the lengths of programs in short, such as ``2x64, 3x96``."""
+    return ", ".join("x".join(map(str, each)) or "-" for each in lengths)
+
+
+def format_inputs(arguments: str) -> str:
+    """Returns the kind of each input, such as ``float32[2, 16] cuda:0, mask=None``.
+
+    Args:
+        arguments: the text of the ingredient that describes all of each.
+    """
+    found = []
+    for place, text in read_values(blur(arguments)).items():
+        if named := _PLACE.fullmatch(place):
+            found.append(f"{named[2]}={_shorten(text)}" if named[1] == "kwargs" else _shorten(text))
+    return ", ".join(found)
+
+
+def _shorten(text: str) -> str:
+    short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
+    return cut(short, _LONGEST)
