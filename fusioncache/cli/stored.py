@@ -27,8 +27,7 @@ from fusioncache.store.store import MAX_AGE, MAX_BYTES
 from fusioncache.template.text import count_ops
 
 if TYPE_CHECKING:
-    from fusioncache.accelerators.programs.reads import Read
-    from fusioncache.accelerators.programs.text import ProgramText
+    from fusioncache.accelerators.programs.text import ProgramText, Read
 
 type StoredKind = Literal["executable", "program", "family"]
 type ProgramSizes = Mapping[int | str, tuple[int, ...]]
@@ -211,7 +210,7 @@ class StoredEntry:
 
     def read_reads(self) -> Sequence[Read]:
         """Returns what the derivation of a program or a family read."""
-        from fusioncache.accelerators.programs.reads import decode_reads
+        from fusioncache.accelerators.programs.text import decode_reads
 
         return self._decode("reads", decode_reads)  # type: ignore[no-any-return]
 

@@ -7,9 +7,9 @@
 
 - A dataclass is an object with a field for each of its own; one that has its default is left out.
 - A union is read by what stands there: no two of its types may have the same kind of JSON, and dataclasses are told
-  apart by their fields.
+  apart by their fields, or by a class variable ``TAG``, which is written as the field ``kind``.
 - An integer is from 0 to ``strict_json.LARGEST``, unless it is ``Annotated[int, range(...)]``. A text that is
-  ``Annotated[str, re.compile(...)]`` matches the pattern.
+  ``Annotated[str, re.compile(...)]`` matches the pattern. Any other function in ``Annotated`` has to return True.
 - A method ``validate`` of a class is called for each value that was decoded. It raises a ``ValueError`` for one that
   cannot be, although its fields have the right types.
 """
@@ -69,7 +69,9 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if is_dataclass(value):
         items = ((name, getattr(value, name), default) for name, default in _defaults_of(type(value)).items())
-        return {name: to_json(item) for name, item, default in items if item != default}
+        written = {name: to_json(item) for name, item, default in items if item != default}
+        tag = getattr(type(value), "TAG", None)
+        return written if tag is None else {"kind": tag, **written}
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in sorted(value.items())}
     if isinstance(value, frozenset):
@@ -102,10 +104,9 @@ def _make_reader(type_: Any) -> _Reader:
     if origin in (Union, UnionType):
         return _make_union_reader(args)
     if origin is Annotated:
-        return _make_limited_reader(args[1])
-    if origin is Mapping and args[0] is str:
-        read_member = _reader_of(args[1])
-        return lambda value: {name: read_member(item) for name, item in value.members().items()}
+        return _make_checked_reader(*args)
+    if origin is Mapping:
+        return _make_mapping_reader(*args)
     if origin is tuple and args[-1] is not Ellipsis:
         readers = tuple(map(_reader_of, args))
         return lambda value: tuple([read(item) for read, item in zip(readers, value.items(len(args)), strict=True)])
@@ -128,10 +129,29 @@ _PLAIN: Mapping[Any, _Reader] = {
 }
 
 
-def _make_limited_reader(limit: range | re.Pattern[str]) -> _Reader:
-    if isinstance(limit, range):
-        return lambda value: value.integer(limit.start, limit.stop - 1)
-    return lambda value: value.text(limit)
+def _make_checked_reader(type_: Any, *checks: range | re.Pattern[str] | Callable[[Any], bool]) -> _Reader:
+    read_any = _reader_of(type_)
+
+    def read_checked(value: Value) -> Any:
+        for check in checks:
+            if isinstance(check, range):
+                value.integer(check.start, check.stop - 1)
+            elif isinstance(check, re.Pattern):
+                value.text(check)
+            elif not check(read_any(value)):
+                raise value.error(f"one of which {check.__name__}() is true")
+        return read_any(value)
+
+    return read_checked
+
+
+def _make_mapping_reader(key_type: Any, type_: Any) -> _Reader:
+    read_key, read_member = _reader_of(key_type), _reader_of(type_)
+
+    def read_mapping(value: Value) -> Mapping[str, Any]:
+        return {read_key(Value(value.name, name)): read_member(item) for name, item in value.members().items()}
+
+    return read_mapping
 
 
 def _make_choice_reader(choices: Mapping[str, Any]) -> _Reader:
@@ -152,7 +172,8 @@ def _make_dataclass_reader(type_: Any) -> _Reader:
         if not readers:  # only now, as the class may be among the types of its own fields
             hints = get_type_hints(type_, include_extras=True)
             readers.update((name, _reader_of(hints[name])) for name in _defaults_of(type_))
-        made = type_(**{name: readers[name](member) for name, member in value.members().items()})
+        members = {name: member for name, member in value.members().items() if name in readers}
+        made = type_(**{name: readers[name](member) for name, member in members.items()})
         if validate is not None:
             validate(made)
         return made
@@ -179,11 +200,13 @@ class _Outline:
     kind: type
     required: frozenset[str] | None = None
     known: frozenset[str] = frozenset()
+    tag: str | None = None
 
     def fits(self, content: Any) -> bool:
         if self.required is None or not isinstance(content, dict):
             return type(content) is self.kind
-        return self.required <= content.keys() <= self.known
+        has_tag = self.tag is None or content.get("kind") == self.tag
+        return has_tag and self.required <= content.keys() <= self.known
 
 
 def _outline(type_: Any) -> _Outline:
@@ -191,8 +214,10 @@ def _outline(type_: Any) -> _Outline:
     if origin is Annotated:
         return _outline(get_args(type_)[0])
     if is_dataclass(type_):
-        defaults = _defaults_of(type_)
-        return _Outline(dict, frozenset(name for name in defaults if defaults[name] is MISSING), frozenset(defaults))
+        defaults, tag = _defaults_of(type_), getattr(type_, "TAG", None)
+        own = frozenset() if tag is None else frozenset({"kind"})
+        required = own | {name for name in defaults if defaults[name] is MISSING}
+        return _Outline(dict, required, own | defaults.keys(), tag)
     if origin in (Mapping, tuple, Sequence, frozenset):
         return _Outline(dict if origin is Mapping else list)
     return _Outline(type_ if type_ in (NoneType, bool, int, float) else str)

@@ -8,7 +8,7 @@ from commands import call, drop_first_break, get_error, get_output
 from kept_programs import OWN_SILU, SILU, SavedProgram
 
 from fusioncache.accelerators.programs.kept_passes import encode_outline
-from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.programs.text import Read, encode_reads
 from fusioncache.accelerators.sizes.decisions import Decision
 from fusioncache.accelerators.sizes.expressions import Number, Operation
 from fusioncache.accelerators.sizes.journal import Look

@@ -11,9 +11,7 @@ from kept_programs import FORWARD, OTHER_SILU, OWN_SILU, SILU, TEMPLATE, TENSOR,
 from recorded_templates import make_ledger, save_ledger
 from store_contents import save as fill
 
-from fusioncache.accelerators.programs.reads import encode_reads
-from fusioncache.accelerators.programs.references import CudaGraphReference, TraceText
-from fusioncache.accelerators.programs.text import encode
+from fusioncache.accelerators.programs.text import CudaGraphReference, TraceText, encode, encode_reads
 from fusioncache.cli.stored import format_inputs
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.store import Store, default_path

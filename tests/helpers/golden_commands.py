@@ -19,7 +19,7 @@ from long_names import fill_long_store, record_long_runs
 from recorded_templates import STARTED, make_cast_template, save_ledger
 
 from fusioncache.accelerators.programs.kept_passes import encode_outline
-from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.programs.text import Read, encode_reads
 from fusioncache.accelerators.sizes.expressions import Number
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.pass_journal import PassJournal

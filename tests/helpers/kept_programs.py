@@ -6,9 +6,15 @@ from dataclasses import dataclass, field
 
 from recorded_templates import make_chain_template
 
-from fusioncache.accelerators.programs.reads import Read, encode_reads
-from fusioncache.accelerators.programs.references import ModuleReference, TemplateReference
-from fusioncache.accelerators.programs.text import ProgramText, TraceText, encode
+from fusioncache.accelerators.programs.text import (
+    ModuleReference,
+    ProgramText,
+    Read,
+    TemplateReference,
+    TraceText,
+    encode,
+    encode_reads,
+)
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import write_key
 from fusioncache.store import Store

@@ -12,8 +12,8 @@ from thunder.core import jit_ext, rematerialization, symbol, transforms
 from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.epoch import Epoch, KnownMap
-from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
+from fusioncache.accelerators.programs.key import LastKey
 from fusioncache.ir import Declined, Key
 
 X = torch.zeros(3, 4)

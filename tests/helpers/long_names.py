@@ -8,7 +8,7 @@ from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
 from recorded_templates import make_cast_template, make_chain_template, save_ledger
 
 from fusioncache.accelerators.programs.kept_passes import encode_outline
-from fusioncache.accelerators.programs.reads import Read, encode_reads
+from fusioncache.accelerators.programs.text import Read, encode_reads
 from fusioncache.accelerators.sizes.expressions import Number
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.pass_journal import PassJournal

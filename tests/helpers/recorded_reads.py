@@ -5,8 +5,8 @@ import contextlib
 import thunder
 
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.reads import find_difference
 from fusioncache.accelerators.programs.recorder import Recorder
+from fusioncache.accelerators.programs.text import find_difference
 
 
 class Interpreted(BaseException):

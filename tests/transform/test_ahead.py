@@ -9,7 +9,7 @@ import torch
 from behind_dynamo import compile_behind_dynamo
 from stored_programs import compile_anew
 
-from fusioncache.accelerators.programs import ahead
+from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.general import blank
 from fusioncache.accelerators.programs.template_loader import find_references
@@ -119,7 +119,7 @@ def test_what_thunder_says_of_the_last_call_is_of_that_call(called):
 def test_what_is_filled_in_is_thunders_to_the_letter(called, tmp_path, monkeypatch):
     compiled, transform, graph = called
     train(compiled, make(25))
-    monkeypatch.setattr(ahead, "vary_sizes", lambda graph, args: None)
+    monkeypatch.setattr(program_list, "vary_sizes", lambda graph, args: None)
     own, deriving = compile_behind_dynamo(rotates, store=tmp_path / "own")
     run(own, rotates, ((24,), (25,)))
     assert (transform.stats().programs_filled, deriving.stats().programs_filled) == (1, 0)
@@ -174,7 +174,7 @@ def make_others(length):
 )
 def test_where_there_is_none_the_third_length_is_derived(vary, reason, tmp_path, monkeypatch):
     """Also where Thunder would end the process, as an operation raises in a graph."""
-    monkeypatch.setattr(ahead, "vary_sizes", vary)
+    monkeypatch.setattr(program_list, "vary_sizes", vary)
     compiled, transform = compile_behind_dynamo(rotates, store=tmp_path)
     with torch.no_grad():
         assert run(compiled, rotates, ((24,), (36,), (25,), (60,)), compute) == [1, 1, 1, 0]

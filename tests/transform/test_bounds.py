@@ -16,7 +16,7 @@ from torch import nn
 
 import fusioncache
 from fusioncache.accelerators.programs import program_list
-from fusioncache.accelerators.programs.traces import LoadedTrace
+from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.observe.record import history, ledger
 from fusioncache.transform import templates

@@ -418,7 +418,7 @@ def test_a_stored_program_is_called_in_the_same_way(tmp_path):
     assert all(are_same(results[0], each) for each in results)
 
 
-def test_entries_are_tried_in_thunders_order(tmp_path):
+def test_the_entry_that_thunder_takes_is_tried_first(tmp_path):
     compiled, _ = compile_anew(Cell(16), tmp_path, sizes="static")
     lengths = (2, 3, 4, 5, 6)
     for length in lengths:
@@ -429,7 +429,6 @@ def test_entries_are_tried_in_thunders_order(tmp_path):
         first = next(iter(entries.list_for(args, {})))
         with thunder_context(compiled, args):
             assert first is next(entry for entry in reversed(entries) if fits(entry, args))
-        assert list(entries.list_for(args, {})) == [first]
 
 
 def fits(entry, args):

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fusioncache.accelerators.programs.reads import Read
-from fusioncache.accelerators.programs.references import TraceText
-from fusioncache.accelerators.programs.text import ProgramText, encode
+from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
 from fusioncache.accelerators.sizes.expressions import Number
 from fusioncache.accelerators.sizes.families import MOST_KNOWN, Family, KnownProgram
 from fusioncache.accelerators.sizes.journal import Look

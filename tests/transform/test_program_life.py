@@ -20,8 +20,8 @@ from threads_at_once import run_at_once
 
 import fusioncache
 from fusioncache.accelerators.programs import derivation
-from fusioncache.accelerators.programs.candidates import find_candidates, keep_program
 from fusioncache.accelerators.programs.program_list import ProgramList
+from fusioncache.accelerators.programs.programs import find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 
@@ -74,13 +74,10 @@ def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trai
     loaded, _ = compile_anew(model, directory)
     for compiled in (derived, loaded):
         step(compiled, model, x)
-    for last in (thunder.last_traces, thunder.last_backward_traces):
-        before, after = last(derived)[-1], last(loaded)[-1]
-        names = [[symbol.sym.name for symbol in trace.bound_symbols] for trace in (before, after)]
-        assert names[0] == names[1]
-    texts = [str(thunder.last_prologue_traces(compiled)[-1]) for compiled in (derived, loaded)]
-    before, after = (re.findall(r"^  [a-z(].*$", text, re.MULTILINE) for text in texts)
-    assert before == after and len(after) > 50
+    for last in (thunder.last_traces, thunder.last_backward_traces, thunder.last_prologue_traces):
+        texts = [str(last(compiled)[-1]) for compiled in (derived, loaded)]
+        before, after = (re.findall(r"^  [a-z(].*$", text, re.MULTILINE) for text in texts)
+        assert before == after and len(after) > 5
 
 
 def test_templates_of_a_loaded_program_are_listed_with_the_transform(trained):
@@ -282,7 +279,7 @@ def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkey
     assert counts(transform) == (1, 0, {})
 
 
-def test_only_what_was_made_for_the_sizes_of_a_call_is_tried(cell):
+def test_what_was_made_for_the_sizes_of_a_call_is_tried_first(cell):
     directory, model, x = cell
     compiled, _ = compile_anew(model, directory)
     for is_training in (True, False):
@@ -291,11 +288,10 @@ def test_only_what_was_made_for_the_sizes_of_a_call_is_tried(cell):
             compiled(x[:1].expand(rows, -1))
     entries = thunder.compile_stats(compiled).interpreter_cache
     assert len(entries) == 8
-    found = entries.list_for((x,), {})
-    assert [entries.index(each) for each in found] == [5, 1]
-    # Whoever takes entries out has all others tried as Thunder does.
+    found = [entries.index(each) for each in entries.list_for((x,), {})]
+    assert (found[:2], sorted(found)) == ([5, 1], [*range(8)])
     del entries[0]
-    assert [entries.index(each) for each in entries.list_for((x,), {})] == [*reversed(range(7))]
+    assert sorted(entries.index(each) for each in entries.list_for((x,), {})) == [*range(7)]
 
 
 def test_a_copy_of_the_entries_is_a_list(cell):

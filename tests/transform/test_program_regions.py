@@ -9,8 +9,8 @@ from recorded_templates import make_cast_template, make_chain_template
 from report_records import make_region_record
 from stored_programs import Cell, compile_anew, counts
 
-from fusioncache.accelerators.programs.candidates import find_candidates, keep_program
-from fusioncache.accelerators.programs.program_regions import collect_regions, count_regions
+from fusioncache.accelerators.programs.derivation import collect_regions
+from fusioncache.accelerators.programs.programs import count_regions, find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.observe.record.kept_regions import decode_regions

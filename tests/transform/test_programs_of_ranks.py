@@ -19,22 +19,21 @@ from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.process_groups import (
+from fusioncache.accelerators.programs.options import (
     describe_group,
     find_groups,
     refer_to_group,
     resolve_group,
     write_sharing_key,
 )
-from fusioncache.accelerators.programs.references import (
+from fusioncache.accelerators.programs.text import (
     AgreementReference,
     GroupReference,
-    decode_reference,
-    encode_reference,
+    Reference,
 )
 from fusioncache.accelerators.sizes.lengths import SHARED
 from fusioncache.distributed.tensor_parallel import CutParameter, Role, TensorParallelTransform
-from fusioncache.ir import Key
+from fusioncache.ir import Key, codec
 from fusioncache.ir.strict_json import Value
 
 
@@ -168,11 +167,11 @@ def test_a_reference_leads_to_the_group_at_its_place_only_if_that_is_the_same(jo
 def test_references_to_the_job_come_back_as_they_were():
     group = GroupReference(1, "ranks 0,1 of 2 over gloo")
     for reference in (group, AgreementReference(((group, ("all_gather float32 (2,)", "x")),))):
-        content = json.loads(json.dumps(encode_reference(reference)))
-        assert decode_reference(Value("reference", content)) == reference
+        content = json.loads(json.dumps(codec.to_json(reference)))
+        assert codec.from_json(Reference, Value("reference", content)) == reference
     content = {"kind": "agreement", "stretches": [[{"kind": "group", "number": -1, "text": ""}, []]]}
     with pytest.raises(ValueError, match="number is -1"):
-        decode_reference(Value("reference", content))
+        codec.from_json(Reference, Value("reference", content))
 
 
 @pytest.mark.parametrize("job", [2], indirect=True)

@@ -8,7 +8,7 @@ from attention_layers import WIDTH
 from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
 
-from fusioncache.accelerators.programs.foreign import ForeignRuns
+from fusioncache.accelerators.programs.definitions import ForeignRuns
 from fusioncache.accelerators.steps.saved_results import RESULTS
 
 

@@ -14,9 +14,8 @@ from models import Blocks, Residual, are_same, compile_plain, compile_with, reco
 from nvfuser_definitions import define_regions
 
 import fusioncache
-from fusioncache.accelerators.programs.references import TemplateReference
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, refer_to
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, TemplateReference
 from fusioncache.backends.eager import Eager
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Plan

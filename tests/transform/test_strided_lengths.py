@@ -7,7 +7,7 @@ import thunder
 import torch
 from stored_programs import compile_anew
 
-from fusioncache.accelerators.programs.tensors import write_layout
+from fusioncache.accelerators.programs.containers import write_layout
 
 
 class Model(torch.nn.Module):

@@ -13,7 +13,7 @@ from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.layers import blocks
 from fusioncache.accelerators.programs import program_list
-from fusioncache.accelerators.programs.bytecode import compile_trace
+from fusioncache.accelerators.programs.build import compile_trace
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.general import blank
 from fusioncache.accelerators.programs.template_loader import find_references

@@ -21,9 +21,9 @@ from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.accelerators.graphs.graphed_programs import BackwardProgram, ForwardProgram
 from fusioncache.accelerators.graphs.memory import GraphMemory
 from fusioncache.accelerators.graphs.recorder import Failures, GraphCounter, GraphRecorder
-from fusioncache.accelerators.programs.code import list_names
-from fusioncache.accelerators.programs.cuda_graphs import TRANSFORM
-from fusioncache.accelerators.programs.traces import LoadedTrace
+from fusioncache.accelerators.programs.build import LoadedTrace
+from fusioncache.accelerators.programs.functions import list_names
+from fusioncache.accelerators.programs.options import TRANSFORM
 from fusioncache.backends.bound_symbols import may_write
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of

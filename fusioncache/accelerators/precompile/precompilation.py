@@ -10,7 +10,7 @@ from fusioncache.accelerators.precompile.ahead import find_helpers
 from fusioncache.accelerators.precompile.batch import find_batch_compiler
 from fusioncache.accelerators.precompile.foresight import Foresight
 from fusioncache.accelerators.precompile.jobs import choose_jobs
-from fusioncache.accelerators.programs.ahead import is_ahead
+from fusioncache.accelerators.programs.program_list import is_ahead
 from fusioncache.cache.peers import Helpers
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.transform.passes import Accelerator, TraceContext

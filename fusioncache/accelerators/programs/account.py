@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import ABSENT, is_static
-from fusioncache.accelerators.programs.names import is_internal, is_thunders_class, name_of
-from fusioncache.accelerators.programs.reads import Read, describe_found
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.accelerators.programs.native import is_internal, is_thunders_class, name_of
+from fusioncache.accelerators.programs.text import Read, describe_found
+from fusioncache.ir import Declined, Scope
 
 
 @dataclass(slots=True)
@@ -61,7 +61,9 @@ class Account:
             Declined: if something has no value, has changed, or cannot be found again.
         """
         self._check_texts()
-        reads = [Read("variable", name, lookup.describe_variable(name)) for name in sorted(self._notes.variables)]
+        reads = [
+            Read("variable", name, introspection.describe_variable(name)) for name in sorted(self._notes.variables)
+        ]
         reads += self._describe_answers()
         reads += self._describe_globals()
         reads += self._describe_attributes()
@@ -81,7 +83,7 @@ class Account:
 
     def _describe_answers(self) -> list[Read]:
         return [
-            Read("query", lookup.write_question(name, args), self._describe(answer, f"what {name} says"))
+            Read("query", introspection.write_question(name, args), self._describe(answer, f"what {name} says"))
             for (name, args), answer in self._notes.queries.items()
         ]
 
@@ -94,7 +96,7 @@ class Account:
                 continue
             if namespace.get(name, ABSENT) is not value:
                 raise Declined(f"the global {module}.{name} changed while it was used", Scope.PROGRAM)
-            current = lookup.find_global(module, name)
+            current = introspection.find_global(module, name)
             kind = "builtin" if value is ABSENT else "global"
             text = self._describe(current, f"the global {module}.{name}", name if kind == "global" else None)
             (builtin if value is ABSENT else found).append(Read(kind, f"{module}.{name}", text))
@@ -102,10 +104,10 @@ class Account:
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
         """Returns the module whose names these are; None if they are those of a function that brings them along."""
-        module = lookup.find_module_name(namespace)
+        module = introspection.find_module_name(namespace)
         if module is not None and "." not in name:
             try:
-                lookup.find_builtins(namespace)
+                introspection.find_builtins(namespace)
             except LookupError as error:
                 raise Declined(f"{error}: {module}", Scope.PROGRAM) from error
             return module
@@ -189,7 +191,7 @@ def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
     """
     name = f"{definition.__module__}:{definition.__qualname__}"
     try:
-        return name, lookup.find_qualified(definition.__module__, definition.__qualname__)
+        return name, introspection.find_qualified(definition.__module__, definition.__qualname__)
     except LookupError as error:
         raise Declined(f"the {kind} {name} cannot be found again: {error}", Scope.PROGRAM) from error
 
@@ -197,6 +199,6 @@ def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
 def _is_found(name: Any, module: types.ModuleType) -> bool:
     """Tells whether a module is the one that is found under a name."""
     try:
-        return lookup.find_module(name) is vars(module)
+        return introspection.find_module(name) is vars(module)
     except LookupError:
         return False

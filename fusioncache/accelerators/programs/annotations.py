@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from fusioncache.accelerators.programs.references import TraceText
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, TraceText
 from fusioncache.accelerators.sizes.expressions import Expression
 
 type Shapes = Mapping[str, tuple[Expression, ...]]

@@ -1,31 +1,164 @@
-"""From a program as data to one of Thunder's cache entries."""
+"""From a program as data to one of Thunder's cache entries.
+
+Python takes 0.2 s to compile the text of a large model. So what it compiled is kept beside the text, for speed alone.
+It is used only by the Python that made it and for the very text that it was made of, which a header names; otherwise
+the text is compiled. Like the text it is run, so that those are trusted who write the store::
+
+    content = "fusioncache bytecode " format " " magic " " sha256-of-sources " " sha256-of-body LF body
+
+The magic number is Python's, in hexadecimal, and the body what ``marshal`` makes of the code of the traces.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import marshal
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
+from importlib.util import MAGIC_NUMBER
 from types import CodeType
-from typing import Any
+from typing import Any, Never
 
-from fusioncache.accelerators.programs.bytecode import CompiledProgram, compile_trace, name_file
-from fusioncache.accelerators.programs.cuda_graphs import capture
-from fusioncache.accelerators.programs.derived import FUNCTION_OBJECT
-from fusioncache.accelerators.programs.references import (
+from fusioncache.accelerators.programs.derived import FUNCTION_OBJECT, Resolver, resolve_module
+from fusioncache.accelerators.programs.options import capture
+from fusioncache.accelerators.programs.text import (
     CudaGraphReference,
     ModuleReference,
     NamedReference,
+    ProgramText,
     Reference,
     SymbolReference,
     TraceText,
 )
-from fusioncache.accelerators.programs.resolve import Resolver, resolve_module
-from fusioncache.accelerators.programs.text import ProgramText
-from fusioncache.accelerators.programs.traces import LoadedTrace
 from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.process.secrets import reveal_texts
 from fusioncache.process.source_lines import show_lines
+from fusioncache.thunder_adapter.api import SigInfo, TraceCtx
+
+logger = logging.getLogger("fusioncache")
+
+CODE_FORMAT = 1
+
+
+def encode_code(program: ProgramText) -> bytes:
+    """Compiles the traces of a program and writes what comes of them.
+
+    Raises:
+        ValueError: if one of them is no Python.
+    """
+    body = marshal.dumps(tuple(map(compile_trace, program.texts())))
+    return _write_header(program, body) + body
+
+
+def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
+    """Reads the code of a program's texts, in their order.
+
+    Raises:
+        ValueError: if it is not the code of this program, or another Python's, or damaged.
+    """
+    header, _, body = content.partition(b"\n")
+    if header + b"\n" != _write_header(program, body):
+        raise ValueError("no code of this program for this Python")
+    return marshal.loads(body)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """What Python makes of a program.
+
+    Attributes:
+        codes: of all its texts, in their order.
+        rewrite: writes its prologue anew.
+    """
+
+    codes: tuple[CodeType, ...]
+    rewrite: Rewrite = rewrite
+
+
+def compile_program(program: ProgramText, bytecode: bytes | None) -> CompiledProgram:
+    """Returns the code of a program's texts as it was written, or compiles them if that does not fit.
+
+    Raises:
+        ValueError: if one of them is no Python.
+    """
+    if bytecode is not None:
+        try:
+            return CompiledProgram(decode_code(bytecode, program))
+        except ValueError:  # another Python's, most likely; the text is what counts
+            logger.info("a stored program is compiled again", exc_info=True)
+    return CompiledProgram(tuple(map(compile_trace, program.texts())))
+
+
+def _write_header(program: ProgramText, body: bytes) -> bytes:
+    sources = hashlib.sha256()
+    for trace in program.texts():
+        source = trace.source.encode()
+        sources.update(b"%s %d\n%s\n" % (trace.name.encode(), len(source), source))
+    fields = CODE_FORMAT, MAGIC_NUMBER.hex(), sources.hexdigest(), hashlib.sha256(body).hexdigest()
+    return b"fusioncache bytecode %s\n" % " ".join(map(str, fields)).encode()
+
+
+def name_file(trace: TraceText) -> str:
+    """Returns the name of the file that a trace seems to come from, in tracebacks: equal texts have equal names."""
+    return f"thunder.{trace.name}_{hashlib.sha256(trace.source.encode()).hexdigest()[:16]}"
+
+
+def compile_trace(trace: TraceText) -> CodeType:
+    """Compiles one trace, in the same way whatever the options of this Python are.
+
+    Raises:
+        ValueError: if it is no Python.
+    """
+    try:
+        return compile(trace.source, name_file(trace), "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ValueError(f"the text of {trace.name} is no Python: {error}") from error
+
+
+class LoadedTrace(TraceCtx):
+    """A trace that was loaded: the text that runs, and no bound symbols.
+
+    The text, of which there is one for each length, is held compressed.
+
+    Args:
+        name: of the function in the text, by which Thunder finds it to make it a function again.
+        source: the text.
+        context: what the names in it stand for.
+
+    Attributes:
+        find_text: returns the text, and holds nothing else.
+    """
+
+    def __init__(self, name: str, source: str, context: Mapping[str, Any]):
+        super().__init__(None)
+        self.find_text = partial(_unpack, zlib.compress(source.encode(), 1))
+        self._siginfo, self._context = SigInfo(name), context
+
+    @property
+    def bound_symbols(self) -> Never:
+        """Never returns.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError("a loaded trace has a text and no bound symbols: python() returns it; see programs=False")
+
+    def python(self, *, print_depth: int = 1, include_decorators: bool = True) -> str:
+        """Returns the text, whatever is asked for: it is what runs."""
+        return self.find_text()
+
+    def python_ctx(self) -> dict[str, Any]:
+        """Returns what the names in the text stand for."""
+        return dict(self._context)
+
+
+def _unpack(content: bytes) -> str:
+    return zlib.decompress(content).decode()
+
 
 Resolve = Callable[[Reference], Any]
 """Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what
@@ -110,7 +243,7 @@ class _Builder:
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
         code = self.codes.get(name_file(trace)) or compile_trace(trace)
-        loaded, built = LoadedTrace(trace, context), _execute(trace, code, globals_)
+        loaded, built = LoadedTrace(trace.name, trace.source, context), _execute(trace, code, globals_)
         show_lines(built, code.co_filename, loaded.find_text)
         return built, loaded
 

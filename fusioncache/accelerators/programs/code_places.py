@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import CodeType
 
+from fusioncache.accelerators.programs.introspection import shorten_file, sum_code
 from fusioncache.accelerators.programs.literals import digest
-from fusioncache.accelerators.programs.places import shorten_file, sum_code
 
 LONGEST_NAME = 200
 """Characters of the longest name that is written out."""

@@ -1,24 +1,47 @@
-"""Containers: their type, their order, and which of them are one and the same."""
+"""Containers, modules of torch.nn and tensors as text, and which of them are one and the same.
+
+The contents of builtin types are read as those see them from whose classes others are derived, below what these
+override.
+
+A module has fifteen tables that are empty nearly always. They are left out where they are as ``Module.__init__`` makes
+them, and a table that is missing is said to be missing, so that what is left out can be told from the text. The order
+of a module's attributes is that of its lines if these tables come first, as they do unless an attribute is set before
+``Module.__init__`` runs; then it is written.
+
+Numbers in tensors are not described: what Thunder finds in a global, a list, a closure cell or an attribute becomes an
+input of the program, which its prologue gets from there again. A trace that reads numbers makes a program that is not
+kept, and it is the recorder that sees this. All is asked of the class in C below ``torch.Tensor``, so that nothing runs
+that a subclass overrides.
+"""
 
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import re
 import sys
 import types
 import typing
 import weakref
-from collections.abc import Iterable
-from itertools import chain, repeat
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
 
-from fusioncache.accelerators.programs.introspection import by_identity, contents_of_module
-from fusioncache.accelerators.programs.literals import write_name
+from fusioncache.accelerators.programs.introspection import (
+    by_identity,
+    contents_of_module,
+    find_in_class,
+    is_derived,
+    mro_of,
+    namespace_of,
+)
+from fusioncache.accelerators.programs.literals import write_class_name, write_name
 from fusioncache.accelerators.programs.writer import Handler, Writer
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 
 def write_items(writer: Writer, items: Iterable[object], opening: str = "[", closing: str = "]") -> None:
@@ -72,103 +95,98 @@ def ordered_pairs(value: Any) -> list[tuple[object, object]]:
     return [pairs[id(key)] for key in collections.OrderedDict.__iter__(value)]
 
 
-def _write_list(writer: Writer, value: list) -> None:
-    if writer.enter(value):
-        write_items(writer, value)
+def write_nothing(writer: Writer, value: object) -> None:
+    """Writes the content of an object that has none."""
 
 
-def _write_tuple(writer: Writer, value: tuple) -> None:
-    write_items(writer, value, "(", ")")
-
-
-def _write_dict(writer: Writer, value: dict) -> None:
-    if writer.enter(value):
-        write_pairs(writer, value.items())
-
-
-def _write_plain_set(writer: Writer, value: set) -> None:
-    if writer.enter(value):
-        writer.parts.append("set")
-        write_set(writer, value)
-
-
-def _write_frozenset(writer: Writer, value: frozenset) -> None:
-    writer.parts.append("frozenset")
-    write_set(writer, value)
-
-
-def _write_ordered_dict(writer: Writer, value: Any) -> None:
-    if writer.enter(value):
-        writer.parts.append("OrderedDict")
-        write_pairs(writer, ordered_pairs(value))
-        if value.__dict__:
-            write_pairs(writer, value.__dict__.items())
+def _write_named_tuple(writer: Writer, value: tuple[object, ...]) -> None:
+    """Writes the items of a tuple, whose class may have names for them."""
+    names = find_in_class(type(value), "_fields")
+    write_fields(writer, names if type(names) is tuple else (), tuple.__iter__(value))
 
 
 def _write_default_dict(writer: Writer, value: Any) -> None:
-    if writer.enter(value):
-        writer.parts.append("defaultdict of ")
-        writer.write(value.default_factory)
-        write_pairs(writer, value.items())
+    writer.write(_default_of(value))
+    write_pairs(writer, dict.items(value))
 
 
 def _write_deque(writer: Writer, value: Any) -> None:
-    if writer.enter(value):
-        writer.parts.append(f"deque of {value.maxlen} ")
-        write_items(writer, value)
+    writer.write(_length_of(value))
+    write_items(writer, collections.deque.__iter__(value))
 
 
-def _write_byte_array(writer: Writer, value: bytearray) -> None:
-    if writer.enter(value):
-        writer.parts.append("bytearray ")
-        writer.write(bytes(value))
+def _literal(read: Callable[[Any], Any]) -> Handler:
+    """Returns what writes the exact value of a builtin type that is in a value of a derived one."""
+    return lambda writer, value: writer.write(read(value))
+
+
+def _fields(cls: type, *names: str) -> Handler:
+    """Returns what writes fields that a class written in C has."""
+    fields = [vars(cls)[name].__get__ for name in names]
+    return lambda writer, value: writer.write(tuple(read(value) for read in fields))
+
+
+_default_of, _length_of = (
+    vars(collections.defaultdict)["default_factory"].__get__,
+    vars(collections.deque)["maxlen"].__get__,
+)
+
+CONTENTS: dict[int, Handler] = by_identity(
+    (object, write_nothing),
+    (types.SimpleNamespace, write_nothing),
+    (int, _literal(int.__index__)),
+    (float, _literal(float.__float__)),
+    (complex, _literal(complex.__complex__)),
+    (str, _literal(str.__str__)),
+    (bytes, _literal(bytes.__bytes__)),
+    (tuple, _write_named_tuple),
+    (list, lambda writer, value: write_items(writer, list.__iter__(value))),
+    (dict, lambda writer, value: write_pairs(writer, dict.items(value))),
+    (set, lambda writer, value: write_set(writer, set.__iter__(value))),
+    (frozenset, lambda writer, value: write_set(writer, frozenset.__iter__(value))),
+    (collections.OrderedDict, lambda writer, value: write_pairs(writer, ordered_pairs(value))),
+    (collections.defaultdict, _write_default_dict),
+    (collections.deque, _write_deque),
+    (functools.partial, _fields(functools.partial, "func", "args", "keywords")),
+    (types.GenericAlias, _fields(types.GenericAlias, "__origin__", "__args__")),
+    (property, _fields(property, "fget", "fset", "fdel")),
+    (staticmethod, _fields(staticmethod, "__func__")),
+    (classmethod, _fields(classmethod, "__func__")),
+)
+"""What writes the content of a builtin type that a class is derived from, by the type's identity."""
+
+
+def _shared(cls: type) -> tuple[type, Handler]:
+    """Returns a type, and what writes its instances: those that are met again by their names."""
+    content, label = CONTENTS[id(cls)], "" if cls in (list, dict) else f"{cls.__name__} "
+
+    def write(writer: Writer, value: Any) -> None:
+        if writer.enter(value):
+            writer.parts.append(label)
+            content(writer, value)
+            if cls in (collections.OrderedDict, types.SimpleNamespace) and value.__dict__:
+                write_pairs(writer, value.__dict__.items())
+
+    return cls, write
+
+
+def _tagged(cls: type, *names: str) -> tuple[type, Handler]:
+    """Returns a type, and what writes its instances by what they have under these names."""
+    return cls, lambda writer, value: writer.write_tagged(cls.__name__, *(getattr(value, name) for name in names))
+
+
+def _write_frozenset(writer: Writer, value: frozenset[object]) -> None:
+    writer.parts.append("frozenset ")
+    write_set(writer, value)
 
 
 def _write_mapping_proxy(writer: Writer, value: types.MappingProxyType) -> None:
-    writer.parts.append("mappingproxy ")
-    writer.write(gc.get_referents(value)[0])  # its own methods may be those of anybody's mapping
-
-
-def _write_namespace(writer: Writer, value: Any) -> None:
-    if writer.enter(value):
-        writer.parts.append("SimpleNamespace")
-        write_pairs(writer, value.__dict__.items())
-
-
-def _write_size(writer: Writer, value: torch.Size) -> None:
-    write_items(writer, value, "Size(", ")")
-
-
-def _write_range(writer: Writer, value: range) -> None:
-    write_items(writer, (value.start, value.stop, value.step), "range(", ")")
-
-
-def _write_slice(writer: Writer, value: slice) -> None:
-    write_items(writer, (value.start, value.stop, value.step), "slice(", ")")
+    writer.write_tagged("mappingproxy", gc.get_referents(value)[0])  # its own methods may be those of anybody's mapping
 
 
 def _write_reference(writer: Writer, value: weakref.ReferenceType) -> None:
-    writer.parts.append("weak reference ")
     target = value()
-    if target is None:
-        writer.parts.append("to nothing")
-    else:
-        writer.write((target, value.__callback__))
-
-
-def _write_pattern(writer: Writer, value: re.Pattern) -> None:
-    writer.parts.append(f"pattern {value.flags} ")
-    writer.write(value.pattern)
-
-
-def _write_generic_alias(writer: Writer, value: Any) -> None:
-    writer.parts.append("generic ")
-    writer.write((value.__origin__, value.__args__))
-
-
-def _write_union(writer: Writer, value: types.UnionType) -> None:
-    writer.parts.append("union ")
-    writer.write(value.__args__)
+    writer.write_tagged("weak reference", *(() if target is None else (target, value.__callback__)))
 
 
 def _write_type_variable(writer: Writer, value: Any) -> None:
@@ -194,25 +212,204 @@ def _is_of_operators(name: str, value: types.ModuleType) -> bool:
 
 
 CONTAINERS: dict[int, Handler] = by_identity(
-    (list, _write_list),
-    (tuple, _write_tuple),
-    (dict, _write_dict),
-    (set, _write_plain_set),
+    _shared(list),
+    _shared(dict),
+    _shared(set),
+    _shared(collections.OrderedDict),
+    _shared(collections.defaultdict),
+    _shared(collections.deque),
+    _shared(types.SimpleNamespace),
+    _tagged(slice, "start", "stop", "step"),
+    _tagged(range, "start", "stop", "step"),
+    _tagged(re.Pattern, "flags", "pattern"),
+    _tagged(types.GenericAlias, "__origin__", "__args__"),
+    _tagged(types.UnionType, "__args__"),
+    (tuple, lambda writer, value: write_items(writer, value, "(", ")")),
     (frozenset, _write_frozenset),
-    (collections.OrderedDict, _write_ordered_dict),
-    (collections.defaultdict, _write_default_dict),
-    (collections.deque, _write_deque),
-    (bytearray, _write_byte_array),
+    (torch.Size, lambda writer, value: write_items(writer, value, "Size(", ")")),
     (types.MappingProxyType, _write_mapping_proxy),
-    (types.SimpleNamespace, _write_namespace),
-    (torch.Size, _write_size),
-    (slice, _write_slice),
-    (range, _write_range),
     (weakref.ReferenceType, _write_reference),
-    (re.Pattern, _write_pattern),
-    (types.GenericAlias, _write_generic_alias),
-    (types.UnionType, _write_union),
     (typing.TypeVar, _write_type_variable),
     (typing.ParamSpec, _write_type_variable),
     (types.ModuleType, write_module),
 )
+
+
+HOOKS = (
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_TABLES = {"parameter": "_parameters", "buffer": "_buffers", "module": "_modules"}
+_OTHERS: Mapping[str, object] = {"training": True, "_non_persistent_buffers_set": set(), "_is_full_backward_hook": None}
+_FIRST = tuple(vars(torch.nn.Module()))
+"""What every module has, in the order in which it gets it."""
+
+
+def describe_frame(attributes: Mapping[str, object]) -> str:
+    """Returns what is unusual of a module as a whole; nothing of one whose attributes follow what every module has.
+
+    These are the names of what every module has and this one has not, each after a minus, then the order of all names.
+    """
+    absent = "".join(f" -{name}" for name in (*_TABLES.values(), *HOOKS, *_OTHERS) if name not in attributes)
+    if tuple(islice(attributes, len(_FIRST))) == _FIRST:
+        return absent
+    return f"{absent} in the order {' '.join(map(write_name, attributes))}"
+
+
+def has_hooks(value: object, name: str) -> bool:
+    """Returns whether a module has hooks in the table with this name, or in any of those in its ``__dict__``."""
+    if not is_derived(type(value), torch.nn.Module):
+        return False
+    return any(vars(value).get(each) for each in (HOOKS if name == "__dict__" else (name,)))
+
+
+def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """Yields what a module consists of: what each part is (nothing for an attribute), its name, and the part."""
+    for kind, table in _TABLES.items():
+        children = attributes.get(table)
+        if type(children) is dict:
+            yield from ((kind, name, child) for name, child in children.items())
+    yield from (("", name, value) for name, value in _list_own(attributes))
+
+
+def _list_own(attributes: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Returns the attributes that are not as in every module, without the tables of parameters, buffers and submodules.
+
+    Hooks are numbered in the order of their registration: their own numbers count all hooks of the process.
+    """
+    found: list[tuple[str, object]] = []
+    numbers: dict[int, int] | None = None
+    for name, value in attributes.items():
+        if type(value) is OrderedDict:
+            if name not in HOOKS:
+                found.append((name, value))
+            elif value:
+                numbers = numbers if numbers is not None else _number_hooks(attributes)
+                found.append(
+                    (name, [(numbers[key] if type(key) is int else key, hook) for key, hook in ordered_pairs(value)])
+                )
+        elif type(value) is dict:
+            if name not in _TABLES.values():
+                found.append((name, value))
+        elif name not in _OTHERS or not _is_same(value, _OTHERS[name]):
+            found.append((name, value))
+    return found
+
+
+def _is_same(value: object, usual: object) -> bool:
+    return value is usual or (type(value) is set and not value and type(usual) is set)
+
+
+def _number_hooks(attributes: Mapping[str, object]) -> dict[int, int]:
+    keys = {
+        key for name in HOOKS if type(hooks := attributes.get(name)) is OrderedDict for key in hooks if type(key) is int
+    }
+    return {key: number for number, key in enumerate(sorted(keys))}
+
+
+_BASE = torch._C.TensorBase
+
+
+def _field(name: str) -> Callable[[torch.Tensor], Any]:
+    return vars(_BASE)[name].__get__
+
+
+_attributes_of: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
+_dtype, _shape, _device, _layout = map(_field, ("dtype", "shape", "device", "layout"))
+_requires_grad, _is_leaf = map(_field, ("requires_grad", "is_leaf"))
+_is_nested, _is_quantized = map(_field, ("is_nested", "is_quantized"))
+_FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
+    ("requires_grad", _requires_grad),
+    ("conjugated", _BASE.is_conj),
+    ("negated", _BASE.is_neg),
+    ("inference", _BASE.is_inference),
+)
+has_names: Callable[[torch.Tensor], bool] = getattr(_BASE, "has_names", lambda tensor: False)
+"""Whether dimensions have names. Torch 2.13 has no such tensors."""
+_HOOKS = (
+    ("hooks", _field("_backward_hooks")),
+    ("hooks after accumulation", _field("_post_accumulate_grad_hooks")),
+)
+
+
+def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
+    """Writes a tensor without its numbers.
+
+    Raises:
+        Declined: if it is a sparse, nested or quantized one, which say more than strides do.
+    """
+    if not writer.enter(tensor, lasting=True):
+        return
+    if _layout(tensor) is not torch.strided or _is_nested(tensor) or _is_quantized(tensor):
+        raise Declined(
+            "a sparse, nested or quantized tensor has no value to compare: it is more than its strides", Scope.VALUE
+        )
+    parts = writer.parts
+    writer.write_class(type(tensor))
+    parts.append(f" {_dtype(tensor)} {write_layout(tensor)} {_device(tensor)}")
+    _write_flags(writer, tensor)
+    _write_storage(writer, tensor)
+    attributes = _attributes_of(tensor)
+    if attributes:
+        parts.append(" attributes ")
+        writer.write(attributes)
+
+
+def write_layout(tensor: torch.Tensor) -> str:
+    """Returns the shape of a tensor, its strides, and where in its storage it begins, if not at the start."""
+    offset = _BASE.storage_offset(tensor)
+    return f"{tuple(_shape(tensor))} {_BASE.stride(tensor)}" + (f" offset {offset}" if offset else "")
+
+
+def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
+    parts = writer.parts
+    for name, is_set in _FLAGS:
+        if is_set(tensor):
+            parts.append(f" {name}")
+    if not _is_leaf(tensor):
+        parts.append(" computed")
+    if has_names(tensor):
+        parts.append(f" names {_field('names')(tensor)}")
+    for name, hooks_of in _HOOKS:
+        hooks = hooks_of(tensor)
+        if hooks:
+            parts.append(f" {name} ")
+            writer.write(list(hooks.values()))
+
+
+def _write_storage(writer: Writer, tensor: torch.Tensor) -> None:
+    """Writes which tensor was met first in the same storage, if one was."""
+    storage = _BASE.untyped_storage(tensor)
+    first = writer.memory.storages.get(storage._cdata)
+    if first is None:
+        writer.note(writer.memory.storages, storage._cdata, (writer.memory.names[id(tensor)], storage))
+    else:
+        writer.parts.append(f" in @{first[0]}")
+
+
+def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
+    """Writes a tensor of a subclass.
+
+    Raises:
+        Declined: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
+    """
+    cls = type(tensor)
+    for base in mro_of(cls):
+        if base is torch.Tensor:
+            break
+        if "__torch_dispatch__" in namespace_of(base):
+            raise Declined(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors", Scope.VALUE)
+    write_tensor(writer, tensor)
+
+
+TENSORS: dict[int, Handler] = by_identity((torch.Tensor, write_tensor), (torch.nn.Parameter, write_tensor))
+"""What writes each kind of tensor, by the identity of its type."""

@@ -1,30 +1,149 @@
-"""A program that Thunder derives at this moment, and what it takes to keep it."""
+"""A program that Thunder derives at this moment: what it takes to keep it, to explain it, and to verify a stored one.
+
+A run that loads its programs traces nothing, and yet its regions are those of the traces: they share templates, have
+plans, and come from lines of the model. So what a run has on record of them is kept beside the program, and counted
+again where it is loaded. In verify mode a stored program is derived again, and its traces are compared with the new
+ones.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fusioncache.accelerators.programs.candidates import Candidate, keep_program
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.foreign import ForeignRuns
-from fusioncache.accelerators.programs.program_misses import explain_program_miss
-from fusioncache.accelerators.programs.program_regions import collect_regions
-from fusioncache.accelerators.programs.program_verification import compare_programs
-from fusioncache.accelerators.programs.programs import Call, ProgramKeeper
-from fusioncache.accelerators.programs.reads import Read, ReadDifference
+from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
+from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramKeeper, keep_program
 from fusioncache.accelerators.programs.recorder import Recorder
+from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
 from fusioncache.accelerators.sizes.arguments import ArgumentSizes
 from fusioncache.accelerators.sizes.families import Family, KnownProgram
 from fusioncache.accelerators.sizes.first_traces import FirstTraces
 from fusioncache.accelerators.sizes.journal import Journal
 from fusioncache.ir import Declined, Key, Scope
-from fusioncache.observe.explain.program_difference import compare_program_keys
+from fusioncache.ir.key_text import read_key
+from fusioncache.observe.explain.difference import find_nearest
+from fusioncache.observe.explain.program_difference import (
+    ProgramDifference,
+    compare_program_keys,
+    compare_read,
+    write_program_miss,
+)
 from fusioncache.observe.record.kept_regions import KeptRegions, encode_regions
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.process.collector import without_collector
+from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store
+from fusioncache.store.entry import is_outdated, is_program
+from fusioncache.verification.verifier import VerificationError
+
+_MOST_COMPARED = 32
+"""How many stored programs of one name are compared, the newest first."""
+
+
+def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifference], store: Store) -> None:
+    """Prints one sentence to stderr, unless the store has no program of this name.
+
+    Args:
+        name: of the model.
+        key: of its program.
+        differences: what differs from the stored programs with this key, for each what was found first.
+        store: has the others.
+    """
+    found = [_compare_read(difference) for difference in differences] or _compare_keys(name, key, store)
+    if found:
+        text = write_program_miss(name, found[0], len(found) - 1)
+        print(f"fusioncache: {text}", file=sys.stderr, flush=True)
+
+
+def _compare_read(difference: ReadDifference) -> ProgramDifference:
+    read = difference.read
+    return compare_read(read.kind, read.name, read.text, difference.now)
+
+
+def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
+    entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
+    known = [store.entry(each.digest, each.backend) for each in entries]
+    # The last one of several that are equally near is taken: the newest.
+    texts = [read_key(entry.text) for entry in reversed(known) if entry is not None and not is_outdated(entry.text)]
+    nearest = find_nearest(key.texts, texts)
+    return () if nearest is None else compare_program_keys(texts[nearest], key.texts)
+
+
+def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
+    """Returns the regions and streams of what was just derived; None if several models were traced meanwhile.
+
+    Args:
+        ledger: has them in its history.
+        trace_number: how many forward traces there were before.
+    """
+    history = ledger.history
+    if history.traces != trace_number + 1:
+        return None
+    regions = (replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
+    return encode_regions(regions, history.find_choices(trace_number), history.find_placements(trace_number))
+
+
+def _lasting(region: RegionRecord) -> str | None:
+    """Returns why a region is left as Thunder made it; of one that has a template only the process can say it."""
+    return region.reason if region.digest is None else None
+
+
+_VERIFIED = re.compile(r"\b(\w+)_verified_\d+\b")
+"""A call of a template whose results are compared; ``Verifier.verify`` has given it its name."""
+_MOST_LINES = 40
+
+
+def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
+    """Compares the traces of a stored program with what Thunder derived just now.
+
+    Args:
+        name: of the model.
+        stored: the program.
+        entry: Thunder's own.
+
+    Raises:
+        VerificationError: if any trace is another one.
+    """
+    traces = {
+        "prologue": (stored.prologue, entry.prologue_traces),
+        "forward": (stored.computation, entry.computation_traces),
+        "backward": (stored.backward, entry.backward_traces),
+        "epilogue": (stored.epilogue, entry.epilogue_traces),
+    }
+    for what, (text, derived) in traces.items():
+        try:
+            before = list(_normalize(reveal_texts(text.source))) if text else []
+        except ValueError:  # which is no difference: the program does not fit here
+            return
+        after = list(_normalize(_print_last(what, derived))) if derived else []
+        if before != after:
+            lines = list(difflib.unified_diff(before, after, "stored", "derived", lineterm=""))
+            shown = blur("\n".join(lines[:_MOST_LINES]))
+            raise VerificationError(
+                f"the stored program of {name} is not what Thunder makes now: its {what} trace differs.\n{shown}"
+            )
+
+
+def _print_last(what: str, traces: Any) -> str:
+    return str(traces[-1].python(include_decorators=what != "prologue"))
+
+
+def _normalize(source: str) -> Iterator[str]:
+    """Yields the statements of a trace without comments, which have seconds and places of files, and without texts."""
+    try:
+        source = hide_texts(source)
+    except ValueError:
+        source = "\n".join(map(hide_line, source.splitlines()))
+    for line in source.splitlines():
+        statement = line.partition("  #")[0].rstrip()
+        if statement and not statement.lstrip().startswith("#"):
+            yield _VERIFIED.sub(r"\1", statement)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,17 +21,21 @@ from functools import lru_cache
 
 import torch
 
-from fusioncache.accelerators.programs.classes import digest_graph, make_content
+from fusioncache.accelerators.programs.containers import describe_frame, list_parts
+from fusioncache.accelerators.programs.fingerprint import KnownClasses
+from fusioncache.accelerators.programs.functions import LEFT_OUT
 from fusioncache.accelerators.programs.introspection import is_derived, mro_of
-from fusioncache.accelerators.programs.known_classes import KnownClasses
 from fusioncache.accelerators.programs.literals import digest, write_class_name, write_name
-from fusioncache.accelerators.programs.memory import ClassContent, Memory
-from fusioncache.accelerators.programs.modules import describe_frame, list_parts
-from fusioncache.accelerators.programs.objects import Layout, find_handler, find_layout, write_fixed_state
-from fusioncache.accelerators.programs.records import Record, Recording, recording
-from fusioncache.accelerators.programs.reviewed import LEFT_OUT
-from fusioncache.accelerators.programs.writer import Handler, Writer
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.accelerators.programs.objects import (
+    Layout,
+    digest_graph,
+    find_handler,
+    find_layout,
+    make_content,
+    write_fixed_state,
+)
+from fusioncache.accelerators.programs.writer import ClassContent, Handler, Memory, Record, Recording, Writer, recording
+from fusioncache.ir import Declined, Scope
 from fusioncache.ir.key_text import NamedValue, write_values
 
 type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 
-from fusioncache.accelerators.programs.bytecode import CompiledProgram
+from fusioncache.accelerators.programs.build import CompiledProgram
 from fusioncache.accelerators.programs.general import TEMPLATE, GeneralProgram, Numbers
 from fusioncache.accelerators.programs.general_prologue import GeneralPrologue
 from fusioncache.accelerators.programs.general_templates import GeneralTemplates
 from fusioncache.accelerators.programs.general_text import GeneralText, Words
-from fusioncache.accelerators.programs.references import CudaGraphReference, Reference, TemplateReference, TraceText
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import (
+    CudaGraphReference,
+    ProgramText,
+    Reference,
+    TemplateReference,
+    TraceText,
+)
 
 
 @dataclass(frozen=True, slots=True)

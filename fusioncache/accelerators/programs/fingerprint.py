@@ -1,7 +1,8 @@
-"""Detects whether objects that a text was made of have changed since, by comparing what they consist of by identity.
+"""Detects whether objects that a text was made of have changed since, by comparing what they refer to by identity.
 
 A fingerprint is shallow: it looks at the objects that it is given, and at those inside of them only if they are given
-as well. It keeps all of them alive, so that no identity is used twice.
+as well. It keeps all of them alive, so that no identity is used twice. ``KnownClasses`` are those that were described
+for one key, and are not described again while nothing of them changed.
 """
 
 from __future__ import annotations
@@ -9,69 +10,62 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import gc
+import logging
 import re
 import types
 import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import torch
 
-from fusioncache.accelerators.programs.classes import class_of_annotation, write_registered
-from fusioncache.accelerators.programs.dynamo_tags import find_original, may_tag
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
     are_same,
-    by_identity,
     consists_of,
+    find_module_name,
+    find_original,
     ids_of,
     is_derived,
     is_dictionary,
     is_written_in_python,
+    may_tag,
     mro_of,
     namespace_of,
 )
 from fusioncache.accelerators.programs.literals import LITERALS, write_class_name
-from fusioncache.accelerators.programs.lookup import find_module_name
-from fusioncache.accelerators.programs.memory import Memory
-from fusioncache.accelerators.programs.objects import Layout, find_handler, find_plain_layout
-from fusioncache.accelerators.programs.writer import Writer
-
-type _Reader = Callable[[Any], tuple[Any, ...]]
-"""Returns what an object consists of. The number of parts never changes."""
-
-_FIXED = ids_of(
-    object,
-    tuple,
-    frozenset,
-    range,
-    slice,
-    torch.Size,
-    types.CodeType,
-    types.MethodType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodWrapperType,
-    types.MappingProxyType,
-    types.GenericAlias,
-    types.UnionType,
-    typing.TypeVar,
-    typing.ParamSpec,
-    re.Pattern,
-    ContextVar,
+from fusioncache.accelerators.programs.objects import (
+    Layout,
+    class_of_annotation,
+    find_handler,
+    find_plain_layout,
+    write_registered,
 )
-"""Types whose objects never change. What is in them was described by itself."""
+from fusioncache.accelerators.programs.writer import ClassContent, Memory, Record, Writer
 
-_HIDDEN_FIXED = frozenset({"builtins.instancemethod", "collections._tuplegetter"})
+_CACHED = type(functools.lru_cache(len))
+_KNOWN = ids_of(
+    object, tuple, frozenset, range, slice, torch.Size, list, set, dict, collections.deque, collections.OrderedDict,
+    collections.defaultdict, functools.partial, property, staticmethod, classmethod, re.Pattern, ContextVar, _CACHED,
+    typing.TypeVar, typing.ParamSpec, types.CodeType, types.FunctionType, types.CellType, types.MethodType,
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
+    types.GenericAlias, types.UnionType,
+)  # fmt: skip
+"""Types of which an object is the same while it refers to the same objects."""
+
+_HIDDEN = frozenset({"builtins.instancemethod", "collections._tuplegetter"})
 """Such types that no module of Python's has, by their names."""
+
+_WITH_ATTRIBUTES = ids_of(
+    collections.OrderedDict, functools.partial, staticmethod, classmethod, _CACHED, types.FunctionType
+)
 
 _UNFIT = (torch.Tensor, torch.nn.Module, weakref.ReferenceType)
 """Tensors share memory with others, modules change often, and a fingerprint keeps alive what it looks at."""
@@ -79,71 +73,7 @@ _UNFIT = (torch.Tensor, torch.nn.Module, weakref.ReferenceType)
 _MARK = (object(),)
 """Stands behind each container, so that an item that moves from the end of one to the next is noticed."""
 
-
-def _content_of(cell: types.CellType) -> tuple[Any, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:
-        return (ABSENT,)
-
-
-def _original_of(function: types.FunctionType) -> tuple[Any, ...]:
-    return (find_original(function),)
-
-
-def _name_of(namespace: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (namespace.get("__name__"),)
-
-
-def _attributes_of(value: Any) -> tuple[Any, ...]:
-    return (value.__dict__,)
-
-
-_names_of_class = [type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__name__")]
-
-
-def _names_of(cls: type) -> tuple[Any, ...]:
-    return tuple([read(cls) for read in _names_of_class])
-
-
-def _bases_of(cls: type) -> tuple[Any, ...]:
-    return type(cls), mro_of(cls)
-
-
-def _read_layout(layout: Layout, value: object) -> tuple[Any, ...]:
-    attributes = layout.attributes(value) if layout.attributes is not None else None
-    return type(value), attributes, *[_read_slot(value, slot) for _, slot in layout.slots]
-
-
-def _read_slot(value: object, slot: Any) -> Any:
-    try:
-        return slot.__get__(value)
-    except AttributeError:
-        return ABSENT
-
-
-_CACHED = type(functools.lru_cache(len))
-_WITH_ATTRIBUTES = ids_of(collections.OrderedDict, functools.partial, staticmethod, classmethod, _CACHED)
-_READERS: Mapping[int, _Reader | None] = by_identity(
-    (list, None),
-    (set, None),
-    (collections.deque, None),
-    (dict, None),
-    (collections.OrderedDict, _attributes_of),
-    (collections.defaultdict, lambda value: (value.default_factory,)),
-    (
-        types.FunctionType,
-        attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__name__", "__qualname__", "__module__"),
-    ),
-    (types.CellType, _content_of),
-    (types.BuiltinFunctionType, lambda function: (function.__module__,)),
-    (property, attrgetter("fget", "fset", "fdel")),
-    (functools.partial, attrgetter("func", "args", "keywords", "__dict__")),
-    (staticmethod, _attributes_of),
-    (classmethod, _attributes_of),
-    (_CACHED, _attributes_of),
-)
-"""What reads the parts of an object, by the identity of its type; None if the items of a container are all."""
+_read_names = [type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__name__")]
 
 
 def is_fit(values: Iterable[object]) -> bool:
@@ -165,7 +95,18 @@ class Fingerprint:
         Declined: if a value is too large to be described.
     """
 
-    __slots__ = ("_containers", "_items", "_others", "_parts", "_read", "_readers", "_texts", "_written")
+    __slots__ = (
+        "_items",
+        "_objects",
+        "_others",
+        "_parts",
+        "_read",
+        "_readers",
+        "_referents",
+        "_tables",
+        "_texts",
+        "_written",
+    )
 
     def __init__(
         self,
@@ -174,21 +115,24 @@ class Fingerprint:
         tables: Iterable[Iterable[Any]] = (),
         read: Callable[[], Iterable[Any]] = tuple,
     ):
-        self._containers: list[Iterable[Any]] = [*chain.from_iterable((table, _MARK) for table in tables)]
-        self._readers: list[tuple[_Reader, Any]] = []
+        self._tables: list[Iterable[Any]] = [*chain.from_iterable((table, _MARK) for table in tables)]
+        self._objects: list[Any] = []
+        self._readers: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._written: list[tuple[Callable[[Any], str | None], Any]] = []
         self._others: list[object] = []
         self._read = read
         self._add_values({id(each): each for each in values}.values())
         self._add_classes({id(each): each for each in classes})
-        self._items = [*chain.from_iterable(self._containers)]
+        self._items = [*chain.from_iterable(self._tables)]
+        self._referents = gc.get_referents(*self._objects)
         self._parts, self._texts = self._list_parts(), self._list_texts()
 
     def holds(self) -> bool:
         """Returns whether all of it is the same now. What cannot be read any more is not."""
         try:
             return (
-                consists_of(self._containers, self._items)
+                consists_of(self._tables, self._items)
+                and are_same(gc.get_referents(*self._objects), self._referents)
                 and are_same(self._list_parts(), self._parts)
                 and self._list_texts() == self._texts
             )
@@ -207,35 +151,31 @@ class Fingerprint:
         namespaces: dict[int, Mapping[str, Any]] = {}
         for value in values:
             kind = type(value)
-            if id(kind) in _FIXED or id(kind) in LITERALS or is_derived(kind, type) or _is_hidden(kind):
+            if id(kind) in LITERALS or is_derived(kind, type):
                 continue
-            if id(kind) not in _READERS:
+            if id(kind) not in _KNOWN and not _is_hidden(kind):
                 if id(kind) not in layouts:
                     layouts[id(kind)] = find_plain_layout(kind)
-                self._add_object(value, layouts[id(kind)])
-                continue
-            reader = _READERS[id(kind)]
-            if reader is not None:
-                self._readers.append((reader, value))
-            if is_dictionary(kind):
+                if not self._add_attributes(value, layouts[id(kind)]):
+                    self._others.append(value)
+                    continue
+            elif is_dictionary(kind):
                 self._add_table(value)
-            elif reader is None:
-                self._containers += (value, _MARK)
             if kind is collections.OrderedDict:  # whose order is not that of the dict in it
-                self._containers += (value, _MARK)
+                self._tables += (value, _MARK)
             if id(kind) in _WITH_ATTRIBUTES:
                 self._add_table(value.__dict__)
             if kind is types.FunctionType:
                 namespaces[id(value.__globals__)] = value.__globals__
                 self._add_function(value)
+            if kind is not _CACHED:  # which refers to results as well
+                self._objects += (value, _MARK)
         for namespace in namespaces.values():
-            self._readers.append((_name_of, namespace))
-            self._written.append((find_module_name, namespace))
+            self._written += ((_name_of, namespace), (find_module_name, namespace))
             if find_module_name(namespace) is None:
                 self._add_table(namespace)
 
     def _add_function(self, function: types.FunctionType) -> None:
-        self._add_table(function.__dict__)
         if function.__kwdefaults__ is not None:
             self._add_table(function.__kwdefaults__)
         if may_tag(function):
@@ -244,17 +184,18 @@ class Fingerprint:
         if own is not vars(builtins):
             self._add_table(own)
 
-    def _add_object(self, value: object, layout: Layout | None) -> None:
+    def _add_attributes(self, value: object, layout: Layout | None) -> bool:
+        """Adds the attributes of an object; returns whether it has nothing else that may change but its slots."""
         attributes = layout.attributes(value) if layout is not None and layout.attributes is not None else {}
         if layout is None or type(attributes) is not dict:
-            self._others.append(value)
-            return
+            return False
         self._add_table(attributes)
-        self._readers.append((partial(_read_layout, layout), value))
+        self._readers.append((partial(_read_slots, layout), value))
+        return True
 
     def _add_table(self, table: Any) -> None:
         kind: Any = dict if is_dictionary(type(table)) else types.MappingProxyType
-        self._containers += (kind.keys(table), kind.values(table), _MARK)
+        self._tables += (kind.keys(table), kind.values(table), _MARK)
 
     def _add_classes(self, classes: Mapping[int, type]) -> None:
         named = dict(classes)
@@ -271,8 +212,36 @@ class Fingerprint:
         self._readers += ((_names_of, each) for each in named.values() if is_written_in_python(each))
 
 
+def _names_of(cls: type) -> tuple[Any, ...]:
+    return tuple([read(cls) for read in _read_names])
+
+
+def _bases_of(cls: type) -> tuple[Any, ...]:
+    return type(cls), mro_of(cls)
+
+
+def _name_of(namespace: Mapping[str, Any]) -> str | None:
+    name = namespace.get("__name__")
+    return name if type(name) is str else None
+
+
+def _original_of(function: types.FunctionType) -> tuple[Any, ...]:
+    return (find_original(function),)
+
+
+def _read_slots(layout: Layout, value: object) -> tuple[Any, ...]:
+    return tuple([_read_slot(value, slot) for _, slot in layout.slots])
+
+
+def _read_slot(value: object, slot: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return ABSENT
+
+
 def _is_hidden(kind: type) -> bool:
-    return not is_written_in_python(kind) and write_class_name(kind) in _HIDDEN_FIXED
+    return not is_written_in_python(kind) and write_class_name(kind) in _HIDDEN
 
 
 def _outline(values: Iterable[object]) -> list[str | None]:
@@ -284,3 +253,83 @@ def _outline(values: Iterable[object]) -> list[str | None]:
             reason = writer.attempt(partial(writer.write, value))
         lines.append(writer.text() if reason is None else f"none: {reason}")
     return lines
+
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownClass:
+    """What a class is by itself.
+
+    Attributes:
+        content: the description.
+        record: what a describer learned when it described the class.
+        fingerprint: of all objects that the description was made of.
+    """
+
+    content: ClassContent
+    record: Record
+    fingerprint: Fingerprint
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class KnownClasses:
+    """The classes of one key, by their identities.
+
+    Attributes:
+        known: those that were described before.
+        is_learning: whether they are remembered for a later key.
+        found: those that this key met and that are remembered.
+    """
+
+    known: Mapping[int, KnownClass] = field(default_factory=dict)
+    is_learning: bool = False
+    found: dict[int, KnownClass] = field(default_factory=dict)
+    _held: dict[int, bool] = field(default_factory=dict)
+
+    def are_unchanged(self, classes: Iterable[int]) -> bool:
+        """Returns whether all these classes are known and as they were."""
+        return all(map(self._holds, classes))
+
+    def recall(self, cls: type, memory: Memory) -> ClassContent | None:
+        """Returns what a class is, and teaches a describer what it would learn from it; None if that is not known."""
+        if not self._holds(id(cls)) or not self.known[id(cls)].record.teach(memory):
+            return None
+        found = self.found[id(cls)] = self.known[id(cls)]
+        return found.content
+
+    def learn(self, cls: type, content: ClassContent, record: Record | None) -> None:
+        """Remembers what a class is, if that does not depend on what was described before it."""
+        fingerprint = take_fingerprint(record) if record is not None else None
+        if record is not None and fingerprint is not None:
+            self.found[id(cls)] = KnownClass(content, record, fingerprint)
+
+    def list_reached(self, record: Record) -> dict[int, KnownClass] | None:
+        """Returns the classes of which a text has the digests; None if one of them is not remembered."""
+        waiting, reached = [each for each, _ in record.classes.values()], dict[int, KnownClass]()
+        while waiting:
+            identity = id(waiting.pop())
+            if identity not in self.found:
+                return None
+            if identity not in reached:
+                reached[identity] = self.found[identity]
+                waiting += reached[identity].content.classes
+        return reached
+
+    def _holds(self, identity: int) -> bool:
+        held = self._held.get(identity)
+        if held is None:
+            held = self._held[identity] = identity in self.known and self.known[identity].fingerprint.holds()
+        return held
+
+
+def take_fingerprint(record: Record) -> Fingerprint | None:
+    """Returns the fingerprint of all objects that a text was made of; None if there can be none."""
+    if not is_fit(record.met):
+        return None
+    try:
+        return Fingerprint(record.met, [each for each, _ in record.classes.values()])
+    except Exception:  # there is too much of it, or an object is damaged
+        logger.info("a class or the function map is described for each key", exc_info=True)
+        return None

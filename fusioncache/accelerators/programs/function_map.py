@@ -2,12 +2,20 @@
 
 Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
 tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others put
-there or took away changes the text, but for names that Dynamo adds. How an entry is named is told in
-``definitions.py``, and which programs what others put there refuses in ``foreign.py``.
+there or took away changes the text, but for names that Dynamo adds. How an entry is named, and which
+programs are refused because of what others put there, is told in ``definitions.py``.
 
 Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
 for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
 not looked at: the sources are in the key, but not what is put in their place.
+
+What a process knows of Thunder's functions: it is described once, and again when a table holds another object.
+
+Thunder's functions, and those of torch that it refers to, are taken as they were when they were first described. To
+change one in place, such as its ``__code__``, is not noticed. To put another one in its place, in a module, in a class
+or in a table, is. Classes and functions of others that Thunder's tables hold are compared like the classes of a model.
+
+All compiled functions of a process use the same descriptions, as Thunder is the same for all of them.
 """
 
 from __future__ import annotations
@@ -16,14 +24,18 @@ import importlib
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.dynamo_tags import is_added
+from fusioncache.accelerators.programs.definitions import Definitions, Foreign, KnownNames
+from fusioncache.accelerators.programs.fingerprint import Fingerprint, KnownClass, KnownClasses, take_fingerprint
+from fusioncache.accelerators.programs.introspection import are_same, is_added
 from fusioncache.accelerators.programs.literals import digest
+from fusioncache.accelerators.programs.writer import Record
 from fusioncache.ir.key_text import NamedValue, write_lines
+from fusioncache.process.collector import without_collector
 
 MODULES = (
     "thunder",
@@ -316,3 +328,124 @@ def write_callable(function: Any) -> str:
     name = getattr(function, "__qualname__", None) or str(getattr(function, "__name__", type(function).__qualname__))
     place = getattr(owner if isinstance(owner, type) else function, "__module__", None) or "torch"
     return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
+
+
+_MOST = 8
+"""For how many lists of modules a function map is remembered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownMap:
+    """A function map, and what it was made of.
+
+    Attributes:
+        text: all that is Thunder's.
+        foreign: what others wrote, as ``Definitions.foreign`` has it.
+        record: what the describer learned.
+        names: those that were known before.
+        bystanders: as ``Definitions`` had them.
+        fingerprints: of Thunder's tables, of what was named, and of what was described.
+        classes: those of which the text has the digests.
+    """
+
+    text: str
+    foreign: Foreign
+    record: Record
+    names: KnownNames
+    bystanders: tuple[Any, ...]
+    fingerprints: tuple[Fingerprint, ...]
+    classes: Mapping[int, KnownClass]
+
+    def is_told_by(self, definitions: Definitions, classes: KnownClasses) -> bool:
+        """Returns whether it would be written again as it is. The describer then learned what it would have."""
+        return (
+            definitions.earlier is self.names
+            and are_same(definitions.bystanders, self.bystanders)
+            and all(each.holds() for each in self.fingerprints)
+            and classes.are_unchanged(self.classes)
+            and definitions.describer.learn(self.record)
+        )
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class MapWriter:
+    """Writes the function map for one key.
+
+    Attributes:
+        known: it, as it was written for an earlier key; None if that is not known.
+        classes: those of the key.
+        is_learning: whether it is remembered for a later key.
+        found: it, if it is.
+    """
+
+    known: KnownMap | None
+    classes: KnownClasses
+    is_learning: bool
+    found: KnownMap | None = None
+
+    def write(self, definitions: Definitions, executors: Iterable[Any]) -> str:
+        """Returns what ``write_thunder`` does."""
+        if self.known is not None and self.known.is_told_by(definitions, self.classes):
+            self.found = self.known
+            definitions.meet(self.known.foreign)
+            return self.known.text
+        names, modules = definitions.earlier, list_names(executors)
+        if not self.is_learning or names is None:
+            return write_thunder(definitions, executors)
+        tables = Fingerprint(tables=list_tables(modules), read=lambda: list_others(modules))
+        with definitions.noting() as noted:
+            text = write_thunder(definitions, executors)
+        definitions.describer.list_classes()  # which looks at those that were met
+        record = noted.record
+        classes = self.classes.list_reached(record) if record is not None else None
+        described = take_fingerprint(record) if record is not None else None
+        if record is not None and classes is not None and described is not None:
+            fingerprints = tables, noted.fingerprint, described
+            bystanders = definitions.bystanders
+            self.found = KnownMap(text, noted.foreign, record, names, bystanders, fingerprints, classes)
+        return text
+
+
+@dataclass(slots=True, eq=False)
+class Epoch:
+    """What is known of Thunder's functions.
+
+    Attributes:
+        names: of Thunder's functions; None if they are not known.
+        maps: the function map for each list of modules, as executors bring modules of their own.
+        made: how many keys were made.
+        compiled: how many modules were compiled, which have a key each.
+    """
+
+    names: KnownNames | None = None
+    maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
+    made: int = 0
+    compiled: int = 0
+
+    def find_map(self, executors: Iterable[object]) -> KnownMap | None:
+        """Returns the function map for these executors; None if it is not known."""
+        return self.maps.get(tuple(list_names(executors)))
+
+    def learn_map(self, executors: Iterable[object], found: KnownMap | None) -> None:
+        """Remembers the function map of a key for these executors, in place of the one before."""
+        modules = tuple(list_names(executors))
+        self.maps.pop(modules, None)
+        if found is not None:
+            self.maps[modules] = found
+        for each in list(self.maps)[:-_MOST]:
+            self.maps.pop(each, None)
+
+    def learn_names(self, definitions: Definitions) -> None:
+        """Remembers the names of a key, so that they serve the next one."""
+        with without_collector():
+            self.names = definitions.learn()
+
+    def expects_more(self) -> bool:
+        """Returns whether another key is to come. A process that loads one program makes one key."""
+        return self.made > 1 or self.compiled > 1
+
+
+@cache
+def epoch_of_process() -> Epoch:
+    """Returns what is known in this process, the same each time."""
+    return Epoch()

@@ -18,14 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.accelerators.programs.annotations import Shapes, mark_sizes
-from fusioncache.accelerators.programs.references import (
+from fusioncache.accelerators.programs.text import (
     CudaGraphReference,
+    ProgramText,
     Reference,
     TemplateReference,
     TemplateUse,
     TraceText,
 )
-from fusioncache.accelerators.programs.text import ProgramText
 from fusioncache.accelerators.sizes.expressions import Expression, evaluate, write_constant
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Scope, TensorType
 from fusioncache.ir.graph import Arg

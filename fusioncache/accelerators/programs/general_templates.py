@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.accelerators.programs.general import read_constant, write_number
-from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.accelerators.sizes.expressions import Expression, Float, evaluate
 from fusioncache.ir import Const, Graph, Instance, Op, TensorType
 from fusioncache.ir.graph import Arg

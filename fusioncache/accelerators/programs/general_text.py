@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
-from fusioncache.accelerators.programs.bytecode import compile_trace, name_file
+from fusioncache.accelerators.programs.build import compile_trace, name_file
 from fusioncache.accelerators.programs.general import TEMPLATE, WORD, GeneralProgram, read_number
-from fusioncache.accelerators.programs.references import TraceText
+from fusioncache.accelerators.programs.text import TraceText
 from fusioncache.accelerators.sizes.expressions import Expression, Float, gives_float
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir import Declined, Scope
 
 _FIRST, _DIGITS = "7317317", 9
 """What a mark begins with, and how many other digits it has, which say for which number it stands."""

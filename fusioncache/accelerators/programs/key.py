@@ -2,36 +2,209 @@
 
 What else a trace looks at, the functions it runs and the globals they name, is noted while it runs: the reads of a
 program. Key and reads together have to be complete, so in doubt something is in both.
+
+The ingredients ``state`` and ``variables`` are what torch and Thunder keep for the whole process, and variables of the
+environment that change what Thunder traces. What a model's own code asks of the environment is a read of its program. A
+mode that takes part in every call of torch, such as a ``TorchDispatchMode``, has no text that says what it does. Under
+one no program is kept. Random numbers, the number of threads and the like are no part of a trace.
+
+The ingredient ``program versions`` is the very code of everything that takes part in deriving a program: a developer
+changes Thunder or this package without giving it another version, so the digest of the sources of both is part of it.
+Torch is named by the commit it was built from; what a trace interprets of it is a read of the program.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
 from inspect import CO_VARARGS
-from itertools import chain, repeat
-from types import FunctionType, MethodType
+from itertools import chain, groupby, repeat
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, write_classes
-from fusioncache.accelerators.programs.function_map import WriteThunder, write_function_map, write_thunder
-from fusioncache.accelerators.programs.introspection import find_in_class
+from fusioncache.accelerators.programs.fingerprint import KnownClass, KnownClasses
+from fusioncache.accelerators.programs.function_map import (
+    Epoch,
+    MapWriter,
+    WriteThunder,
+    write_function_map,
+    write_thunder,
+)
+from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
 from fusioncache.accelerators.programs.kept_passes import FAMILY_FORMAT
-from fusioncache.accelerators.programs.options import read_options
-from fusioncache.accelerators.programs.process_groups import find_groups, read_groups
-from fusioncache.accelerators.programs.state import read_state, read_variables_of_thunder
-from fusioncache.accelerators.programs.tensors import write_layout
-from fusioncache.accelerators.programs.versions import read_versions
+from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.arguments import Place, find_integers, find_tensors
+from fusioncache.backends.torch_settings import read_torch_settings, read_variables
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
+from fusioncache.process.secrets import find_kind, write_text
+from fusioncache.process.source_digest import digest_sources
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 
 if TYPE_CHECKING:
     import torch
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
+"""What the names of variables begin with that Thunder and nvFuser read while a program is derived."""
+
+
+def read_state(compile_data: Any) -> Iterator[NamedValue]:
+    """Yields the state of torch, then that of Thunder.
+
+    Args:
+        compile_data: Thunder's ``CompileData`` of the function that is called.
+
+    Raises:
+        Declined: under a mode, or within another trace.
+    """
+    import torch
+
+    _refuse_modes()
+    yield "grad", torch.is_grad_enabled()
+    yield "inference_mode", torch.is_inference_mode_enabled()
+    yield "anomaly_mode", torch.is_anomaly_enabled()
+    yield "torch_function", torch._C._is_torch_function_enabled()
+    yield from _read_autocast()
+    # The settings have the type of the default device only.
+    yield "default_device", torch.get_default_device()
+    yield from read_torch_settings().items()
+    yield "compiling", (torch.compiler.is_compiling(), torch.compiler.is_exporting())
+    yield from _read_devices()
+    yield from _read_thunder(compile_data)
+
+
+def _refuse_modes() -> None:
+    import torch
+    from torch.utils import _device
+
+    functions = [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
+    foreign = [mode for mode in functions if type(mode) is not _device.DeviceContext]
+    if foreign or torch._C._len_torch_dispatch_stack():
+        name = type(foreign[-1]).__qualname__ if foreign else "a TorchDispatchMode"
+        raise Declined(f"a torch mode is active: {name}", Scope.PROGRAM)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise Declined("it is called inside a torch.func transform", Scope.PROGRAM)
+    if torch._C._get_tracing_state() is not None:
+        raise Declined("torch.jit is tracing", Scope.PROGRAM)
+
+
+def _read_autocast() -> Iterator[NamedValue]:
+    import torch
+
+    for device in _AUTOCAST_DEVICES:
+        yield f"autocast.{device}", torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+    yield "autocast.cache", torch.is_autocast_cache_enabled()
+
+
+def _read_devices() -> Iterator[NamedValue]:
+    """Yields what Thunder's executors ask of a GPU before they claim an operation."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    # Ranks that differ in the number of their GPU share, and so do machines with more of the same.
+    kinds = sorted({f"{device.name} {device.major}.{device.minor}" for device in devices})
+    yield "cuda.devices", ", ".join(kinds)
+    yield "cuda.current_device", torch.cuda.current_device()
+    yield "cudnn", torch.backends.cudnn.version()
+
+
+def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
+    from fusioncache.thunder_adapter.accelerator_api import get_langctx, trace
+    from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
+
+    if trace._execution_file.get() is not None:
+        raise Declined("Thunder reads its traces from a file that it wrote for editing", Scope.PROGRAM)
+    yield "thunder.language", get_langctx().name
+    yield "thunder.grad", compile_data.is_grad_enabled
+    yield "thunder.autocast", _write_autocast_stack(compile_data.autocast_stack.stack)
+    yield "thunder.no_grad_sync", get_skip_data_parallel_grad_sync()
+
+
+def _write_autocast_stack(stack: Iterable[Any]) -> str:
+    """Writes Thunder's stack of autocasts. It grows by one in each call under autocast, and only its top is asked.
+
+    So what lies there several times is written once: a model that enters an autocast leaves it again.
+    """
+    return " ".join(f"{device}:{dtype}:{enabled}" for (device, dtype, enabled), _ in groupby(stack))
+
+
+def read_variables_of_thunder() -> Iterator[NamedValue]:
+    """Yields each variable that is set, by name, with its value as a text that may be written."""
+    for name, value in read_variables(_PREFIXES, (), ()):
+        now = os.environ.get(name, "")
+        # One that was changed has both values.
+        yield name, write_text(now if value == repr(now) else str(value), find_kind(name))
+
+
+def read_versions() -> Iterator[NamedValue]:
+    """Yields the version of each package, and the digest of the sources of those that are changed most.
+
+    Raises:
+        Declined: if sources were changed since they were imported.
+    """
+    import fusioncache
+    from fusioncache.thunder_adapter.accelerator_api import thunder
+
+    yield from _read_releases()
+    yield "thunder.sources", _digest(thunder)
+    yield "fusioncache.sources", _digest(fusioncache)
+
+
+def _read_releases() -> Iterator[NamedValue]:
+    import torch
+
+    from fusioncache import __version__
+    from fusioncache.thunder_adapter.accelerator_api import thunder
+
+    flags = f"optimize={sys.flags.optimize}"
+    yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
+    yield "torch", f"{torch.__version__} {torch.version.git_version}"
+    yield "thunder", thunder.__version__
+    yield "fusioncache", __version__
+    yield "nvfuser", _nvfuser_version()
+    yield from ((name, _version_of(name)) for name in LIBRARIES)
+
+
+def _nvfuser_version() -> str:
+    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version
+
+    return str(nvfuser_version() or "none")
+
+
+def _version_of(library: str) -> str:
+    """Returns the version of a library as it was imported."""
+    module = sys.modules.get(library)
+    if module is None:
+        return "none"
+    said = getattr(module, "__version__", None)
+    return _installed_version(library) if said is None else str(said)
+
+
+@cache
+def _installed_version(library: str) -> str:
+    return version(library)  # looseversion does not say its own
+
+
+def _digest(package: ModuleType) -> str:
+    try:
+        return digest_sources(str(package.__file__).rpartition(os.sep)[0])
+    except ValueError as error:
+        raise Declined(str(error), Scope.PROGRAM) from error
+
 
 FORMAT = PROGRAM_FORMAT
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
@@ -215,3 +388,47 @@ def _list_parameters(function: Any) -> Iterator[str | None]:
 
 def _write_classes(describer: Describer) -> Iterator[str]:
     yield write_classes(describer.list_classes())
+
+
+@dataclass(slots=True)
+class LastKey:
+    """What is known of the last key of a compiled function.
+
+    Models, options and the state are described for each key. Other functions have other classes, and a user's class is
+    kept alive no longer than the function.
+
+    Attributes:
+        classes: those that it met, by their identities.
+        made: how many keys were made.
+        epoch: what is known of Thunder.
+    """
+
+    classes: Mapping[int, KnownClass] = field(default_factory=dict)
+    made: int = 0
+    epoch: Epoch = field(default_factory=Epoch)
+
+    def make_next(self, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, Definitions]:
+        """Returns the key of the program for these arguments, and what named the values that it depends on.
+
+        Args:
+            compile_data: as in ``program_key``.
+            args: as in ``program_key``.
+            kwargs: as in ``program_key``.
+
+        Raises:
+            Declined: as ``program_key`` does.
+        """
+        epoch, executors = self.epoch, compile_data.executors_list
+        known_map = epoch.find_map(executors)
+        known = {**(known_map.classes if known_map else {}), **self.classes}
+        # A second key shows that more are to come.
+        learns_classes, learns_map = self.made > 0, epoch.made > 0
+        self.made, epoch.made = self.made + 1, epoch.made + 1
+        classes = KnownClasses(known, learns_classes or (learns_map and known_map is None))
+        definitions = Definitions(Describer(known=classes), epoch.names)
+        writer = MapWriter(known_map, classes, learns_map)
+        key = program_key(definitions, compile_data, args, kwargs, writer.write)
+        definitions.describer.end_key()
+        epoch.learn_map(executors, writer.found)
+        self.classes = classes.found if learns_classes else {}
+        return key, definitions

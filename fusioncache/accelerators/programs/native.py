@@ -1,8 +1,8 @@
-"""Code of somebody's own that runs without the interpreter, because Python or Thunder asks an object something in C.
+"""Code of others that runs without the interpreter, because Python or Thunder asks an object something in C.
 
 A comparison runs ``__eq__``, ``isinstance`` runs ``__instancecheck__``, ``hasattr`` runs a property, a key of a dict
-runs ``__hash__``. What such code looks at nobody sees, so it must not run: here is said of which objects it is known
-that nothing of the kind is asked.
+runs ``__hash__``. What such code looks at is not seen, so it must not run: here is said of which objects it is known
+that nothing of the kind is asked, what a function is called, and whose code it is.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import collections
 import enum
 import sys
 import types
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import dropwhile
 from typing import Any
 
-from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
     find_in_class,
@@ -25,6 +26,7 @@ from fusioncache.accelerators.programs.introspection import (
     is_static,
     mro_of,
 )
+from fusioncache.accelerators.sizes.numel import is_numel_class
 from fusioncache.accelerators.sizes.sizes import WATCHED
 
 _ATOMS: tuple[type, ...] = (
@@ -143,7 +145,9 @@ def is_set_of(value: Any, *kinds: type) -> bool:
 def _is_number_of_thunders(kind: type) -> bool:
     """Tells whether this is an integer that Thunder has in place of a number of elements."""
     call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
-    return type(call) is types.FunctionType and lookup.find_module_name(call.__globals__) == "thunder.core.proxies"
+    return (
+        type(call) is types.FunctionType and introspection.find_module_name(call.__globals__) == "thunder.core.proxies"
+    )
 
 
 def is_plain_member(value: Any) -> bool:
@@ -334,3 +338,85 @@ def _is_torchs(found: Any) -> bool:
 
 def _name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+_OWN = ("thunder", "fusioncache")
+
+
+def name_of(fn: Any) -> str:
+    """Returns what people call a function or a class."""
+    owner = getattr(fn, "__self__", None)
+    module = getattr(fn, "__module__", None) or (owner.__name__ if isinstance(owner, types.ModuleType) else "")
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
+def is_internal(namespace: Mapping[str, Any]) -> bool:
+    """Tells whether these are the globals of a module of Thunder's or of this package."""
+    return (introspection.find_module_name(namespace) or "").partition(".")[0] in _OWN
+
+
+def find_actor() -> Any:
+    """Returns the frame whose code is interpreted, or for which something is interpreted; None if there is none.
+
+    The interpreter has small functions of its own interpreted in place of what it looks at: those act for others.
+    """
+    return next(iterate_actors(), None)
+
+
+def iterate_actors() -> Iterator[Any]:
+    """Returns the frame whose code is interpreted, the one that called it, and so on, but for the interpreter's own."""
+    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
+
+    helpers = _helpers()
+    frames = reversed(get_interpreterruntimectx().frame_stack)
+    return (frame for frame in frames if id(frame.globals.value) not in helpers)
+
+
+@lru_cache(maxsize=1)
+def _helpers() -> frozenset[int]:
+    """Returns the globals, by identity, of the modules that have functions interpreted in place of something."""
+    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
+
+    return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
+
+
+def is_canonical(function: Any) -> bool:
+    """Tells whether a function is what is found under its name, so that one with the same description is the same one.
+
+    Another function with this name, this code and these defaults may exist, but not without somebody making one.
+    """
+    return isinstance(function, types.FunctionType | types.BuiltinFunctionType) and _is_under_its_name(function)
+
+
+def _is_under_its_name(definition: Any) -> bool:
+    try:
+        return introspection.find_qualified(definition.__module__, definition.__qualname__) is definition
+    except LookupError:
+        return False
+
+
+def is_thunders_class(cls: type) -> bool:
+    """Tells whether a class is one of Thunder's or of this package, which the versions in the key say all of."""
+    try:
+        return is_internal(introspection.find_module(cls.__module__)) and (
+            _is_under_its_name(cls) or is_numel_class(cls)
+        )
+    except LookupError:
+        return False
+
+
+def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Tells whether it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
+    if name not in ("all", "__next__", "__new__", "__iter__", "__contains__", "flatten"):
+        return False
+    actor = find_actor()
+    if actor is None:
+        return False
+    names = actor.globals.value
+    if not is_internal(names) and introspection.find_module_name(names) != "optree.ops":
+        return False
+    if name == "flatten":
+        return all(is_plain(each.value) or is_class(each.value) for each in args)
+    owner = fn.__self__ if name == "__new__" else getattr(fn, "__objclass__", None)
+    return fn is all or owner in (filter, map, set, frozenset)

@@ -17,9 +17,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.accelerators.programs import native
-from fusioncache.accelerators.programs.checks import explain_arguments, explain_atoms, is_key, list_checks
-from fusioncache.accelerators.programs.made import Made
-from fusioncache.accelerators.programs.names import is_internal, is_internal_call, name_of
+from fusioncache.accelerators.programs.checks import Made, explain_arguments, explain_atoms, is_key, list_checks
+from fusioncache.accelerators.programs.native import is_internal, is_internal_call, name_of
 from fusioncache.thunder_adapter.hooks import MUTATING
 
 _OF_ATOMS = frozenset(

@@ -3,29 +3,266 @@
 A transform or an executor may change a program in any way, and nothing of it is watched. So each transform has to say
 what it depends on. There is a small protocol for this, and transforms and executors of anybody may follow it::
 
-    def cache_key(self) -> str:
-        \"\"\"Returns what the programs that this takes part in depend on, beside its inputs: options, versions.
+    def cache_key(self) -> str: ...
 
-        It is stored as it is, so there must be no secret in it.
-        \"\"\"
+It returns what the programs that this takes part in depend on, beside its inputs: options, versions. That is stored as
+it is, so there must be no secret in it. Those of Thunder's own that are listed here do without. Programs with any other
+are not kept.
 
-Those of Thunder's own that are listed here do without. Programs with any other are not kept.
+A process group is made anew in each job, and has no value of its own. What a program depends on of it are its ranks,
+how many the job has, and the libraries that carry its messages. A program names a group by its place among those of the
+model; which rank it is that runs is in no program, so that all ranks may use the same one. Parts of a trace that
+Thunder's ``CUDAGraphTransform`` captures are taken out of the calls that it makes, and captured anew when loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.accelerators.programs import cuda_graphs
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.process_groups import write_sharing_key
-from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.functions import describe_group
+from fusioncache.accelerators.programs.text import (
+    AgreementReference,
+    GroupReference,
+    Reference,
+    TemplateReference,
+)
+from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
+from fusioncache.cache.peers import find_job_store
+from fusioncache.ir import Declined, Scope, is_declined
 from fusioncache.ir.key_text import NamedValue
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.programs.describe import Describer
+
+
+_LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "thunder.distributed.transforms.fsdp_v2.FSDPTransform": frozenset({"process_group", "global_rank"}),
+    "thunder.distributed.transforms.ddp_v2.DDPTransform": frozenset({"process_group"}),
+    "thunder.transforms.materialization.MaterializationTransform": frozenset({"init", "have_materialized"}),
+}
+"""Transforms of Thunder's that share a model, and those of their attributes that no trace depends on or that are
+described with the model: groups, the rank, and what gave parameters their values."""
+
+
+def find_groups(compile_data: Any) -> tuple[Any, ...]:
+    """Returns the process groups of a model that ranks share, each once; none if it is not shared.
+
+    Args:
+        compile_data: Thunder's ``CompileData`` of the model.
+    """
+    transforms = getattr(compile_data, "transforms", None) or ()
+    given = [compile_data.process_group_for_ddp, *(getattr(each, "process_group", None) for each in transforms)]
+    return tuple({id(group): group for group in given if group is not None}.values())
+
+
+def read_groups(compile_data: Any) -> Iterator[NamedValue]:
+    """Yields what a program depends on of the job that it is for: nothing if no ranks share the model.
+
+    Raises:
+        Declined: if a group cannot be described, as one that this rank is not in, or that is gone.
+    """
+    groups = find_groups(compile_data)
+    if not groups:
+        return
+    try:
+        yield "process_groups", len(groups)
+        for number, group in enumerate(groups):
+            yield f"process_groups.{number}", describe_group(group)
+        yield "process_groups.job", describe_group(None)
+    except Exception as error:  # torch raises anything here
+        raise Declined(f"a process group of the model cannot be described: {error}", Scope.PROGRAM) from error
+
+
+def refer_to_group(group: Any, compile_data: Any) -> GroupReference | None:
+    """Returns how a program names a process group; None if it is none of the model's."""
+    for number, own in enumerate(find_groups(compile_data)):
+        if own is group:
+            return GroupReference(number, describe_group(group))
+    return None
+
+
+def resolve_group(reference: GroupReference, compile_data: Any) -> Any:
+    """Returns the process group that a program names.
+
+    Raises:
+        ValueError: if the model has no such group, or it is another one.
+    """
+    groups = find_groups(compile_data)
+    if reference.number >= len(groups):
+        raise ValueError(f"the model has no process group {reference.number}")
+    group = groups[reference.number]
+    if describe_group(group) != reference.text:
+        raise ValueError(f"process group {reference.number} is another one: {describe_group(group)}")
+    return group
+
+
+def write_sharing_key(describer: Describer, transform: Any) -> str | None:
+    """Returns what a program depends on of a transform of Thunder's that shares a model; None if it is none of these.
+
+    Its code is among Thunder's sources, which the key has. Its group is in the key by itself. Thunder goes through the
+    names of a tied parameter as a set of texts, whose order is another one in each process, and looks parameters up by
+    their names: so they are compared by name.
+
+    Raises:
+        Declined: if something else of it cannot be described.
+    """
+    cls = type(transform)
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    left_out = _LEFT_OUT.get(name)
+    if left_out is None:
+        return None
+    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in left_out}
+    return f"{name} {describer.describe(kept)}"
+
+
+def _sort(value: Any) -> Any:
+    """Returns what is known by the names of parameters in the order of the names, anything else as it is."""
+    is_named = type(value) is dict and all(type(name) is str for name in value)
+    return dict(sorted(value.items())) if is_named else value
+
+
+def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
+    """Returns what says of a value that a trace holds which part of the job it is; None if it is none.
+
+    Args:
+        compile_data: Thunder's ``CompileData`` of the model.
+    """
+
+    def find(value: Any) -> Reference | None:
+        if not isinstance(value, CollectiveAgreement):
+            return _refer_to_group(value, compile_data)
+        stretches = [(_refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
+        found = [(group, messages) for group, messages in stretches if group is not None]
+        return AgreementReference(tuple(found)) if len(found) == len(stretches) else None
+
+    return find
+
+
+def _refer_to_group(value: Any, compile_data: Any) -> GroupReference | None:
+    import torch.distributed as distributed
+
+    if not distributed.is_available() or not isinstance(value, distributed.ProcessGroup):
+        return None
+    return refer_to_group(value, compile_data)
+
+
+def resolve_of_job(
+    compile_data: Any, resolve_template: Callable[[TemplateReference], Callable[..., Any]]
+) -> Callable[[Reference], Any]:
+    """Returns what gives the parts of the job that references name, and of templates the functions to call.
+
+    Args:
+        compile_data: Thunder's ``CompileData`` of the model.
+        resolve_template: gives these functions.
+    """
+
+    def resolve(reference: Reference) -> Any:
+        match reference:
+            case GroupReference():
+                return resolve_group(reference, compile_data)
+            case AgreementReference(stretches):
+                return _agree([(resolve_group(group, compile_data), messages) for group, messages in stretches])
+            case TemplateReference():
+                return resolve_template(reference)
+        raise ValueError(f"a {type(reference).__name__} is nothing of the job's")
+
+    return resolve
+
+
+def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
+    """Returns what tells the other ranks of these collectives, of each group.
+
+    Raises:
+        ValueError: if ranks do not meet anywhere.
+    """
+    from torch.distributed import get_process_group_ranks, get_rank
+
+    store = find_job_store()
+    if store is None:
+        raise ValueError("the ranks of the job have no store")
+    found = [
+        Stretch(group, group.group_name, tuple(get_process_group_ranks(group)), messages)
+        for group, messages in stretches
+    ]
+    return CollectiveAgreement(found, get_rank(), store, counts_of_process())
+
+
+TRANSFORM = "thunder.transforms.cudagraph.CUDAGraphTransform"
+"""The class of the transform. One that is derived from it is somebody else's."""
+
+_OF_CUDA_GRAPHS = {"cuda_graph_runner", "outputs_from_forward"}
+
+
+def write_transform_key(transform: Any) -> str:
+    """Returns what a program depends on of the transform: the code of its classes, and its option.
+
+    What it has captured before does not matter: a part that is captured gets a name of its own.
+
+    Raises:
+        Declined: if it has something that the class does not give it, is in the middle of a trace, or
+            its classes have been given something that has no value.
+    """
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphRunner
+
+    runner = transform.cuda_graph_runner
+    if type(runner) is not CUDAGraphRunner or vars(transform).keys() != _OF_CUDA_GRAPHS:
+        raise Declined(f"the transform {TRANSFORM} was changed", Scope.PROGRAM)
+    if transform.outputs_from_forward is not None:
+        raise Declined(f"the transform {TRANSFORM} waits for a backward trace", Scope.PROGRAM)
+    describer = Describer()
+    classes = (describer.describe(cls) for cls in (type(transform), CUDAGraphRunner))
+    return " ".join((*classes, f"share_mem_pool={runner.mem_pool is not None}"))
+
+
+def find_captured(function: FunctionType) -> tuple[str, Callable[..., Any], tuple[bool, ...] | None] | None:
+    """Returns what a call in a trace captures in a CUDA graph; None if it is no such call.
+
+    Returns:
+        The name of what is captured, its function, and which of its arguments always lie at the same place.
+    """
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphRunner
+
+    if function.__code__.co_freevars != ("fn_name", "self"):
+        return None
+    name, runner = (cell.cell_contents for cell in function.__closure__ or ())
+    if type(runner) is not CUDAGraphRunner or name not in runner.python_callables:
+        return None
+    captured, static_inputs = runner.python_callables[name]
+    return name, captured, static_inputs
+
+
+def capture(function: Callable[..., Any], static_inputs: tuple[bool, ...] | None) -> Callable[..., Any]:
+    """Returns a call that captures a function in a CUDA graph when it is first called, as the transform would make it.
+
+    The transform is the one of the function that Thunder compiles at this moment.
+
+    Raises:
+        ValueError: if it has none, or several.
+    """
+    from fusioncache.thunder_adapter.accelerator_api import CUDAGraphTransform
+    from fusioncache.thunder_adapter.api import get_compile_data
+
+    transforms = getattr(get_compile_data(), "transforms", ())
+    runners = [each.cuda_graph_runner for each in transforms if isinstance(each, CUDAGraphTransform)]
+    if len(runners) != 1:
+        raise ValueError(f"there are {len(runners)} transforms that capture CUDA graphs, not one")
+    (runner,) = runners
+    # Names are counted by the runner, which has parts of other traces as well.
+    name = f"CUDAGraph{runner.name_counter}"
+    runner.name_counter += 1
+    runner.python_callables[name] = function, static_inputs
+
+    def call(*args: Any) -> Any:
+        return runner.call_cuda_graph(name, *args)
+
+    call.__name__ = call.__qualname__ = f"{name}_fn"
+    return call
+
 
 _KEYED = frozenset(
     {
@@ -139,8 +376,8 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     if own is not None:
         return own
     # Those of Thunder's are in no module that the function map looks over.
-    if name == cuda_graphs.TRANSFORM:
-        return cuda_graphs.write_transform_key(transform)
+    if name == TRANSFORM:
+        return write_transform_key(transform)
     shares = write_sharing_key(describer, transform)
     if shares is not None:
         return shares

@@ -6,34 +6,181 @@ whatever it finds; if it finds one, that comes next, and Thunder calls its prolo
 derives a program if there is none, and appends it: that is when it is kept.
 
 Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
-at the sizes of the arguments, and only entries that may be for these come next (``entry_index.py``). Of those that can
-be had again a bounded number is held: a program of a length that comes once would stay for ever.
+at the sizes of the arguments. The entries for these come next, then all others, those first that were taken last. The
+prologue decides, so that any order is right. Of the entries that can be had again a bounded number is held: a program
+of a length that comes once would stay for ever.
+
+Dynamo makes a graph with symbols where a second length comes, or where it was told that many will. What tells the
+numbers of its first program apart is a second one. So Thunder derives that behind the first one, at sizes we choose,
+and it is proved and kept as any other. Nothing of it is compiled or run: of the tensors that it is derived for no
+number is read, and a graph does nothing while it is interpreted, as a function might. The next length is filled in.
+
+Thunder 0.2.6 may end the process where an operation raises in a graph that it interprets, as it interprets how torch.fx
+then writes a message. So the operations that the first program called are called again at these sizes before that.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 from weakref import ref
 
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
-from fusioncache.accelerators.programs.ahead import derive_ahead, is_ahead
-from fusioncache.accelerators.programs.candidates import Candidate
 from fusioncache.accelerators.programs.derivation import Derivation
-from fusioncache.accelerators.programs.entry_index import EntryIndex, find_compared
-from fusioncache.accelerators.programs.last_key import LastKey
-from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
-from fusioncache.accelerators.programs.traces import LoadedTrace
-from fusioncache.accelerators.sizes.arguments import ArgumentSizes, Place, find_sizes
-from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.accelerators.programs.key import LastKey
+from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, Candidate, ProgramKeeper, find_keeper
+from fusioncache.accelerators.sizes.arguments import ArgumentSizes, find_sizes
+from fusioncache.accelerators.sizes.graph_sizes import has_symbols, vary_sizes
+from fusioncache.accelerators.sizes.lengths import Lengths, note_form
+from fusioncache.ir import Scope, is_declined
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
 
+
+class _Row(NamedTuple):
+    """An entry of a compiled function.
+
+    Attributes:
+        entry: one of Thunder's.
+        sizes: of the arguments that it was made for.
+        key: the digest of the key by which it can be had again without being derived; None if it cannot.
+    """
+
+    entry: Any
+    sizes: tuple[Any, ...]
+    key: str | None
+
+
+class EntryIndex:
+    """The entries of one compiled function, by the sizes of the calls that they were made for."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}  # by the entry's identity, the one that was taken last behind all others
+        self._made_for: dict[tuple[Any, ...], list[Any]] = {}
+
+    def append(self, entry: Any, sizes: ArgumentSizes, key: str | None = None) -> None:
+        """Adds an entry.
+
+        Args:
+            entry: one of Thunder's.
+            sizes: of the arguments that it was made for.
+            key: the digest of the key by which it can be had again without being derived; None if it cannot.
+        """
+        row = self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
+        self._made_for.setdefault(row.sizes, []).append(entry)
+
+    def take_surplus(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
+        """Removes an entry that can be had again if there are more than so many of these; returns it and its key.
+
+        It is the one that was not taken for longest.
+
+        Args:
+            most: how many there may be.
+            may_leave: returns whether an entry may be the one.
+        """
+        rows = [row for row in self._rows.values() if row.key is not None]
+        oldest = next((row for row in rows if may_leave(row.entry)), None) if len(rows) > most else None
+        if oldest is None or oldest.key is None:
+            return None
+        del self._rows[id(oldest.entry)]
+        others = [each for each in self._made_for.pop(oldest.sizes) if each is not oldest.entry]
+        if others:
+            self._made_for[oldest.sizes] = others
+        return oldest.entry, oldest.key
+
+    def order(self, entries: Sequence[Any], sizes: ArgumentSizes) -> Iterator[Any]:
+        """Yields all entries, and notes the last one, if that was taken, which means that no other was asked for.
+
+        Args:
+            entries: of the function.
+            sizes: of the arguments of the call.
+        """
+        waiting = {id(entry): entry for entry in reversed([*entries])}  # another thread may drop one meanwhile
+        known = [id(entry) for entry in reversed(self._made_for.get(tuple(sizes.items()), ()))]
+        taken = None
+        try:
+            for identity in chain(known, reversed([*self._rows]), [*waiting]):
+                if identity in waiting:
+                    taken = waiting.pop(identity)
+                    yield taken
+            taken = None
+        finally:
+            row = self._rows.pop(id(taken), None)
+            if row is not None:
+                self._rows[id(taken)] = row
+
+
+_IS_AHEAD: ContextVar[bool] = ContextVar("fusioncache_ahead", default=False)
+_COUNTS = frozenset({"calls", "cache_hits", "cache_misses", "interpreter_cache"})
+"""What Thunder counts and keeps of a function. All else that it has is about its last call."""
+
+
+def is_ahead() -> bool:
+    """Tells whether what is derived here is for nobody's call."""
+    return _IS_AHEAD.get()
+
+
+def derive_ahead(first: Derivation, lengths: Lengths, last_key: LastKey) -> None:
+    """Has Thunder derive a second program of a graph with symbols, if the first one was derived just now. Never raises.
+
+    Args:
+        first: of the program that was derived.
+        lengths: what is known of the programs of its function, this one included.
+        last_key: what is known of the last key of its function.
+    """
+    if is_ahead() or not has_symbols(first.call.compile_data.fn) or not lengths.is_first(first):
+        return
+    try:
+        other = _find_other(first, last_key)
+        if other is not None:
+            lengths.try_again(other)
+            _derive(other.call)
+    except Exception as error:  # whatever it is, the program is derived at the next length
+        reason = str(error) if is_declined(error, Scope.LENGTH) else type(error).__name__
+        first.keeper.refuse(f"it is not traced ahead: {reason}")
+
+
+def _find_other(first: Derivation, last_key: LastKey) -> Derivation | None:
+    """Returns the derivation of a program of the same form for other sizes; None if there is none."""
+    compiled = first.call.compile_data
+    args = None if first.call.kwargs else vary_sizes(compiled.fn, first.call.args)
+    if args is None:
+        return None
+    call = Call(compiled, args, {})
+    other = Derivation(first.keeper, call, *first.keeper.describe(call, last_key))
+    return other if note_form(other) == first.form else None
+
+
+def _derive(call: Call) -> None:
+    compiled = call.compile_data
+    stats = compiled._thunder_module_map[id(compiled.fn)]._lc_cs
+    token = _IS_AHEAD.set(True)
+    try:
+        with _keep_last(compiled, stats):
+            compiled.get_computation_and_inputs(*call.args)
+    finally:
+        _IS_AHEAD.reset(token)
+
+
+@contextmanager
+def _keep_last(compiled: Any, stats: Any) -> Iterator[None]:
+    """Has what Thunder knows of a function's last call be what it was."""
+    last, has_gradients = dict(vars(stats)), compiled.is_grad_enabled
+    try:
+        yield
+    finally:
+        vars(stats).update((name, value) for name, value in last.items() if name not in _COUNTS)
+        compiled.is_grad_enabled = has_gradients
+
+
 FEW = 4
-"""How many entries may be tried in turn. With more, those for other sizes are not asked."""
+"""How many entries may be tried in turn. With more, those for other sizes come later."""
 MOST_ENTRIES = 256
 """How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
 
@@ -82,7 +229,7 @@ class ProgramList(list[Any]):
                 yield search.answer
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """Returns the entries that may be for such arguments in the order in which Thunder tries them."""
+        """Returns the entries in the order in which they are tried for such arguments."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
         return self._index.order(self, find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
@@ -121,9 +268,8 @@ class ProgramList(list[Any]):
     def _append(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
         sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
         key = derivation.key.digest if derivation and can_be_had else None
-        compared = _find_compared(entry, derivation)
         with self._lock:
-            self._index.append(entry, sizes, compared, key)
+            self._index.append(entry, sizes, key)
             super().append(entry)
             self._make_room()
 
@@ -132,9 +278,8 @@ class ProgramList(list[Any]):
 
         What runs of it goes on: autograd has the functions of its own, and the others are called.
         """
-        while surplus := self._index.find_surplus(MOST_ENTRIES, is_idle):
+        while surplus := self._index.take_surplus(MOST_ENTRIES, is_idle):
             entry, key = surplus
-            self._index = self._index.without(entry)
             self[:] = [each for each in self if each is not entry]
             self.derived.discard(key)
 
@@ -150,15 +295,6 @@ class ProgramList(list[Any]):
     def expected(self) -> Derivation | None:
         """Returns what this thread derives, if that is to be kept."""
         return self._derivations.get(threading.get_ident())
-
-
-def _find_compared(entry: Any, derivation: Derivation | None) -> frozenset[Place] | None:
-    """Returns the arguments of which the prologue of an entry compares the sizes; None if that is not known."""
-    if derivation is None:
-        return None
-    if not isinstance(entry.prologue_traces[0], LoadedTrace):
-        return find_compared(derivation.program.text.prologue.source) if derivation.program else None
-    return derivation.family.compared if derivation.family else find_compared(entry.prologue_traces[0].python())
 
 
 def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:

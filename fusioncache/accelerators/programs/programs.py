@@ -3,6 +3,9 @@
 What Thunder makes of a model for one kind of input outlives the process. ``program_list.py`` stands where Thunder
 looks for what it derived before; it asks here. Nothing that goes wrong here reaches a model, but for a difference that
 verify mode finds.
+
+Several programs may have one key, as reads tell them apart: code and globals that only the derivation knew of. Each is
+an entry of the store by itself, under the same key and one of a few words in place of a backend's name.
 """
 
 from __future__ import annotations
@@ -10,41 +13,171 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from fusioncache.accelerators.programs.build import build_program
-from fusioncache.accelerators.programs.bytecode import compile_program
-from fusioncache.accelerators.programs.candidates import Candidate, find_candidates
+from fusioncache.accelerators.programs.build import CompiledProgram, build_program, compile_program, encode_code
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.epoch import Epoch, epoch_of_process
 from fusioncache.accelerators.programs.filling import Identity
-from fusioncache.accelerators.programs.last_key import LastKey
-from fusioncache.accelerators.programs.program_jobs import find_job_references, resolve_of_job
-from fusioncache.accelerators.programs.program_regions import count_regions
-from fusioncache.accelerators.programs.reads import Read, ReadDifference, find_difference
-from fusioncache.accelerators.programs.references import TemplateReference
+from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.key import LastKey
+from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import (
+    ProgramText,
+    Read,
+    ReadDifference,
+    TemplateReference,
+    decode,
+    decode_reads,
+    encode,
+    encode_reads,
+    find_difference,
+)
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.generals import Generation
 from fusioncache.cache.peers import Ask, Helpers
 from fusioncache.humanize import format_duration
-from fusioncache.ir import Key, Scope, is_declined
-from fusioncache.observe.record.kept_regions import KeptRegions
+from fusioncache.ir import Key, Scope, Template, is_declined
+from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
+from fusioncache.store import Store, StoredArtifacts
+from fusioncache.store.entry import PROGRAM_SLOTS
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import Environments, TemplateCalls, read_once
 
 logger = logging.getLogger("fusioncache")
+
+PROGRAM = "program"
+"""The artifact with the traces."""
+READS = "reads"
+"""The artifact with what the derivation read."""
+BYTECODE = "bytecode"
+"""The artifact with what Python compiled of the traces. It may be missing, and is not trusted: see ``build.py``."""
+REGIONS = "regions"
+"""The artifact with what a run has on record of the traces' regions, for people: see ``kept_regions.py``."""
+
+_PATIENCE = 10.0
+"""Seconds for which to wait for other processes that keep a program for the same key, which takes them milliseconds."""
+
+_STALE = "a stored program that does not decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored program, which may be reused where its reads are what they were.
+
+    Attributes:
+        slot: the word that it is stored under.
+        text: its traces.
+        reads: what its derivation read.
+        seconds: that deriving it took.
+        bytecode: what Python compiled of the traces; None if that is not there.
+        regions: what a run has on record of the traces' regions, as bytes if it is stored; None if that is not there.
+        compiled: what Python made of the traces, if that is at hand.
+    """
+
+    slot: str
+    text: ProgramText
+    reads: tuple[Read, ...]
+    seconds: float
+    bytecode: bytes | None
+    regions: bytes | KeptRegions | None = None
+    compiled: CompiledProgram | None = None
+
+
+def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
+    """Returns the programs that are stored for a key. What cannot be read is removed. Never raises.
+
+    They are read one by one, and only as far as they are asked for. Slots are taken in their order, so nothing is
+    looked for behind one that is free.
+    """
+    for slot in PROGRAM_SLOTS:
+        artifacts = store.load(key, slot)
+        if artifacts is None:
+            return
+        candidate = _decode(store, key, slot, artifacts)
+        if candidate is not None:
+            yield candidate
+
+
+def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Candidate | None:
+    """Returns what is in a slot. What does not decode is removed."""
+    try:
+        text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
+        return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE), artifacts.get(REGIONS))
+    except (ValueError, KeyError) as error:
+        logger.info("a stored program for %s does not decode", key.digest[:12], exc_info=error)
+        store.discard(key, slot, f"{_STALE}: {type(error).__name__}")
+        return None
+
+
+def keep_program(
+    store: Store,
+    key: Key,
+    text: ProgramText,
+    reads: Collection[Read],
+    *,
+    name: str,
+    seconds: float,
+    unfit: Collection[str] = (),
+    regions: bytes | None = None,
+    bytecode: bytes | None = None,
+) -> bool:
+    """Keeps a program, unless one with the same reads is there. If all slots are taken, the oldest program goes.
+
+    Args:
+        store: where it goes.
+        key: that it was derived for.
+        text: its traces.
+        reads: what its derivation read.
+        name: of the model, for people.
+        seconds: that deriving it took.
+        unfit: the slots with programs that were tried in vain, whatever their reads are.
+        regions: what a run has on record of its regions, if that is known.
+        bytecode: what Python compiled of the traces, if that is known.
+
+    Returns:
+        Whether it was kept.
+
+    Raises:
+        ValueError: if the traces are no Python.
+    """
+    artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: bytecode or encode_code(text)}
+    known = {} if regions is None else {REGIONS: regions}
+    # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
+    with store.take_turn(key, PROGRAM_SLOTS[0], _PATIENCE):
+        slot = _choose_slot(store, key, frozenset(reads), unfit)
+        return slot is not None and store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
+
+
+def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:
+    """Returns a slot that is free now; None if a program with these reads has one, and may fit."""
+    for slot in PROGRAM_SLOTS:
+        artifacts = store.load(key, slot)
+        candidate = None if artifacts is None else _decode(store, key, slot, artifacts)
+        if candidate is None:
+            return slot
+        if slot not in unfit and frozenset(candidate.reads) == reads:
+            return None
+    oldest = min(PROGRAM_SLOTS, key=lambda slot: _find_time(store, key, slot))
+    store.remove(key, oldest)
+    return oldest
+
+
+def _find_time(store: Store, key: Key, slot: str) -> float:
+    """Returns when the program in a slot was made, in seconds since the epoch."""
+    entry = store.entry(key.digest, slot)
+    return entry.created if entry else 0.0
+
 
 MOST_KINDS = 64
 """How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
@@ -287,6 +420,44 @@ class ProgramKeeper:
         logger.info("a program can neither be loaded nor stored", exc_info=error)
         if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
             warn(f"programs are neither loaded nor stored: {type(error).__name__}")
+
+
+def count_regions(
+    content: bytes | KeptRegions,
+    model: str,
+    ledger: Ledger,
+    known: Ledger,
+    find_template: Callable[[str], Template | None],
+) -> None:
+    """Counts the regions of a program that was loaded or filled in, and puts them on record.
+
+    Args:
+        content: what was kept of them. What is no bytes has neither streams nor collectives.
+        model: that the program is for.
+        ledger: counts them.
+        known: says which templates others had before.
+        find_template: returns a template that is called, by the digest of its key.
+
+    Raises:
+        ValueError: if the content is no regions.
+    """
+    number = ledger.history.begin_trace(model)
+    counted, kept = [], decode_regions(content, model, number) if isinstance(content, bytes) else content
+    about: dict[str, Any] = {"model": model, "trace_number": number}
+    for region in kept.regions:
+        template = find_template(region.digest or "")
+        if template is None:
+            ledger.count_bypass(region.reason or "left as Thunder made it")
+            counted.append(replace(region, digest=None, outcome="bypass", **about))
+            continue
+        hit = known.has(template)
+        ledger.count_region(template, region.arities, hit=hit)
+        counted.append(replace(region, outcome="hit" if hit else "miss", **about))
+    ledger.history.add_regions(counted)
+    for choice in kept.choices:
+        ledger.history.add_choice(choice)
+    for placement in kept.placements:
+        ledger.history.add_placement(placement)
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:

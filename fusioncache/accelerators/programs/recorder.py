@@ -34,18 +34,16 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-from fusioncache.accelerators.programs import lookup, native
+from fusioncache.accelerators.programs import introspection, native
 from fusioncache.accelerators.programs.account import Account, Notes, describe
-from fusioncache.accelerators.programs.checks import list_free
+from fusioncache.accelerators.programs.checks import Made, list_free, name_origin
+from fusioncache.accelerators.programs.containers import HOOKS, has_hooks
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.dynamo_tags import find_tagging
-from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class
-from fusioncache.accelerators.programs.made import Made, name_origin
-from fusioncache.accelerators.programs.modules import HOOKS, has_hooks
-from fusioncache.accelerators.programs.names import find_actor, is_canonical, is_internal, iterate_actors, name_of
+from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class, find_tagging
+from fusioncache.accelerators.programs.native import find_actor, is_canonical, is_internal, iterate_actors, name_of
 from fusioncache.accelerators.programs.opaque import Judge
-from fusioncache.accelerators.programs.reads import Read
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.accelerators.programs.text import Read
+from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
 
 _EVERYTHING = frozenset(
@@ -136,7 +134,7 @@ class Recorder(hooks.Observer):
         found = namespace.get(name, ABSENT)
         self._notes.globals[id(namespace), name] = namespace, found
         value = found if found is not ABSENT else vars(builtins).get(name, ABSENT)
-        self._note_text(f"the global {lookup.find_module_name(namespace)}.{name}", value, name)
+        self._note_text(f"the global {introspection.find_module_name(namespace)}.{name}", value, name)
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
@@ -245,7 +243,7 @@ class Recorder(hooks.Observer):
         kind = type(value)
         if name in _EVERYTHING or (name in _NOT_DESCRIBED and not self._is_thunders_own()):
             return f"asks for {name}"
-        if lookup.is_environment(value):
+        if introspection.is_environment(value):
             self._notes.classes.setdefault(id(kind), kind)
             return self._note_variable(args, name)
         if issubclass(kind, types.ModuleType):
@@ -294,7 +292,7 @@ class Recorder(hooks.Observer):
         if name not in _WITH_HOOKS or _has_own_default(args) or not has_hooks(value, name):
             return None
         actor = find_actor()
-        if lookup.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_asked_by(actor, name):
+        if introspection.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_asked_by(actor, name):
             return None
         return f"asks for {name}, in which hooks have numbers that count those of the process"
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates
-from fusioncache.accelerators.programs.split_memory import split_memory_of_process
+from fusioncache.accelerators.programs.splits import split_memory_of_process
 from fusioncache.cache.peers import Helpers
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.accelerators.programs.filling import Identity
-from fusioncache.accelerators.programs.references import TemplateReference, TemplateUse
+from fusioncache.accelerators.programs.text import TemplateReference, TemplateUse
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall

@@ -1,31 +1,257 @@
 """A program as data: the Python of its four traces, as Thunder prints it, and what the names in it refer to.
 
-What is stored is JSON::
+What is stored is JSON, which ``ir/codec.py`` writes and reads by the types here::
 
-    program = { format, prologue, computation, backward, epilogue: trace; returns_none_for_gradients: truth value }
-    trace   = { name, source: text; context: { name: reference } }      backward may be null
-
-That every byte is as it was written is what the store sees to.
+    program   = { format, prologue, computation, backward, epilogue: trace; returns_none_for_gradients: truth value }
+    trace     = { name, source: text; context: { name: reference } }      backward may be null
+    reference = { kind, and the fields of its class }
 
 A source is Python that will be run, so that whoever may write into a store may run code in the processes that read it,
-as with the code of templates. What ``source.py`` and ``references.py`` check guards against mistakes, not against them.
+as with the code of templates. What is checked here guards against mistakes, not against them. References resolve
+nothing, and hold no object and no code: ``build.py`` finds what they name.
+
+A read is what the derivation of a program looked at besides its key. It says what was found where: a global or a
+builtin of a module, an attribute of a module, a function whose code ran, a class, a variable of the environment, or
+what torch says of its state. Texts are those of a ``Describer``, so that two of them are equal if a trace could not
+tell what they stand for apart. A variable's text is a digest.
+
+What is stored are the reads in the order in which they were described, which is that in which they are compared::
+
+    reads     = { format, reads: [ { kind, name, text } ] }
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from fusioncache.accelerators.programs.references import (
-    CudaGraphReference,
-    TemplateReference,
-    TraceText,
-    decode_trace,
-    encode_trace,
+from fusioncache.accelerators.programs import introspection
+from fusioncache.accelerators.programs.introspection import ABSENT
+from fusioncache.ir import Graph, Instance, strict_json
+from fusioncache.ir.codec import from_json, to_json
+from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.strict_json import is_text
+from fusioncache.template.plan import Arities, Plan
+
+if TYPE_CHECKING:
+    from fusioncache.accelerators.programs.describe import Describer
+
+
+FORMAT = 6
+
+REVIEWED = frozenset(
+    {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}
 )
-from fusioncache.ir import strict_json
+"""The packages whose modules may be imported, and whose functions may be called, because a stored program says so."""
 
-FORMAT = 5
+Name = Annotated[str, re.compile(r"[^\W\d]\w*")]
+ModuleName = Annotated[str, re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")]
+Option = str | bool | int | float | tuple[str, ...] | None
+"""The value of a backend's option."""
+
+_IMPORT = re.compile(r"import ([\w.]+)(?: as \w+)?|from ([\w.]+) import \w+")
+_DECORATORS = frozenset({"@torch.no_grad()", "@no_autocast"})
+
+
+def is_reviewed(module: str) -> bool:
+    """Tells whether a module belongs to a package that stored programs may use."""
+    return module.partition(".")[0] in REVIEWED
+
+
+def check_source(name: str, source: str) -> None:
+    """Checks that a source is the function of this name, and imports reviewed packages only.
+
+    Raises:
+        ValueError: if it is anything else. The error says what.
+    """
+    if not is_text(source):
+        raise ValueError("has a text that is not Unicode")
+    head, found, body = f"\n{source}".partition(f"\ndef {name}(")
+    if not found:
+        raise ValueError(f"has no function {name}")
+    for line in head.split("\n"):
+        _check_head(line)
+    signature, _, statements = body.partition("\n")
+    inside = all(line.startswith("  ") or not line for line in statements.split("\n"))
+    if not signature.endswith("):") or not statements or not inside:
+        raise ValueError(f"has something else than the function {name}")
+
+
+def _check_head(line: str) -> None:
+    imported = _IMPORT.fullmatch(line)
+    if imported is None:
+        if line and not line.startswith("#") and line not in _DECORATORS:
+            raise ValueError(f"has the line {line!r} before its function")
+    elif not is_reviewed(imported[1] or imported[2]):
+        raise ValueError(f"imports {imported[1] or imported[2]}, which stored programs may not use")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReference:
+    """A module.
+
+    Attributes:
+        module: its name.
+    """
+
+    TAG: ClassVar[str] = "module"
+
+    module: Annotated[ModuleName, is_reviewed]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReference:
+    """A function, a class, a member of an enumeration or a constant of a module.
+
+    Attributes:
+        module: where it is.
+        name: its qualified name there.
+        text: describes it. What has the name in another process has to have the same; if it is empty, the versions of
+            the packages say enough.
+    """
+
+    TAG: ClassVar[str] = "name"
+
+    module: ModuleName
+    name: ModuleName
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolReference:
+    """The function with which one of Thunder's executors implements an operation.
+
+    Attributes:
+        executor: the executor's name.
+        symbol: the operation's name among those of the executor.
+        text: describes the function. What implements the operation in another process has to have the same.
+    """
+
+    TAG: ClassVar[str] = "symbol"
+
+    executor: str
+    symbol: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateUse:
+    """Regions of a template with one number of residual terms.
+
+    Attributes:
+        arities: these numbers, one for each chain.
+        plan: how the chains are summed.
+        executor: the name of Thunder's executor that made the regions.
+        instance: one of them.
+        layouts: of the arguments, in each way that was foreseen. What is compiled for them may be missing.
+    """
+
+    arities: Arities
+    plan: Plan
+    executor: str
+    instance: Instance
+    layouts: tuple[ArgumentLayouts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReference:
+    """A template that a trace calls.
+
+    Attributes:
+        backend: the name of what compiles it.
+        options: of the backend, each with its name.
+        graph: of the template, in canonical order.
+        digest: of the template's key. What another process makes of the graph has to have it too.
+        uses: the regions for which the template is called.
+    """
+
+    TAG: ClassVar[str] = "template"
+
+    backend: str
+    options: tuple[tuple[str, Option], ...]
+    graph: Graph
+    digest: Annotated[str, re.compile("[0-9a-f]{64}")]
+    uses: tuple[TemplateUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceText:
+    """The text of a trace, or of a part of one.
+
+    Attributes:
+        name: of its function.
+        source: Python as Thunder prints it.
+        context: what the names in it refer to, but for those that it imports and those that each prologue has.
+    """
+
+    name: Name
+    source: str
+    context: Mapping[Name, Reference] = field(default_factory=dict)
+
+    def validate(self) -> None:
+        """Checks that the source is one function, and imports reviewed packages only.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        check_source(self.name, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraphReference:
+    """A part of a trace that Thunder's ``CUDAGraphTransform`` captures in a CUDA graph and replays.
+
+    Attributes:
+        trace: the part.
+        static_inputs: for each of its arguments, whether it always lies at the same place; None if that is asked when
+            it is called.
+    """
+
+    TAG: ClassVar[str] = "cuda graph"
+
+    trace: TraceText
+    static_inputs: tuple[bool, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReference:
+    """A process group of the model that a program is for.
+
+    Attributes:
+        number: its place among those of the model.
+        text: describes it. The one that has this place in another process has to have the same.
+    """
+
+    TAG: ClassVar[str] = "group"
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReference:
+    """Ranks telling each other of the collectives of a trace, before they first run them.
+
+    Attributes:
+        stretches: of each group the collectives, a line of text for each.
+    """
+
+    TAG: ClassVar[str] = "agreement"
+
+    stretches: tuple[tuple[GroupReference, tuple[str, ...]], ...]
+
+
+Reference = (
+    ModuleReference
+    | NamedReference
+    | SymbolReference
+    | TemplateReference
+    | CudaGraphReference
+    | GroupReference
+    | AgreementReference
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +303,7 @@ def texts_of(trace: TraceText) -> Iterator[TraceText]:
 
 def encode(program: ProgramText) -> bytes:
     """Writes a program. Equal programs have equal bytes."""
-    return strict_json.encode(
-        {
-            "format": FORMAT,
-            "prologue": encode_trace(program.prologue),
-            "computation": encode_trace(program.computation),
-            "backward": None if program.backward is None else encode_trace(program.backward),
-            "epilogue": encode_trace(program.epilogue),
-            "returns_none_for_gradients": program.returns_none_for_gradients,
-        }
-    )
+    return strict_json.encode({"format": FORMAT, **to_json(program)})
 
 
 def decode(content: bytes) -> ProgramText:
@@ -95,13 +312,110 @@ def decode(content: bytes) -> ProgramText:
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    prologue, computation, backward, epilogue, returns_none = strict_json.decode(
-        content, "program", format=FORMAT
-    ).fields("prologue", "computation", "backward", "epilogue", "returns_none_for_gradients")
-    return ProgramText(
-        decode_trace(prologue),
-        decode_trace(computation),
-        None if backward.content is None else decode_trace(backward),
-        decode_trace(epilogue),
-        returns_none.boolean(),
-    )
+    return from_json(ProgramText, strict_json.decode(content, "program", format=FORMAT))
+
+
+READS_FORMAT = 2
+
+KINDS = ("variable", "query", "builtin", "global", "attribute", "function", "class")
+"""Every kind of read, in the order in which they are recorded: what is likely to differ and quick to compare first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Something that was looked at while a program was derived.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        name: of what was read: module and name with a dot between, for functions and classes with a colon, a variable's
+            name, or a question as Python that asks it.
+        text: what was found.
+    """
+
+    kind: Annotated[str, re.compile("|".join(KINDS))]
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDifference:
+    """A read that finds something else now.
+
+    Attributes:
+        read: what was found when the program was derived.
+        now: what is found now; None if nothing is, or nothing that has a value.
+    """
+
+    read: Read
+    now: str | None
+
+
+def encode_reads(reads: Iterable[Read]) -> bytes:
+    """Returns reads as bytes. Equal reads have equal bytes."""
+    return strict_json.encode({"format": READS_FORMAT, "reads": to_json(tuple(reads))})
+
+
+def decode_reads(content: bytes) -> tuple[Read, ...]:
+    """Returns what ``encode_reads`` was given.
+
+    Raises:
+        ValueError: if these are no such bytes.
+    """
+    (listed,) = strict_json.decode(content, "reads", format=READS_FORMAT).fields("reads")
+    return from_json(tuple[Read, ...], listed)
+
+
+def find_difference(reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
+    """Returns the first read that finds something else now; None if none does.
+
+    Nothing is imported, and of what is found nothing is called. A module that has not been imported is a difference:
+    what importing it would change is not known.
+
+    Args:
+        reads: what the program was derived from, in the order in which it was recorded.
+        describer: has described what the program's key is made of, and nothing else.
+    """
+    for read in reads:
+        now = find_text(read.kind, read.name, describer)
+        if now != read.text:
+            return ReadDifference(read, now)
+    return None
+
+
+def find_text(kind: str, name: str, describer: Describer) -> str | None:
+    """Returns what a read finds now; None if there is nothing, or nothing that has a value."""
+    try:
+        if kind == "variable":
+            return introspection.describe_variable(name)
+        if kind == "query":
+            return describer.describe(introspection.ask(name))
+        found = _find(kind, name)
+        return describe_found(found, describer, _split(name, ".")[1] if kind in ("global", "attribute") else None)
+    except Exception:  # what is found is anybody's, and whatever it does instead of answering is a difference
+        return None
+
+
+def _find(kind: str, name: str) -> Any:
+    if kind in ("global", "builtin"):
+        return introspection.find_global(*_split(name, "."))
+    if kind == "attribute":
+        return introspection.find_attribute(*_split(name, "."))
+    return introspection.find_qualified(*_split(name, ":"))
+
+
+def _split(name: str, mark: str) -> tuple[str, str]:
+    module, _, rest = name.rpartition(mark)
+    return module, rest
+
+
+def describe_found(value: object, describer: Describer, name: str | None = None) -> str:
+    """Returns the text of something that was read under a name.
+
+    Raises:
+        Exception: whatever the describer raises.
+    """
+    if value is ABSENT:
+        return "nothing"
+    if introspection.is_environment(value):
+        return f"the environment, found by {describer.describe(introspection.list_environment_parts())}"
+    return describer.describe(value, name)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusioncache.accelerators.programs.entry_index import find_compared
 from fusioncache.accelerators.programs.filling import FilledProgram, Identify, ProgramForm
 from fusioncache.accelerators.programs.general import GeneralProgram, generalize, list_templates
-from fusioncache.accelerators.programs.reads import Read
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, Read
 from fusioncache.accelerators.sizes.arguments import ArgumentSizes
 from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir.errors import Declined, Scope
@@ -62,7 +60,6 @@ class Family:
     Attributes:
         reads: as above.
         passes: as above.
-        compared: the arguments of which their prologues compare the sizes.
         is_stored: whether a later process finds it.
 
     Raises:
@@ -75,7 +72,6 @@ class Family:
             raise Declined("its collectives are in other places", Scope.LENGTH)
         self.reads = reads
         self.passes = passes
-        self.compared = find_compared(known[0].text.prologue.source)
         self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)

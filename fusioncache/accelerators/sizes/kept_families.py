@@ -16,8 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from fusioncache.accelerators.programs.kept_passes import decode_outline, encode_outline
-from fusioncache.accelerators.programs.reads import decode_reads, encode_reads
-from fusioncache.accelerators.programs.text import decode, encode
+from fusioncache.accelerators.programs.text import decode, decode_reads, encode, encode_reads
 from fusioncache.accelerators.sizes.families import MOST_KNOWN, Family, KnownProgram
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.store import Store

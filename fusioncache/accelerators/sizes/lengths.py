@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.accelerators.programs.candidates import Candidate
 from fusioncache.accelerators.programs.derivation import Derivation
 from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
-from fusioncache.accelerators.programs.process_groups import find_groups
-from fusioncache.accelerators.programs.reads import Read
+from fusioncache.accelerators.programs.options import find_groups
+from fusioncache.accelerators.programs.programs import Candidate
+from fusioncache.accelerators.programs.text import Read
 from fusioncache.accelerators.sizes.arguments import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.accelerators.sizes.families import KnownProgram
 from fusioncache.accelerators.sizes.first_traces import FirstTraces

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fusioncache.accelerators.programs.candidates import Candidate
 from fusioncache.accelerators.programs.derivation import Derivation
 from fusioncache.accelerators.programs.general import list_templates
-from fusioncache.accelerators.programs.reads import Read
+from fusioncache.accelerators.programs.programs import Candidate
+from fusioncache.accelerators.programs.text import Read
 from fusioncache.accelerators.schedule.collectives import exchanges
 from fusioncache.accelerators.sizes.families import Family, KnownProgram, list_digests
 from fusioncache.accelerators.sizes.journal import Journal

@@ -8,10 +8,9 @@ import pytest
 from crew_processes import wait_until
 from store_contents import collect_warnings, find_object, fork, kill_at, make_numbered_key, wait_for
 
-from fusioncache.accelerators.programs.bytecode import decode_code
-from fusioncache.accelerators.programs.candidates import find_candidates, keep_program
-from fusioncache.accelerators.programs.reads import Read, encode_reads
-from fusioncache.accelerators.programs.text import ProgramText, TraceText, encode
+from fusioncache.accelerators.programs.build import decode_code
+from fusioncache.accelerators.programs.programs import find_candidates, keep_program
+from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode, encode_reads
 from fusioncache.store import Store
 from fusioncache.store.entry import PROGRAM_SLOTS
 

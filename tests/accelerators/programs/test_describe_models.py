@@ -422,4 +422,4 @@ def test_weak_references_and_empty_tables_are_no_obstacle():
     model = torch.nn.Linear(1, 1)
     model.parent = weakref.ref(model)
     model.table = collections.OrderedDict()
-    assert dict(Describer().walk("model", model))["model.parent"] == "weak reference (@model, None, )"
+    assert dict(Describer().walk("model", model))["model.parent"] == "<weak reference @model None>"

@@ -4,6 +4,7 @@ import functools
 import io
 import itertools
 import logging
+import operator
 import os
 import threading
 import types
@@ -30,7 +31,9 @@ from fusioncache.ir.errors import Declined
         (lambda: torch.Generator(), "a torch._C.Generator has no value to compare"),
         (lambda: ValueError("a"), "a builtins.ValueError has no value to compare"),
         (lambda: types.ModuleType("nowhere"), "the module nowhere is not found under its name"),
-        (lambda: np.frompyfunc(len, 1, 1), "a function made by numpy"),
+        (lambda: np.frompyfunc(len, 1, 1), "a numpy.ufunc has no value to compare"),
+        (lambda: operator.attrgetter("a"), "a operator.attrgetter has no value to compare"),
+        (lambda: bytearray(b"1"), "a builtins.bytearray has no value to compare"),
         (lambda: np.array([Box()]), "an array of objects"),
         (lambda: [1, {2: [threading.Lock()]}], "a _thread.lock has no value to compare"),
         (lambda: functools.reduce(lambda inner, _: [inner], range(1000), []), "nested more than"),

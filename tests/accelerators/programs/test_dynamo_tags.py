@@ -8,7 +8,7 @@ from recorded_reads import describe_key, record
 
 from fusioncache import tracing
 from fusioncache.accelerators.programs.describe import list_lines
-from fusioncache.accelerators.programs.dynamo_tags import MARK, find_original
+from fusioncache.accelerators.programs.introspection import MARK, find_original
 from fusioncache.ir.errors import Declined
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

@@ -9,9 +9,9 @@ from known_keys import X, few_of_thunder, with_attributes
 from program_keys import assert_same, called, changed, jit, key_of
 from thunder.core import rematerialization
 
-from fusioncache.accelerators.programs import epoch
-from fusioncache.accelerators.programs.epoch import Epoch
-from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.accelerators.programs import function_map
+from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.key import LastKey
 from fusioncache.ir import Key
 
 
@@ -26,8 +26,8 @@ def _few() -> Iterator[None]:
 def _written(monkeypatch) -> list[int]:
     """Gets an item for each function map that was written, rather than taken over."""
     written: list[int] = []
-    own = epoch.write_thunder
-    monkeypatch.setattr(epoch, "write_thunder", lambda *given: written.append(1) or own(*given))
+    own = function_map.write_thunder
+    monkeypatch.setattr(function_map, "write_thunder", lambda *given: written.append(1) or own(*given))
     return written
 
 

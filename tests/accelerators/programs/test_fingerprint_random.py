@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs.describe import Describer, list_lines
-from fusioncache.accelerators.programs.known_classes import KnownClasses
+from fusioncache.accelerators.programs.fingerprint import KnownClasses
 
 
 class Thing:

@@ -13,7 +13,7 @@ from thunder.core import vjp_utils
 from thunder.extend import ImplInfo, OperatorExecutor
 
 import fusioncache
-from fusioncache.accelerators.programs.foreign import ForeignRuns, add_foreign
+from fusioncache.accelerators.programs.definitions import ForeignRuns, add_foreign
 from fusioncache.ir.errors import Declined
 
 X = torch.ones(3)

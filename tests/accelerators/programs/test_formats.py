@@ -5,8 +5,8 @@ import hashlib
 from drawn_regions import draw_residual
 from report_records import make_placement, make_region_record
 
-from fusioncache.accelerators.programs import bytecode, key, reads, text
-from fusioncache.accelerators.programs.references import (
+from fusioncache.accelerators.programs import build, key, text
+from fusioncache.accelerators.programs.text import (
     AgreementReference,
     CudaGraphReference,
     GroupReference,
@@ -58,12 +58,12 @@ def test_the_ingredients_of_a_key_are_these():
 
 
 def test_the_bytes_of_a_program_are_these():
-    assert (text.FORMAT, digest(text.encode(make_program()))) == (5, "91391280bbc1b517d4cb9bdea372f11d")
+    assert (text.FORMAT, digest(text.encode(make_program()))) == (5, "8d10f72e330007a3fbcd3085d9999b8d")
 
 
 def test_the_bytes_of_reads_are_these():
-    stored = reads.encode_reads([reads.Read(kind, f"{kind}.name", "text") for kind in reads.KINDS])
-    assert (reads.FORMAT, digest(stored)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
+    stored = text.encode_reads([text.Read(kind, f"{kind}.name", "text") for kind in text.KINDS])
+    assert (text.READS_FORMAT, digest(stored)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
 
 
 def test_the_bytes_of_regions_are_these():
@@ -75,5 +75,5 @@ def test_the_bytes_of_regions_are_these():
 
 def test_the_header_of_bytecode_is_this():
     """What follows is Python's own and another one for each of its versions, which the header says."""
-    header = bytecode.encode_code(make_program()).partition(b"\n")[0].split(b" ")
-    assert (bytecode.FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)
+    header = build.encode_code(make_program()).partition(b"\n")[0].split(b" ")
+    assert (build.CODE_FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)

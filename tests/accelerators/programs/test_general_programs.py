@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs.filling import Identity, ProgramForm
 from fusioncache.accelerators.programs.general import blank, generalize, rename_templates, take_numbers
-from fusioncache.accelerators.programs.references import TemplateReference, TemplateUse, TraceText
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, TemplateReference, TemplateUse, TraceText
 from fusioncache.accelerators.sizes.expressions import Number, Operation
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Ref, TensorType
 from fusioncache.template.plan import Plan

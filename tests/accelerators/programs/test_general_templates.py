@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs.general import generalize, map_numbers
 from fusioncache.accelerators.programs.general_templates import GeneralTemplates
-from fusioncache.accelerators.programs.references import TemplateReference, TemplateUse, TraceText
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, TemplateReference, TemplateUse, TraceText
 from fusioncache.accelerators.sizes.expressions import Number, Operation
 from fusioncache.ir import Const, Graph, Instance, NumberType, Op, Ref, TensorType
 from fusioncache.template.plan import Plan

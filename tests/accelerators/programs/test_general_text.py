@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instructions import list_instructions
 
-from fusioncache.accelerators.programs.bytecode import compile_trace
+from fusioncache.accelerators.programs.build import compile_trace
 from fusioncache.accelerators.programs.filling import ProgramForm
 from fusioncache.accelerators.programs.general import generalize
-from fusioncache.accelerators.programs.references import TraceText
-from fusioncache.accelerators.programs.text import ProgramText
+from fusioncache.accelerators.programs.text import ProgramText, TraceText
 from fusioncache.accelerators.sizes.expressions import Number, Operation
 from fusioncache.ir.errors import Declined
 

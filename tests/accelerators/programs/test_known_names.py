@@ -15,12 +15,11 @@ from program_keys import assert_same, changed, jit, key_of
 from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, utils
 
 import fusioncache
-from fusioncache.accelerators.programs import epoch
+from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.definitions import Definitions, KnownNames
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.epoch import epoch_of_process
-from fusioncache.accelerators.programs.fingerprint import Fingerprint
-from fusioncache.accelerators.programs.known_classes import KnownClasses
+from fusioncache.accelerators.programs.fingerprint import Fingerprint, KnownClasses
+from fusioncache.accelerators.programs.function_map import epoch_of_process
 from fusioncache.ir import Key
 
 X = torch.zeros(3, 4)
@@ -174,8 +173,8 @@ def test_what_changed_between_two_programs_is_named_anew(monkeypatch):
 def test_all_transforms_of_a_process_share_the_function_map(monkeypatch):
     """It is written for the first two functions, and again once something of Thunder's is another one."""
     written: list[int] = []
-    own = epoch.write_thunder
-    monkeypatch.setattr(epoch, "write_thunder", lambda *given: written.append(1) or own(*given))
+    own = function_map.write_thunder
+    monkeypatch.setattr(function_map, "write_thunder", lambda *given: written.append(1) or own(*given))
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     epoch_of_process.cache_clear()
     for number, is_written in enumerate((True, False, True, False)):
@@ -205,13 +204,13 @@ def test_a_new_length_makes_use_of_it(monkeypatch):
     """Through ``thunder.jit``, from the fifth length on at the latest: the first ones change what Thunder knows."""
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     described: list[bool] = []
-    own, write = KnownClasses.learn, epoch.write_thunder
+    own, write = KnownClasses.learn, function_map.write_thunder
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache())
     compiled = jit(torch.nn.Linear(4, 9), transforms=[transform])
     for length in range(3, 8):
         compiled(torch.zeros(length, 4))
     monkeypatch.setattr(KnownClasses, "learn", lambda *given: described.append(True) or own(*given))
-    monkeypatch.setattr(epoch, "write_thunder", lambda *given: described.append(True) or write(*given))
+    monkeypatch.setattr(function_map, "write_thunder", lambda *given: described.append(True) or write(*given))
     for length in range(8, 11):
         compiled(torch.zeros(length, 4))
     assert described == [] and transform.stats().programs_filled >= 3

@@ -32,8 +32,8 @@ from thunder.core import rematerialization, utils
 import fusioncache
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.dynamo_tags import MARK, find_original
-from fusioncache.accelerators.programs.last_key import LastKey
+from fusioncache.accelerators.programs.introspection import MARK, find_original
+from fusioncache.accelerators.programs.key import LastKey
 
 
 @pytest.fixture(scope="module", name="few", autouse=True)

@@ -4,7 +4,7 @@ import importlib.util
 
 import torch
 
-from fusioncache.accelerators.programs import tensors
+from fusioncache.accelerators.programs import containers
 
 
 def test_a_torch_without_named_dimensions_is_tolerated(monkeypatch):
@@ -12,9 +12,9 @@ def test_a_torch_without_named_dimensions_is_tolerated(monkeypatch):
     gone = {"names", "has_names", "align_as", "__dict__", "__weakref__", "__new__", "__init__"}
     kept = {name: value for name, value in vars(torch._C.TensorBase).items() if name not in gone}
     monkeypatch.setattr(torch._C, "TensorBase", type("TensorBase", (), kept))
-    spec = importlib.util.spec_from_file_location("tensors_of_later_torch", tensors.__file__)
+    spec = importlib.util.spec_from_file_location("tensors_of_later_torch", containers.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.write_layout(torch.ones(2, 3)) == "(2, 3) (3, 1)"
     assert not module.has_names(torch.ones(2, 3, names=("a", "b")))
-    assert tensors.has_names(torch.ones(2, 3, names=("a", "b")))
+    assert containers.has_names(torch.ones(2, 3, names=("a", "b")))

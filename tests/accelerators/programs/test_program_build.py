@@ -13,8 +13,8 @@ from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_with
 
 import fusioncache
-import fusioncache.accelerators.programs.bytecode as compiler
-from fusioncache.accelerators.programs.bytecode import decode_code, encode_code, name_file
+import fusioncache.accelerators.programs.build as compiler
+from fusioncache.accelerators.programs.build import decode_code, encode_code, name_file
 
 OFFSET = torch.tensor([1.0, 2.0])
 

@@ -10,15 +10,12 @@ import torch
 from loaded_programs import build, no_interpretation, run, write
 from models import Blocks, are_same
 from thunder.core.compile_data import compile_data_and_stats
-from thunder.core.trace import TraceCtx
-from thunder.examine.memory_calculation import get_alloc_memory
 from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 
 import fusioncache
-from fusioncache.accelerators.programs.bytecode import encode_code
-from fusioncache.accelerators.programs.cuda_graphs import TRANSFORM, write_transform_key
-from fusioncache.accelerators.programs.references import CudaGraphReference, TemplateReference
-from fusioncache.accelerators.programs.text import decode, encode
+from fusioncache.accelerators.programs.build import encode_code
+from fusioncache.accelerators.programs.options import TRANSFORM, write_transform_key
+from fusioncache.accelerators.programs.text import CudaGraphReference, TemplateReference, decode, encode
 from fusioncache.ir.errors import Declined
 
 CALLS: list[str] = []
@@ -99,18 +96,6 @@ def test_without_the_transform_the_program_does_not_fit(derived):
         compiled = thunder.jit(copy.deepcopy(model), executors=fusioncache.executors(), transforms=list(others))
         with pytest.raises(ValueError, match=f"there are {found} transforms that capture CUDA graphs, not one"):
             build_within(compiled, program)
-
-
-def test_traces_with_captured_parts_can_be_looked_at(derived):
-    model, _, _, original, program = derived
-    compiled, _ = compile_captured(copy.deepcopy(model))
-    entry = build_within(compiled, program)
-    one, other = thunder.last_traces(original)[-1], entry.computation_traces[-1]
-    assert get_alloc_memory(other) == get_alloc_memory(one)
-    fusions = [symbol for symbol in other.bound_symbols if symbol.sym.is_fusion]
-    inner = [symbol for symbol in one.bound_symbols if symbol.sym.is_fusion]
-    assert [len(symbol.subsymbols) for symbol in fusions] == [len(symbol.subsymbols) - 1 for symbol in inner]
-    assert "CUDAGraph" in TraceCtx.python(other)
 
 
 def test_a_runner_of_somebody_elses_is_not_known(derived):

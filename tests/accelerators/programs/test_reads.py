@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.reads import KINDS, Read, decode_reads, encode_reads, find_difference, find_text
+from fusioncache.accelerators.programs.text import KINDS, Read, decode_reads, encode_reads, find_difference, find_text
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 READS = st.lists(st.builds(Read, st.sampled_from(KINDS), TEXTS, TEXTS), max_size=5).map(tuple)
@@ -71,10 +71,10 @@ def test_a_name_that_is_missing_is_found_as_nothing():
 
 
 def test_a_function_is_found_in_the_body_of_a_class_and_of_its_bases():
-    assert lookup.find_qualified("collections.abc", "Mapping.get") is vars(collections.abc.Mapping)["get"]
-    assert lookup.find_qualified("collections", "OrderedDict.update") is vars(collections.OrderedDict)["update"]
+    assert introspection.find_qualified("collections.abc", "Mapping.get") is vars(collections.abc.Mapping)["get"]
+    assert introspection.find_qualified("collections", "OrderedDict.update") is vars(collections.OrderedDict)["update"]
     with pytest.raises(LookupError):
-        lookup.find_qualified("collections.abc", "Mapping.get.__code__")
+        introspection.find_qualified("collections.abc", "Mapping.get.__code__")
 
 
 def test_only_listed_questions_are_asked(monkeypatch):
@@ -88,28 +88,31 @@ def test_only_listed_questions_are_asked(monkeypatch):
 
 @pytest.mark.parametrize("args", [(), ("cpu",), (1, True), ("a'b\"",)])
 def test_a_question_is_python_that_asks_it(args):
-    name, _, rest = lookup.write_question("f", args).partition("(")
+    name, _, rest = introspection.write_question("f", args).partition("(")
     assert name == "f" and eval(f"({rest[:-1]},)" if args else "()") == args
 
 
 def test_a_variable_is_read_by_the_hash_of_its_value(monkeypatch):
     monkeypatch.delenv("READ", raising=False)
-    unset = lookup.describe_variable("READ")
+    unset = introspection.describe_variable("READ")
     monkeypatch.setenv("READ", "")
-    empty = lookup.describe_variable("READ")
+    empty = introspection.describe_variable("READ")
     monkeypatch.setenv("READ", "secret")
-    assert len({unset, empty, lookup.describe_variable("READ")}) == 3
-    assert "secret" not in lookup.describe_variable("READ")
+    assert len({unset, empty, introspection.describe_variable("READ")}) == 3
+    assert "secret" not in introspection.describe_variable("READ")
 
 
 def test_a_namespace_with_builtins_of_its_own_is_none_of_a_module(monkeypatch):
-    assert lookup.find_builtins({"__builtins__": __builtins__}) is lookup.find_builtins({})
+    assert introspection.find_builtins({"__builtins__": __builtins__}) is introspection.find_builtins({})
     with pytest.raises(LookupError):
-        lookup.find_builtins({"__builtins__": {"len": len}})
+        introspection.find_builtins({"__builtins__": {"len": len}})
 
 
 def test_a_module_is_found_by_its_names_only_if_they_are_its_own():
-    assert lookup.find_module_name(vars(torch.nn.functional)) == "torch.nn.functional"
-    assert lookup.find_module_name(vars(collections.abc.Mapping)) is None
-    assert lookup.find_module_name({"__name__": "torch"}) is None
-    assert lookup.find_module_name(collections.abc.Mapping.get.__globals__) in ("_collections_abc", "collections.abc")
+    assert introspection.find_module_name(vars(torch.nn.functional)) == "torch.nn.functional"
+    assert introspection.find_module_name(vars(collections.abc.Mapping)) is None
+    assert introspection.find_module_name({"__name__": "torch"}) is None
+    assert introspection.find_module_name(collections.abc.Mapping.get.__globals__) in (
+        "_collections_abc",
+        "collections.abc",
+    )

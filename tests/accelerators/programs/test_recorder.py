@@ -12,7 +12,7 @@ from reading_programs import Model, look_around
 from recorded_reads import compare, record
 
 from fusioncache import tracing
-from fusioncache.accelerators.programs.reads import decode_reads, encode_reads
+from fusioncache.accelerators.programs.text import decode_reads, encode_reads
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 F = torch.nn.functional

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusioncache.accelerators.programs.describe import Describer, list_lines
-from fusioncache.accelerators.programs.known_classes import KnownClasses
+from fusioncache.accelerators.programs.fingerprint import KnownClasses
 
 
 def make_class(name: str = "Body", **content: Any) -> type:

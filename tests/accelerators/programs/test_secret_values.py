@@ -15,10 +15,10 @@ import torch
 from described import Box, described, walked
 from program_keys import assert_same, jit, key_of
 
-from fusioncache.accelerators.programs import lookup
+from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.reads import Read, find_difference, find_text
+from fusioncache.accelerators.programs.text import Read, find_difference, find_text
 from fusioncache.process import secrets
 
 X = torch.zeros(2, 4)
@@ -72,7 +72,6 @@ def make_listing(secret):
 KINDS = {
     "attribute": lambda secret: Box(api_key=secret),
     "bytes": lambda secret: Box(password=secret.encode()),
-    "bytearray": lambda secret: Box(password=bytearray(secret.encode())),
     "a class of its own": lambda secret: Box(password=Text(secret)),
     "slot": Slots,
     "item": lambda secret: {"auth_token": secret},
@@ -167,23 +166,23 @@ def test_arguments_have_the_names_of_whatever_is_called(function, kind):
 
 def test_a_global_is_secret_by_its_name(monkeypatch):
     for name in ("ZQ_API_KEY", "ZQ_MODE"):
-        monkeypatch.setattr(lookup, name, "zqhunter", raising=False)
+        monkeypatch.setattr(introspection, name, "zqhunter", raising=False)
     texts = [
-        find_text(kind, f"{lookup.__name__}.{name}", Describer())
+        find_text(kind, f"{introspection.__name__}.{name}", Describer())
         for kind in ("global", "attribute")
         for name in ("ZQ_API_KEY", "ZQ_MODE")
     ]
     assert texts == [texts[0], "'zqhunter'"] * 2 and texts[0].startswith("hidden str ")
-    read = Read("global", f"{lookup.__name__}.ZQ_API_KEY", texts[0])
+    read = Read("global", f"{introspection.__name__}.ZQ_API_KEY", texts[0])
     assert find_difference([read], Describer()) is None
-    monkeypatch.setattr(lookup, "ZQ_API_KEY", "zqfisher")
+    monkeypatch.setattr(introspection, "ZQ_API_KEY", "zqfisher")
     assert find_difference([read], Describer()).read == read
 
 
 def test_variables_are_never_shown(monkeypatch):
     for name in ("HF_TOKEN", "MODE"):
         monkeypatch.setenv(name, "fast")
-        assert lookup.describe_variable(name).startswith("set, hidden str ")
-    assert lookup.describe_variable("HF_TOKEN") != lookup.describe_variable("MODE")
+        assert introspection.describe_variable(name).startswith("set, hidden str ")
+    assert introspection.describe_variable("HF_TOKEN") != introspection.describe_variable("MODE")
     monkeypatch.delenv("MODE")
-    assert lookup.describe_variable("MODE") == "unset" and "MODE" not in os.environ
+    assert introspection.describe_variable("MODE") == "unset" and "MODE" not in os.environ

@@ -13,16 +13,17 @@ from thunder.dynamo import utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusioncache
-from fusioncache.accelerators.programs import split_answers, split_memory
+from fusioncache.accelerators.programs import splits
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.split_answers import (
+from fusioncache.accelerators.programs.splits import (
+    SplitMemory,
     describe_operation,
     keep_answers,
     make_answers_key,
     read_answers,
+    remember_answers,
 )
-from fusioncache.accelerators.programs.split_memory import SplitMemory, remember_answers
 from fusioncache.ir.errors import Declined
 from fusioncache.store.entry import SPLITS_SLOT
 from fusioncache.transform import dynamo_account
@@ -159,8 +160,8 @@ CHANGES = {
     "the default dtype": lambda patch: patch.setattr(torch, "get_default_dtype", lambda: torch.float64),
     "autocast": lambda patch: patch.setattr(torch, "is_autocast_enabled", lambda device: True),
     "a variable": lambda patch: patch.setenv("THUNDER_ANNOTATE_TRACES", "1"),
-    "the sources": lambda patch: patch.setattr(split_answers, "read_versions", lambda: [("thunder.sources", "other")]),
-    "the format": lambda patch: patch.setattr(split_answers, "FORMAT", 2),
+    "the sources": lambda patch: patch.setattr(splits, "read_versions", lambda: [("thunder.sources", "other")]),
+    "the format": lambda patch: patch.setattr(splits, "FORMAT", 2),
     "a flag of Thunder's": lambda patch: patch.setattr(thunder.core.prims, "NEW_FLAG", True, raising=False),
 }
 
@@ -210,7 +211,7 @@ def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
 
 
 def test_answers_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(split_answers, "MOST_ANSWERS", 2)
+    monkeypatch.setattr(splits, "MOST_ANSWERS", 2)
     store, key = open_store(tmp_path), make_key()
     keep_answers(store, key, {"a", "b"})
     keep_answers(store, key, {"c"})
@@ -227,7 +228,7 @@ def test_supported_is_remembered_and_not_supported_is_asked_again(tmp_path, monk
     ask_once = remember_answers(ask)
     for expected in ([1.0, 2.0], [2.0]):
         memory = SplitMemory()  # as in another process
-        monkeypatch.setattr(split_memory, "split_memory_of_process", lambda memory=memory: memory)
+        monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
         asked.clear()
         with memory.answering(open_store(tmp_path)):
             answers = [ask_once(ltorch.add, make_node(X, number), {}) for number in (1.0, 2.0)]
@@ -249,11 +250,11 @@ class Net(torch.nn.Module):
 
 def test_a_graph_is_split_alike_with_the_answers_of_an_earlier_process(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(split_memory, "keep_answers", lambda *given: (kept.append(len(given[2])), keep_answers(*given)))
+    monkeypatch.setattr(splits, "keep_answers", lambda *given: (kept.append(len(given[2])), keep_answers(*given)))
     results = []
     for _ in range(2):
         memory = SplitMemory()
-        monkeypatch.setattr(split_memory, "split_memory_of_process", lambda memory=memory: memory)
+        monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
         monkeypatch.setattr(dynamo_account, "split_memory_of_process", lambda memory=memory: memory)
         compiled, _ = compile_behind_dynamo(Net(), tmp_path)
         x = torch.ones(3, requires_grad=True)

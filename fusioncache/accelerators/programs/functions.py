@@ -1,8 +1,11 @@
-"""Functions: what they do, what they bring along, and by which name Python's own ones go.
+"""Functions, and the types of torch, Thunder, numpy and Python that were looked at: what each is described by.
 
 A function is its code, its defaults, the contents of its closure cells and its attributes. Its globals are not part of
 it: which of them it looks up, and what they are, is noted when it runs. Nor are file names and lines, so that a moved
 directory or a new comment changes nothing, nor annotations, which do nothing in a call.
+
+Operators, symbols and executors go by their names: what they do is their library's, whose version is in the key, and
+what a user registers with them is in the key on its own.
 """
 
 from __future__ import annotations
@@ -11,16 +14,23 @@ import builtins
 import functools
 import gc
 import hashlib
+import os
+import pathlib
 import types
+from collections.abc import Callable
 from typing import Any
 
+import numpy
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils.hooks import RemovableHandle
+
 from fusioncache.accelerators.programs.containers import write_fields
-from fusioncache.accelerators.programs.introspection import by_identity
+from fusioncache.accelerators.programs.introspection import by_identity, find_module_name, is_derived
 from fusioncache.accelerators.programs.literals import LITERALS, is_of_module, write_class_name, write_name
-from fusioncache.accelerators.programs.lookup import find_module_name
-from fusioncache.accelerators.programs.memory import Memory
-from fusioncache.accelerators.programs.writer import Handler, Writer
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.accelerators.programs.writer import Handler, Memory, Writer
+from fusioncache.ir import Declined, Scope
+from fusioncache.thunder_adapter.api import Executor, Symbol
 
 
 def digest_code(memory: Memory, code: types.CodeType) -> str:
@@ -133,21 +143,15 @@ def write_cell(writer: Writer, cell: types.CellType) -> None:
 
 
 def _write_method(writer: Writer, method: types.MethodType) -> None:
-    writer.parts.append("<method ")
-    writer.write(method.__func__)
-    writer.parts.append(" of ")
-    writer.write(method.__self__)
-    writer.parts.append(">")
+    writer.write_tagged("method", method.__func__, method.__self__)
 
 
 def _write_builtin(writer: Writer, function: types.BuiltinFunctionType) -> None:
     """Writes a function written in C by its name, and the object that it is a method of."""
     owner = function.__self__
-    writer.parts.append(f"<builtin {write_name(function.__module__)}.{write_name(function.__qualname__)}")
-    if owner is not None and type(owner) is not types.ModuleType and not _is_of_pybind(owner):
-        writer.parts.append(" of ")
-        writer.write(owner)
-    writer.parts.append(">")
+    is_method = owner is not None and type(owner) is not types.ModuleType and not _is_of_pybind(owner)
+    name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
+    writer.write_tagged(f"builtin {name}", *((owner,) if is_method else ()))
 
 
 def _is_of_pybind(owner: object) -> bool:
@@ -163,16 +167,12 @@ def _write_member(writer: Writer, member: Any) -> None:
 
 
 def _write_method_wrapper(writer: Writer, wrapper: types.MethodWrapperType) -> None:
-    writer.parts.append(f"<method-wrapper {write_name(wrapper.__name__)} of ")
-    writer.write(wrapper.__self__)
-    writer.parts.append(">")
+    writer.write_tagged(f"method-wrapper {write_name(wrapper.__name__)}", wrapper.__self__)
 
 
 def _write_property(writer: Writer, value: property) -> None:
     if writer.enter(value):
-        writer.parts.append("<property ")
-        writer.write((value.fget, value.fset, value.fdel))
-        writer.parts.append(">")
+        writer.write_tagged("property", value.fget, value.fset, value.fdel)
 
 
 def _write_cached(writer: Writer, value: Any) -> None:
@@ -189,18 +189,13 @@ def _write_cached(writer: Writer, value: Any) -> None:
 def _write_wrapped(writer: Writer, value: Any) -> None:
     """Writes a static or class method, or a function behind a cache."""
     if writer.enter(value):
-        writer.parts.append(f"<{type(value).__name__} ")
-        writer.write(value.__wrapped__)
-        writer.parts.append(" attributes ")
-        writer.write({name: item for name, item in value.__dict__.items() if name != "__wrapped__"})
-        writer.parts.append(">")
+        attributes = {name: item for name, item in value.__dict__.items() if name != "__wrapped__"}
+        writer.write_tagged(type(value).__name__, value.__wrapped__, attributes)
 
 
 def _write_partial(writer: Writer, value: functools.partial) -> None:
     if writer.enter(value):
-        writer.parts.append("<partial ")
-        writer.write((value.func, value.args, value.keywords, value.__dict__))
-        writer.parts.append(">")
+        writer.write_tagged("partial", value.func, value.args, value.keywords, value.__dict__)
 
 
 FUNCTIONS: dict[int, Handler] = by_identity(
@@ -222,3 +217,155 @@ FUNCTIONS: dict[int, Handler] = by_identity(
     (functools.partial, _write_partial),
 )
 """What writes each kind of function, by the identity of its type."""
+
+
+LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
+    "torch.fx.graph_module.GraphModule": (
+        frozenset({"_graph", "_code", "_lineno_map", "_prologue_start", "_param_name_to_source", "meta"}),
+        "it is what a graph module was made from, and the module's own code is what it does",
+    ),
+    "torch.utils.hooks.RemovableHandle": (frozenset({"id", "next_id"}), "it counts the hooks of the process"),
+    "transformers.generation.configuration_utils.GenerationConfig": (
+        frozenset({"_original_object_hash"}),
+        "it is a hash that is another one in each process",
+    ),
+}
+"""Attributes of classes and of their instances that are left out, and why. A program that reads one is not kept."""
+
+
+def why_left_out(cls_names: frozenset[str], attribute: str) -> str | None:
+    """Returns why an attribute is left out of what has a class of one of these names; None if it is not."""
+    for name in cls_names & LEFT_OUT.keys():
+        attributes, reason = LEFT_OUT[name]
+        if attribute in attributes:
+            return reason
+    return None
+
+
+def _refuse_environment(writer: Writer, value: object) -> None:
+    raise Declined("the environment is not a value: what is read of it is noted, variable by variable", Scope.VALUE)
+
+
+def _write_overload(writer: Writer, value: OpOverload) -> None:
+    writer.parts.append(f"<operator {value._name}>")
+
+
+def _write_overloads(writer: Writer, value: OpOverloadPacket) -> None:
+    writer.parts.append(f"<operators {value._qualified_op_name}>")
+
+
+def _write_higher_order(writer: Writer, value: HigherOrderOperator) -> None:
+    writer.parts.append(f"<operator of higher order {write_name(value._name)}>")
+
+
+def _write_symbol(writer: Writer, value: Symbol) -> None:
+    """Writes a symbol of Thunder's without the hash that it remembers."""
+    if writer.enter(value):
+        kind = (_name_of_id(value.id), value.is_prim, value.is_fusion, value.executor, value._module)
+        functions = (value.meta, value.python_impl, value._bind_postprocess, value.python_printer)
+        tags = [str(tag) for tag in value.tags or ()]
+        writer.write_tagged(f"symbol {write_name(value.name)}", kind, functions, value._print_as_impl, tags)
+
+
+def _name_of_id(identity: object) -> object:
+    name = getattr(identity, "_name_", None) if type(type(identity)).__name__ == "EnumType" else None
+    return identity if name is None else f"{write_class_name(type(identity))}.{name}"
+
+
+def _write_executor(writer: Writer, value: Executor) -> None:
+    writer.write_tagged("executor", value._name)
+
+
+def _write_handle(writer: Writer, value: RemovableHandle) -> None:
+    """Writes the handle of a hook by the place of its hook: its number counts all hooks of the process."""
+    hooks = value.hooks_dict_ref()
+    place = None if hooks is None else [number for number, key in enumerate(hooks) if key == value.id]
+    writer.parts.append(f"<handle of hook {place}>")
+
+
+def describe_group(group: Any) -> str:
+    """Returns what a program depends on of a process group: its ranks, the size of the job, and its libraries."""
+    from torch.distributed import get_backend_config, get_process_group_ranks, get_world_size
+
+    ranks = ",".join(map(str, get_process_group_ranks(group)))
+    return f"ranks {ranks} of {get_world_size()} over {get_backend_config(group)}"
+
+
+def _write_group(writer: Writer, value: Any) -> None:
+    """Writes a process group: its ranks, the size of the job and what carries its messages, and no name."""
+    if writer.enter(value):
+        writer.parts.append(f"<process group {describe_group(value)}>")
+
+
+def _write_path(writer: Writer, value: pathlib.PurePath) -> None:
+    """Writes a path without the text and the hash that it remembers once it was asked for them."""
+    writer.write_class(type(value))
+    writer.parts.append(" ")
+    writer.write(str(value))
+
+
+def _write_by_text(writer: Writer, value: object) -> None:
+    writer.parts.append(f"<{write_class_name(type(value))} {value!r}>")
+
+
+def _write_bound_function(writer: Writer, value: Any) -> None:
+    """Writes a method of a class that pybind11 made."""
+    writer.write(value.__func__)
+
+
+def _write_array(writer: Writer, value: numpy.ndarray) -> None:
+    if writer.enter(value):
+        _write_scalar(writer, value)
+
+
+def _write_scalar(writer: Writer, value: Any) -> None:
+    """Writes a number of numpy's, or an array of such."""
+    dtype = value.dtype
+    if dtype.hasobject or dtype.kind == "V":
+        raise Declined("an array of objects or of structures has no value to compare", Scope.VALUE)
+    writer.write_tagged(f"{type(value).__name__} {dtype.str} {value.shape} {value.strides}", value.tobytes())
+
+
+def _write_enumerator(writer: Writer, value: Any) -> None:
+    """Writes a value of an enumeration made by pybind11."""
+    writer.parts.append("<")
+    writer.write_class(type(value))
+    writer.parts.append(f" {int(value)}>")
+
+
+def _is_pybind_enumeration(cls: type) -> bool:
+    return write_class_name(type(cls)) == "pybind11_builtins.pybind11_type" and "__entries" in vars(cls)
+
+
+_EXACT: dict[int, Handler] = by_identity(
+    (type(os.environ), _refuse_environment),
+    (OpOverload, _write_overload),
+    (OpOverloadPacket, _write_overloads),
+    (Symbol, _write_symbol),
+    (RemovableHandle, _write_handle),
+    *(((torch.distributed.ProcessGroup, _write_group),) if torch.distributed.is_available() else ()),
+    (pathlib.PosixPath, _write_path),
+    (pathlib.PurePosixPath, _write_path),
+    (torch.finfo, _write_by_text),
+    (torch.iinfo, _write_by_text),
+    (numpy.ndarray, _write_array),
+)
+
+
+def find_reviewed(cls: type) -> Handler | None:
+    """Returns what writes the instances of a class, if the class was looked at."""
+    handler = _EXACT.get(id(cls))
+    if handler is not None:
+        return handler
+    derived: tuple[tuple[type, Callable[..., None]], ...] = (
+        (Executor, _write_executor),
+        (HigherOrderOperator, _write_higher_order),
+    )
+    for base, write in derived:
+        if is_derived(cls, base):
+            return write
+    if is_of_module(cls, "numpy") and is_derived(cls, numpy.generic):
+        return _write_scalar
+    if write_class_name(cls) == "builtins.instancemethod":
+        return _write_bound_function
+    return _write_enumerator if _is_pybind_enumeration(cls) else None
