@@ -130,15 +130,16 @@ _PLAIN: Mapping[Any, _Reader] = {
 
 
 def _make_checked_reader(type_: Any, *checks: range | re.Pattern[str] | Callable[[Any], bool]) -> _Reader:
+    if isinstance(checks[0], range):
+        limits = checks[0]
+        return lambda value: value.integer(limits.start, limits.stop - 1)
     read_any = _reader_of(type_)
 
     def read_checked(value: Value) -> Any:
         for check in checks:
-            if isinstance(check, range):
-                value.integer(check.start, check.stop - 1)
-            elif isinstance(check, re.Pattern):
+            if isinstance(check, re.Pattern):
                 value.text(check)
-            elif not check(read_any(value)):
+            elif callable(check) and not check(read_any(value)):
                 raise value.error(f"one of which {check.__name__}() is true")
         return read_any(value)
 
@@ -175,7 +176,10 @@ def _make_dataclass_reader(type_: Any) -> _Reader:
         members = {name: member for name, member in value.members().items() if name in readers}
         made = type_(**{name: readers[name](member) for name, member in members.items()})
         if validate is not None:
-            validate(made)
+            try:
+                validate(made)
+            except ValueError as error:
+                raise ValueError(f"{value.name} {error}") from error
         return made
 
     return read_fields
