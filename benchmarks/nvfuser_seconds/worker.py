@@ -38,7 +38,7 @@ def measure(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     steps = _time_steps()
     if options["dump"]:
         _write_output_to(options["dump"])
-    ids = sorted(survey(store).ids, key=lambda id_: _size(store, id_))
+    ids = sorted(survey(store).seconds, key=lambda id_: _size(store, id_))
     if variant.way == "in turns":
         return [_take_turns(id_, read_request(store, id_).request, variant) for id_ in ids]
     return [_measure(id_, read_request(store, id_).request, variant, switches, steps) for id_ in ids]

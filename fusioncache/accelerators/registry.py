@@ -109,7 +109,7 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
     if isinstance(accelerators, str):
         raise TypeError(f"accelerators must be a list of names or None, got {accelerators!r}")
     if accelerators is None:
-        said = ACCELERATORS.read()
+        said = ACCELERATORS.get_text()
         names = {name.strip() for name in said.split(",")} - {"none"} if said else SWITCHES.keys()
     else:
         said, names = "", set(accelerators)

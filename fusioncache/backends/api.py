@@ -416,8 +416,13 @@ class CompilerStarts:
 
 def device_of(graph: Graph) -> str:
     """Returns the type of device that a graph is compiled for: ``cuda`` if any of its tensors is there."""
+    return "cuda" if "cuda" in device_types_of(graph) else "cpu"
+
+
+def device_types_of(graph: Graph) -> frozenset[str]:
+    """Returns the types of device that a graph's values lie on."""
     types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
-    return "cuda" if any(isinstance(type_, TensorType) and type_.device == "cuda" for type_ in types) else "cpu"
+    return frozenset(type_.device for type_ in types if isinstance(type_, TensorType))
 
 
 @cache

@@ -9,7 +9,7 @@ from fusioncache.backends.api import Backend, GeneralFunction, Run
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.ops import shaping_inputs
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 
 _MOST_SHAPES = 256
 """For how many values of the numbers that decide about shapes a function is kept."""

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -36,12 +38,31 @@ from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process import forks
-from fusioncache.process.preparation import find_preparation
 from fusioncache.template.general_region import in_order_of_template
 from fusioncache.template.parts import Part, cut, take
 from fusioncache.template.skeleton import skeleton_of
 
 logger = logging.getLogger("fusioncache")
+
+WAITING = "code for any sizes, until code for these sizes is compiled"
+"""Why a program is not captured yet."""
+_unsettled: ContextVar[list[object] | None] = ContextVar("fusioncache_unsettled", default=None)
+
+
+@contextmanager
+def prepare_capture() -> Iterator[list[object]]:
+    """Makes the calls of this thread inside the block those before a capture.
+
+    Yields:
+        A list of the functions that were called and may not be captured, filled by the calls.
+    """
+    unsettled: list[object] = []
+    token = _unsettled.set(unsettled)
+    try:
+        yield unsettled
+    finally:
+        _unsettled.reset(token)
+
 
 LEAST_OPERATIONS = 8
 """A rejected piece with fewer operations is not cut again: they run one by one."""
@@ -120,9 +141,9 @@ class _Size:
             return self._own(args)
         if is_capturing():
             return self._find_apart(args)(args)
-        preparation = find_preparation()
-        if preparation is not None and not self._settle(args):
-            preparation.waiting += 1
+        unsettled = _unsettled.get()
+        if unsettled is not None and not self._settle(args):
+            unsettled.append(self)
         return self.call(args)
 
     def _look(self, args: Sequence[Any]) -> None:
@@ -318,7 +339,7 @@ class BackendExecutables:
                 return run
         rejections = self._cache.rejections
         if len(rejections) and not executable.is_built:
-            rejected = rejections.find(self._name_rejection(executable, args, asked))
+            rejected = rejections.get(self._name_rejection(executable, args, asked))
             if rejected is not None:
                 raise RejectedRegion(rejected)
         try:

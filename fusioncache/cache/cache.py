@@ -15,7 +15,7 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process import forks
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import STORE
 from fusioncache.store import Store
 from fusioncache.template.key import executable_key, template_key
@@ -116,7 +116,7 @@ def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
         if not isinstance(store, (bool, str, Path)):
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
         return store
-    return STORE.read() != "0"
+    return STORE.get_text() != "0"
 
 
 def default_cache() -> Cache:

@@ -35,8 +35,7 @@ from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES
 from fusioncache.observe.record.savings import Alone
 from fusioncache.process.collector import without_collector
-from fusioncache.process.progress import progress_line
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import progress_line, warn
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan

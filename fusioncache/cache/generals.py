@@ -34,7 +34,7 @@ from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.ir.strict_json import Value as Content
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process import forks
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
@@ -82,7 +82,7 @@ def choose_sizes(sizes: str | None) -> Sizes:
         ValueError: if the option or the environment is none of auto, static and dynamic.
     """
     if sizes is None:
-        return Sizes(SIZES.read() or Sizes.AUTO.value)
+        return Sizes(SIZES.get_text() or Sizes.AUTO.value)
     if sizes not in [known.value for known in Sizes]:
         raise ValueError(f"sizes must be 'auto', 'static' or 'dynamic', got {sizes!r}")
     return Sizes(sizes)

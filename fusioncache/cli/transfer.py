@@ -186,8 +186,7 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
-    from fusioncache.accelerators.precompile.readiness import recall, remember
-    from fusioncache.accelerators.precompile.warm import warm
+    from fusioncache.accelerators.precompile.warm import recall, remember, warm
 
     warmed = recall(store)
     if warmed is None:

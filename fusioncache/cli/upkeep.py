@@ -197,7 +197,7 @@ def dir_(as_json: bool) -> None:
         click.echo(record.parent)
         return
 
-    remote = REMOTE.read()
+    remote = REMOTE.get_text()
     where = {"directory": record.parent, "record": record, "store": default_path()}
     print_json({**where, "remote": redact_url(remote) if remote else None})
 

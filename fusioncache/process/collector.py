@@ -34,7 +34,7 @@ class Pause:
 
     def __init__(self) -> None:
         self._lock = forks.lock()
-        self._inside: dict[int, int] = {}
+        self._inside: list[int] = []
         self._threshold = 0
         self._has_begun = False
         forks.register(self)
@@ -43,15 +43,12 @@ class Pause:
         with self._lock:
             if not self._inside:
                 self._begin()
-            thread = threading.get_ident()
-            self._inside[thread] = self._inside.get(thread, 0) + 1
+            self._inside.append(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            thread = threading.get_ident()
-            depth = self._inside.pop(thread, 0) - 1
-            if depth > 0:
-                self._inside[thread] = depth
+            if threading.get_ident() in self._inside:  # else it was left behind in the parent of a fork
+                self._inside.remove(threading.get_ident())
             self._end()
 
     def _begin(self) -> None:
@@ -71,7 +68,7 @@ class Pause:
     def after_fork(self) -> None:
         """Forgets the threads that a forked child lacks."""
         thread = threading.get_ident()
-        self._inside = {each: depth for each, depth in self._inside.items() if each == thread}
+        self._inside = [each for each in self._inside if each == thread]
         self._end()
 
 

@@ -24,7 +24,7 @@ from enum import Enum
 from functools import lru_cache
 
 
-class Kind(Enum):
+class TextKind(Enum):
     """What a text is."""
 
     VALUE = "value"
@@ -70,25 +70,27 @@ _SHOWN = re.compile(r"('?)hidden (?:str|bytes) [a-p]{1,32}\1")
 HIDDEN = "(hidden)"
 """What people are shown in place of a digest."""
 
-_texts: dict[tuple[Kind, type], dict[str | bytes, str]] = {(kind, type_): {} for kind in Kind for type_ in (str, bytes)}
+_texts: dict[tuple[TextKind, type], dict[str | bytes, str]] = {
+    (kind, type_): {} for kind in TextKind for type_ in (str, bytes)
+}
 _known: dict[str, str | bytes] = {}
 
 
 @lru_cache(1 << 14)
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> TextKind:
     """Returns what the texts are likely to be that go by a name."""
     if _SECRET.search(name):
-        return Kind.SECRET
-    return Kind.NAME if name in _OF_NAMES or (name.startswith("__") and name.endswith("__")) else Kind.VALUE
+        return TextKind.SECRET
+    return TextKind.NAME if name in _OF_NAMES or (name.startswith("__") and name.endswith("__")) else TextKind.VALUE
 
 
-def write_text(value: str | bytes, kind: Kind = Kind.VALUE) -> str:
+def write_text(value: str | bytes, kind: TextKind = TextKind.VALUE) -> str:
     """Returns a string or bytes as they may be written: in quotes if all may read them, else as a digest."""
     texts = _texts[kind, type(value)]
     text = texts.get(value)
     if text is None:
-        if kind is Kind.SECRET and len(texts) >= MOST_SECRETS:
-            return write_text(value, Kind.HIDDEN)
+        if kind is TextKind.SECRET and len(texts) >= MOST_SECRETS:
+            return write_text(value, TextKind.HIDDEN)
         text = repr(value) if _is_open(value, kind) else _hide(value, kind)
         if len(texts) >= _MOST_KNOWN:
             forget()
@@ -103,10 +105,10 @@ def forget() -> None:
         texts.clear()
 
 
-def _is_open(value: str | bytes, kind: Kind) -> bool:
-    if isinstance(value, bytes) or kind in (Kind.SECRET, Kind.HIDDEN):
+def _is_open(value: str | bytes, kind: TextKind) -> bool:
+    if isinstance(value, bytes) or kind in (TextKind.SECRET, TextKind.HIDDEN):
         return not value
-    return is_word(value) or (kind is Kind.NAME and _is_name(value))
+    return is_word(value) or (kind is TextKind.NAME and _is_name(value))
 
 
 def is_word(text: str) -> bool:
@@ -119,16 +121,16 @@ def _is_name(text: str) -> bool:
     return is_short and _NAME.fullmatch(text) is not None and _RANDOM.search(text) is None
 
 
-def _hide(value: str | bytes, kind: Kind) -> str:
+def _hide(value: str | bytes, kind: TextKind) -> str:
     text = f"hidden {type(value).__name__} {_digest(value, kind)}"
     if len(value) <= LONGEST_KNOWN:
         _known[text] = value
     return text
 
 
-def _digest(value: str | bytes, kind: Kind) -> str:
+def _digest(value: str | bytes, kind: TextKind) -> str:
     content = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
-    if kind is Kind.SECRET:
+    if kind is TextKind.SECRET:
         found = hashlib.scrypt(content, salt=b"fusioncache secret", n=COST, r=8, p=1, dklen=16)
     else:
         found = hashlib.blake2b(content, digest_size=16, person=b"fusioncache text").digest()
@@ -172,8 +174,8 @@ def _hide_lexeme(found: re.Match[str]) -> str:
         value = ast.literal_eval(f"{found['prefix'] or ''}{found['string']}")
     except (ValueError, SyntaxError) as error:
         raise ValueError("has a string that is made while it runs") from error
-    kind = Kind.NAME if found["access"] else Kind.VALUE
-    secret = _texts[Kind.SECRET, type(value)].get(value) or _texts[Kind.HIDDEN, type(value)].get(value)
+    kind = TextKind.NAME if found["access"] else TextKind.VALUE
+    secret = _texts[TextKind.SECRET, type(value)].get(value) or _texts[TextKind.HIDDEN, type(value)].get(value)
     if secret is None and _is_open(value, kind):
         return found[0]
     text = secret or f"hidden {type(value).__name__} {_digest(value, kind)}"
@@ -206,7 +208,7 @@ def hide_line(line: str) -> str:
     if "'''" in line or '"""' in line:
         return "..."
     names = re.findall(r"\w+", "".join(_hide_parts(line)))
-    return "".join(_hide_parts(line, any(find_kind(name) is Kind.SECRET for name in names))).rstrip()
+    return "".join(_hide_parts(line, any(find_kind(name) is TextKind.SECRET for name in names))).rstrip()
 
 
 def _hide_parts(line: str, is_secret: bool = True) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Setting:
     meaning: str
     find_demand: Callable[[str], str | None] = lambda text: None
 
-    def read(self) -> str:
+    def get_text(self) -> str:
         """Returns what the variable says, which is empty if it is not set.
 
         Raises:
@@ -101,7 +101,7 @@ SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZE
 
 def find_directory() -> Path:
     """Returns the directory of the record and the store: ``FUSIONCACHE_DIR``, or else the platform's for caches."""
-    directory = DIRECTORY.read()
+    directory = DIRECTORY.get_text()
     if not directory:
         import platformdirs
 

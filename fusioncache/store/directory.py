@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusioncache.process.places import ASIDE, remove, set_aside
-from fusioncache.process.private_files import make_folder, make_folders
+from fusioncache.process.files import ASIDE, make_folder, make_folders, remove, set_aside
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.store.entry import DIGEST, ID, LARGEST, Entry, decode_entry, encode_entry
 from fusioncache.store.files import (

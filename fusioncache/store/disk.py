@@ -13,7 +13,7 @@ from typing import Literal
 
 from fusioncache.ir import Key
 from fusioncache.process import forks
-from fusioncache.process.places import ASIDE, remove
+from fusioncache.process.files import ASIDE, remove
 from fusioncache.store.directory import INDEX, Directory, EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fusioncache.process.places import remove
-from fusioncache.process.private_files import make_folder
+from fusioncache.process.files import make_folder, remove
 
 
 class StoreError(Exception):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fusioncache.process import forks
-from fusioncache.process.places import free, remove
+from fusioncache.process.files import free, remove
 from fusioncache.store.files import Refusal, name_cause
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)

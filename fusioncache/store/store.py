@@ -144,7 +144,7 @@ class Store:
         if max_bytes <= 0 or max_age <= 0:
             raise ValueError(f"max_bytes and max_age must be positive, got {max_bytes} and {max_age}")
         if remote is None:
-            remote = REMOTE.read()
+            remote = REMOTE.get_text()
         try:
             disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.process.source_digest import digest_sources
+from fusioncache.process.sources import digest_sources
 
 TRIED: Mapping[str, str] = MappingProxyType(
     {

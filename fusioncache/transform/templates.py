@@ -12,7 +12,7 @@ from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.generals import Generation
 from fusioncache.ir import Instance, Template
 from fusioncache.process.collector import collect_behind
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 from fusioncache.template.plan import Arities
 
 type Environments = Callable[[BackendExecutables], Mapping[str, str]]

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fusioncache.process.private_files import make_folders, open_privately
+from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.settings import PASSES, find_directory
 
 logger = logging.getLogger("fusioncache")
@@ -59,7 +59,7 @@ class TraceWriter:
         self._folder: Path | None = None
         self._last: Any = None
         self._number = 0
-        if PASSES.read() == "1":
+        if PASSES.get_text() == "1":
             self._folder = _folder_of_process() / _UNSAFE.sub("_", title)
 
     def write_trace(self, name: str, trace: Any) -> None:

@@ -32,7 +32,7 @@ from fusioncache.ir.ops import writes_of
 from fusioncache.ir.permutation import pick
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.schema import record_path
-from fusioncache.process.private_files import make_folders, open_privately
+from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
@@ -296,7 +296,7 @@ def choose_when(verify: bool | str | None) -> When | None:
         raise TypeError(f'verify must be True, False, "all" or None, got {verify!r}')
     if verify is False:
         return None
-    said = VERIFY.read()
+    said = VERIFY.get_text()
     if When.EVERY.value in (verify, said):
         return When.EVERY
     return When.FIRST if verify or said == "1" else None

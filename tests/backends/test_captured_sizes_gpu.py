@@ -11,7 +11,7 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 import fusioncache
 from benchmarks.random_lengths.__main__ import train
 from benchmarks.random_lengths.models import VOCABULARY, EncoderDecoder
-from fusioncache.process.preparation import WAITING
+from fusioncache.cache.backend_executables import WAITING
 
 pytestmark = pytest.mark.gpu
 

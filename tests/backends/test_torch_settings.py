@@ -19,7 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, Outcome
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome
+from fusioncache.accelerators.precompile.requests import read_request
 from fusioncache.backends import torch_settings as settings_module
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
@@ -317,11 +318,12 @@ def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(
     assert len(compiled) == 1
 
 
-def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> TaskOutcome:
     """What becomes of the one entry in the process's store where there is this backend."""
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     (entry,) = process.cache.store.entries()
-    return EntryCompiler(Store.open(process.cache.store.directory)).compile(f"{entry.digest}.{entry.backend}")
+    store = Store.open(process.cache.store.directory)
+    return EntryCompiler(store).compile(read_request(store, f"{entry.digest}.{entry.backend}"))
 
 
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
@@ -331,7 +333,7 @@ def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatc
 
     process = Process(tmp_path)
     process.run(make_region(), X, Y)
-    assert warmed(process, Unsure(), monkeypatch) == Outcome("refused", "a setting that cannot be compared")
+    assert warmed(process, Unsure(), monkeypatch) == TaskOutcome("refused", "a setting that cannot be compared")
 
 
 def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
@@ -340,7 +342,7 @@ def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monke
     before, after, others = (Process(tmp_path, PersistentEager({"machine": name})) for name in ("old", "new", "new"))
     with apply_torch_settings(theirs):
         before.run(make_region(), X, Y)
-    assert warmed(before, PersistentEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
+    assert warmed(before, PersistentEager({"machine": "new"}), monkeypatch) == TaskOutcome("compiled")
     assert read_torch_settings() == here
     others.run(make_region(), X, Y)
     with apply_torch_settings(theirs):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
-from crew_processes import wait_until
+from pool_processes import wait_until
 
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.turns import call_in_turns

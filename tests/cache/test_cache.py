@@ -21,7 +21,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key, template_key

@@ -8,9 +8,8 @@ import torch
 
 from fusioncache.backends.api import Run
 from fusioncache.cache import backend_executables
-from fusioncache.cache.backend_executables import OFTEN, Order, replace_if_reused
+from fusioncache.cache.backend_executables import OFTEN, Order, prepare_capture, replace_if_reused
 from fusioncache.cache.generals import Allowance
-from fusioncache.process.preparation import find_preparation, prepare
 
 
 def general(args: Sequence[int]) -> list[str]:
@@ -69,8 +68,8 @@ def call(run: Run, times: int) -> str:
 
 def prepared(run: Run) -> tuple[str, int]:
     """Returns what the call before a capture gives, and how many regions of it have to be waited for."""
-    with prepare() as preparation:
-        return run([])[0], preparation.waiting
+    with prepare_capture() as unsettled:
+        return run([])[0], len(unsettled)
 
 
 def test_a_size_that_is_used_often_gets_its_own():
@@ -165,10 +164,12 @@ def test_a_capture_never_meets_the_general_function(capturing):
 
 
 def test_a_preparation_ends():
-    assert find_preparation() is None
-    with prepare() as outer:
-        assert find_preparation() is outer
-    assert find_preparation() is None
+    pool = Pool()
+    run = pool.run(captures=False)
+    with prepare_capture() as unsettled:
+        run([])
+    run([])
+    assert len(unsettled) == 1
 
 
 def test_an_allowance_ends():

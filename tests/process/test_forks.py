@@ -20,7 +20,7 @@ from fusioncache.backends.nvfuser.persistence import KernelDatabase
 from fusioncache.cache import peers as ranks_module
 from fusioncache.cache.peers import Ranks
 from fusioncache.process import forks
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 
 LONGEST = 60
 """Seconds after which a child that hangs is ended."""

@@ -7,7 +7,7 @@ import pytest
 
 from fusioncache.observe.record.schema import SCHEMA, record_path
 from fusioncache.observe.record.writer import open_for_writing
-from fusioncache.process.private_files import make_folders, open_privately
+from fusioncache.process.files import make_folders, open_privately
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def modes(folder):
 
 
 def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
-    with SCHEMA.write(tmp_path / "new", 1.0) as database:
+    with SCHEMA.open_to_write(tmp_path / "new", 1.0) as database:
         database.execute("INSERT INTO outlines (shape, content) VALUES ('', '')")
         assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
     assert modes(tmp_path) == {"new": 0o600}
@@ -30,13 +30,13 @@ def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_p
 
 def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path):
     path = tmp_path / "old"
-    with SCHEMA.write(path, 1.0):
+    with SCHEMA.open_to_write(path, 1.0):
         pass
     path.chmod(0o644)
-    with SCHEMA.read(path, 1.0):
+    with SCHEMA.open_to_read(path, 1.0):
         assert modes(tmp_path) == {"old": 0o600}
     path.chmod(0o666)
-    with SCHEMA.write(path, 1.0):
+    with SCHEMA.open_to_write(path, 1.0):
         assert modes(tmp_path)["old"] == 0o600
 
 
@@ -50,10 +50,10 @@ def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
     path = tmp_path / "file"
-    with SCHEMA.write(path, 1.0) as database:
+    with SCHEMA.open_to_write(path, 1.0) as database:
         database.execute("INSERT INTO outlines (shape, content) VALUES ('', ?)", ("zqword" * 1000,))
     assert b"zqword" in path.read_bytes()
-    with SCHEMA.write(path, 1.0) as database:
+    with SCHEMA.open_to_write(path, 1.0) as database:
         database.execute("DELETE FROM outlines")
     assert b"zqword" not in path.read_bytes()
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fusioncache.process.progress import ProgressLine
+from fusioncache.process.warning import ProgressLine
 
 
 class Terminal(io.StringIO):

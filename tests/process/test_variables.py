@@ -35,13 +35,13 @@ def test_every_variable_is_documented():
 def test_a_variable_refuses_what_it_cannot_be(monkeypatch, setting, text, message):
     monkeypatch.setenv(setting.name, text)
     with pytest.raises(ValueError) as raised:
-        setting.read()
+        setting.get_text()
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_a_variable_that_is_empty_or_not_set_says_nothing(monkeypatch, setting):
     monkeypatch.setenv(setting.name, "")
-    assert setting.read() == ""
+    assert setting.get_text() == ""
     monkeypatch.delenv(setting.name)
-    assert setting.read() == ""
+    assert setting.get_text() == ""

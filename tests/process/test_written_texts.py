@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusioncache.process import secrets
-from fusioncache.process.secrets import Kind, blur, find_kind, hide_line, hide_texts, list_options, reveal_texts
+from fusioncache.process.secrets import TextKind, blur, find_kind, hide_line, hide_texts, list_options, reveal_texts
 from fusioncache.process.secrets import write_text as write
 
 DIGEST = re.compile(r"hidden (str|bytes) [a-p]{32}")
@@ -48,21 +48,21 @@ NEITHER = [
 
 def test_plain_words_are_written_and_names_where_they_are_names():
     for text in WORDS:
-        assert write(text) == write(text, Kind.NAME) == repr(text)
+        assert write(text) == write(text, TextKind.NAME) == repr(text)
     for text in NAMES:
-        assert DIGEST.fullmatch(write(text)) and write(text, Kind.NAME) == repr(text)
+        assert DIGEST.fullmatch(write(text)) and write(text, TextKind.NAME) == repr(text)
     for text in NEITHER:
         assert DIGEST.fullmatch(write(text)), text
-        assert DIGEST.fullmatch(write(text, Kind.NAME)) or text == "hf_abcdef", text
+        assert DIGEST.fullmatch(write(text, TextKind.NAME)) or text == "hf_abcdef", text
 
 
-@pytest.mark.parametrize("kind", [Kind.SECRET, Kind.HIDDEN])
+@pytest.mark.parametrize("kind", [TextKind.SECRET, TextKind.HIDDEN])
 def test_nothing_is_written_of_a_secret(kind):
     for value in [*filter(None, WORDS), *NAMES, *NEITHER, b"gelu"]:
         assert DIGEST.fullmatch(write(value, kind)), value
 
 
-@given(st.text() | st.binary(), st.text() | st.binary(), st.sampled_from(Kind), st.sampled_from(Kind))
+@given(st.text() | st.binary(), st.text() | st.binary(), st.sampled_from(TextKind), st.sampled_from(TextKind))
 def test_texts_are_equal_if_and_only_if_values_and_kinds_are(one, other, kind, other_kind):
     if kind is other_kind:
         assert (write(one, kind) == write(other, kind)) == (type(one) is type(other) and one == other)
@@ -71,25 +71,25 @@ def test_texts_are_equal_if_and_only_if_values_and_kinds_are(one, other, kind, o
 
 
 def test_a_secret_has_another_digest_than_a_text():
-    assert len({write("hunter two", kind) for kind in (Kind.VALUE, Kind.SECRET)}) == 2
+    assert len({write("hunter two", kind) for kind in (TextKind.VALUE, TextKind.SECRET)}) == 2
 
 
 def test_a_process_takes_its_time_for_some_secrets_only():
-    slow = [write(f"number {number}", Kind.SECRET) for number in range(70)]
-    quick = [write(f"number {number}", Kind.HIDDEN) for number in range(70)]
+    slow = [write(f"number {number}", TextKind.SECRET) for number in range(70)]
+    quick = [write(f"number {number}", TextKind.HIDDEN) for number in range(70)]
     assert [one == other for one, other in zip(slow, quick, strict=True)] == [False] * 64 + [True] * 6
-    assert slow == [write(f"number {number}", Kind.SECRET) for number in range(70)]
-    write("hunter", Kind.SECRET)
+    assert slow == [write(f"number {number}", TextKind.SECRET) for number in range(70)]
+    write("hunter", TextKind.SECRET)
     assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')")
 
 
 def test_names_that_say_it():
     said = "secret password db_passwd api_key apiKey OPENAI_API_KEY HF_TOKEN token auth_token authorization access_key "
     said += "AWS_SECRET_ACCESS_KEY credentials private_key signing_key bearer webhook passphrase pin session_token pwd"
-    assert {name: find_kind(name) for name in said.split()} == dict.fromkeys(said.split(), Kind.SECRET)
+    assert {name: find_kind(name) for name in said.split()} == dict.fromkeys(said.split(), TextKind.SECRET)
     others = "tokenizer author authors pin_memory num_tokens monkey keys activation passes bias name"
-    assert {name: find_kind(name) for name in others.split()} == dict.fromkeys(others.split(), Kind.VALUE)
-    assert find_kind("__qualname__") is Kind.NAME
+    assert {name: find_kind(name) for name in others.split()} == dict.fromkeys(others.split(), TextKind.VALUE)
+    assert find_kind("__qualname__") is TextKind.NAME
 
 
 SOURCE = """# Constructed by Transform for execution (took 4 milliseconds)
@@ -113,8 +113,8 @@ def prologue(*args, **kwargs):
 @given(st.text(min_size=1, max_size=30) | st.binary(min_size=1, max_size=9), st.booleans())
 def test_a_source_holds_no_text_when_it_is_stored_and_holds_it_when_it_is_loaded(value, is_secret):
     secrets.forget()
-    digest = write(value, Kind.SECRET if is_secret else Kind.VALUE)
-    write("Zq an item", Kind.NAME)
+    digest = write(value, TextKind.SECRET if is_secret else TextKind.VALUE)
+    write("Zq an item", TextKind.NAME)
     stored = hide_texts(SOURCE.replace("TEXT", repr(value)))
     assert "Zq" not in stored and stored.count(repr(digest) if DIGEST.fullmatch(digest) else digest) >= 2
     shown = SOURCE.replace("TEXT", repr(value)).replace("\"Zq line\", 'mean')  # Zq remark", "'...', 'mean')")
@@ -143,7 +143,7 @@ def test_numbers_without_a_literal_are_no_texts(number):
 
 
 def test_a_word_that_is_a_secret_is_hidden_wherever_it_stands():
-    write("hunter", Kind.SECRET)
+    write("hunter", TextKind.SECRET)
     assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')\n  x = obj['hunter']")
 
 

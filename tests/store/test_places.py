@@ -28,7 +28,7 @@ from store_contents import (
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.schema import record_path
 from fusioncache.observe.record.writer import RecordWriter
-from fusioncache.process import places
+from fusioncache.process import files
 from fusioncache.store import Store
 from fusioncache.store.disk import audit, find_aside, remove_damaged
 
@@ -204,7 +204,7 @@ def test_what_was_set_aside_is_listed_and_left(tmp_path):
     with collect_warnings() as messages:
         again = Store.open(root, remote="")
         save(again, 1)
-    said = f"a file of fusioncache's: it is now {places.ASIDE}"
+    said = f"a file of fusioncache's: it is now {files.ASIDE}"
     assert [said in message for message in messages] == [True, True]
     aside = audit(root).aside
     assert len(aside) == 2

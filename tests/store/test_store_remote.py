@@ -16,10 +16,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from crew_processes import wait_until
 from faulty_filesystem import faulty
 from file_server import serve
 from kept_programs import SavedProgram
+from pool_processes import wait_until
 from store_contents import (
     BACKEND,
     collect_warnings,

@@ -11,7 +11,7 @@ from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile.requests import survey
+from fusioncache.accelerators.precompile.requests import read_request, survey
 from fusioncache.ir import Const, Op, Ref, TensorType
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
@@ -174,8 +174,9 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
         Process(tmp_path).run(product(commuted=commuted), turned, Y)
     store = Store.open(tmp_path)
     found = survey(store)
-    assert (found.entries, len(found.ids)) == (2, 2)
-    assert [warmer.EntryCompiler(store).compile(id_).result for id_ in found.ids] == ["compiled", "compiled"]
+    assert (found.entries, len(found.seconds)) == (2, 2)
+    tasks = [read_request(store, id_) for id_ in found.seconds]
+    assert [warmer.EntryCompiler(store).compile(task).result for task in tasks] == ["compiled", "compiled"]
     for commuted in (False, True):
         process = Process(tmp_path, PersistentEager({"machine": "there"}))
         process.run(product(commuted=commuted), turned, Y)

@@ -14,7 +14,7 @@ import torch
 from models import Blocks
 
 import fusioncache
-from fusioncache.accelerators.precompile.batch import BatchCompiler
+from fusioncache.accelerators.precompile.ahead import BatchCompiler
 from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.inductor import persistence
 from fusioncache.backends.inductor.backend import Inductor
@@ -127,7 +127,7 @@ def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
 
 def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):
     job = Job(tmp_path)
-    with mock.patch("fusioncache.accelerators.precompile.batch.find_job_store", lambda: object()):
+    with mock.patch("fusioncache.accelerators.precompile.ahead.find_job_store", lambda: object()):
         _, runs = job.step()
     assert set(runs) == {1}
 
@@ -167,7 +167,7 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
 
 
 def test_a_terminal_is_told_what_is_compiled_and_how_many_are_left(monkeypatch, tmp_path):
-    from fusioncache.process.progress import progress_line
+    from fusioncache.process.warning import progress_line
 
     said: list[str] = []
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from crew_processes import WAIT, fork_module, wait_until
 from models import Blocks, compile_with
+from pool_processes import fork_process, wait_until
 from store_contents import fork, wait_for
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile import ahead, crew, entry_compiler, jobs, link
-from fusioncache.accelerators.precompile.ahead import CrewHelpers
+from fusioncache.accelerators.precompile import ahead, entry_compiler, pool
+from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
 
@@ -40,15 +40,14 @@ class Logging(PersistentEager):
 
 @contextmanager
 def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Has every process compile with the backend that logs, and the crew be made of forks."""
+    """Has every process compile with the backend that logs, and pools be made of forks."""
     patch.setattr(Logging, "folder", folder)
     patch.setattr(ahead, "backend_class", lambda name: Logging)
     for module in ("transform.region_backends", "accelerators.precompile.entry_compiler"):
         patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
-    patch.setattr(link, "start_module", fork_module)
-    patch.setattr(crew, "ANSWER_SECONDS", WAIT)  # on a busy machine it takes a while
+    patch.setattr(pool, "start_process", fork_process)
     yield
-    end_crews()
+    end_pools()
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +57,10 @@ def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def end_crews() -> None:
-    for made in ahead.crews.values():
+def end_pools() -> None:
+    for made in ahead.pools.values():
         made.end()
-    ahead.crews.clear()
+    ahead.pools.clear()
 
 
 def read_compiled(folder: Path) -> Counter[str]:
@@ -84,8 +83,8 @@ class Job:
         self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
 
     @property
-    def helpers(self) -> CrewHelpers:
-        assert isinstance(self.cache.helpers, CrewHelpers)
+    def helpers(self) -> PoolHelpers:
+        assert isinstance(self.cache.helpers, PoolHelpers)
         return self.cache.helpers
 
     def when_traced(self, act: Callable[[], object]) -> None:
@@ -237,7 +236,7 @@ def test_ranks_of_one_host_compile_each_template_once(tmp_path, monkeypatch):
 
     def rank() -> None:
         assert torch.equal(Job(together, 1).infer(), result)
-        end_crews()
+        end_pools()
 
     assert [wait_for(child) for child in [fork(rank) for _ in range(4)]] == [0] * 4
     assert read_compiled(together) == read_compiled(alone)
@@ -258,15 +257,15 @@ def test_ranks_of_one_host_compile_each_template_once(tmp_path, monkeypatch):
 def test_by_default_there_are_as_many_as_pay(monkeypatch, cores, ranks, backend, expected):
     monkeypatch.delenv("FUSIONCACHE_JOBS")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    monkeypatch.setattr(jobs, "count_cores", lambda: cores)
-    assert jobs.choose_jobs(None, backend) == expected
+    monkeypatch.setattr(pool, "count_cores", lambda: cores)
+    assert pool.choose_jobs(None, backend) == expected
 
 
 def test_who_asks_gets_what_was_asked_for(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_JOBS", "3")
-    assert (jobs.choose_jobs(None, "eager"), jobs.choose_jobs(5, "eager"), jobs.choose_jobs(0, "nvfuser")) == (3, 5, 0)
-    monkeypatch.setattr(jobs, "can_have_crew", lambda: False)
-    assert jobs.choose_jobs(5, "nvfuser") == 0
+    assert (pool.choose_jobs(None, "eager"), pool.choose_jobs(5, "eager"), pool.choose_jobs(0, "nvfuser")) == (3, 5, 0)
+    monkeypatch.setattr(pool, "can_have_pool", lambda: False)
+    assert pool.choose_jobs(5, "nvfuser") == 0
 
 
 def test_wrong_numbers_are_named(monkeypatch):
@@ -282,10 +281,10 @@ def test_wrong_numbers_are_named(monkeypatch):
 
 def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_JOBS", "")
-    monkeypatch.setattr(jobs, "count_cores", lambda: 64)
-    monkeypatch.setattr(link, "start_module", lambda *args, **options: pytest.fail("a process was started"))
+    monkeypatch.setattr(pool, "count_cores", lambda: 64)
+    monkeypatch.setattr(pool, "start_process", lambda *args, **options: pytest.fail("a process was started"))
     kept = fusioncache.Cache(record=False, store=tmp_path / "store")
     fusioncache.FusionCache(cache=kept, backend="inductor", verify=True)
     fusioncache.FusionCache(cache=kept, backend="eager")
     fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="inductor", jobs=4)
-    assert not ahead.crews
+    assert not ahead.pools

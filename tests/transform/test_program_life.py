@@ -12,8 +12,8 @@ from types import FunctionType
 
 import pytest
 import torch
-from crew_processes import wait_until
 from models import Blocks, are_same, step
+from pool_processes import wait_until
 from store_contents import fork, wait_for
 from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once

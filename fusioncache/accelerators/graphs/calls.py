@@ -14,8 +14,8 @@ from typing import Any
 
 from fusioncache.accelerators.graphs.recorder import GraphRecorder
 from fusioncache.accelerators.graphs.results import check_tensor
+from fusioncache.cache.backend_executables import WAITING, prepare_capture
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.process.preparation import WAITING, prepare
 from fusioncache.process.tensor_guards import Guard, guard_tensors
 
 _GETTERS = (
@@ -250,11 +250,11 @@ class Warm:
             self.refused = refusal.reason
             return call()
         before = recorder.read_random_state()
-        with prepare() as preparation:
+        with prepare_capture() as unsettled:
             result = call()
         if recorder.read_random_state() != before:
             self.refused = "random numbers"
-        self._waits = preparation.waiting > 0
+        self._waits = bool(unsettled)
         self.is_warm = not self._waits
         return result
 

@@ -127,7 +127,7 @@ def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaG
     """
     if option is not None and not isinstance(option, bool):
         raise TypeError(f"graphs must be True, False or None, got {option!r}")
-    if not (GRAPHS.read() == "1" if option is None else option):
+    if not (GRAPHS.get_text() == "1" if option is None else option):
         return None
     if verifies:
         ledger.graphs.count_not_captured("verify mode")

@@ -40,12 +40,6 @@ def gpu_in_use() -> int | None:
     return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else None
 
 
-def device_types_of(graph: Graph) -> frozenset[str]:
-    """Returns the types of device that a graph's values lie on."""
-    types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
-    return frozenset(type_.device for type_ in types if isinstance(type_, TensorType))
-
-
 def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
     """Makes arguments of a graph that have these layouts, on the device of their type that is in use.
 

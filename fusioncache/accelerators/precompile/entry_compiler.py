@@ -1,23 +1,21 @@
-"""Compiles what an entry or a call asks for, for this device and these versions, if that is not there yet."""
+"""Does the task that an entry or a call asks for, for this device and these versions, if that is not there yet."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fusioncache.accelerators.precompile.arguments import (
     available_device_types,
-    device_types_of,
     make_arguments,
     on_gpu,
     release_memory,
 )
-from fusioncache.accelerators.precompile.requests import StoredRequest, read_request
-from fusioncache.accelerators.precompile.tasks import Received
-from fusioncache.backends.api import OnStart, Progress, ignore_start, make_backend, process_starts
+from fusioncache.accelerators.precompile.requests import CompileTask
+from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.executable import Builder, not_kept
 from fusioncache.cache.peers import Ranks
@@ -31,24 +29,32 @@ from fusioncache.store.store import COMPILE_SECONDS
 logger = logging.getLogger("fusioncache")
 
 FAILED, NOT_STORED = "failed", "not stored"
+DIED = "worker died"
 ELSEWHERE, OTHER_KEY = "another process is at it", "other settings here"
 
 Result = Literal["compiled", "ready", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of compiling what an entry asks for.
+class TaskOutcome:
+    """The result of a task.
 
     Attributes:
         result: whether it was compiled, was ready before, or was refused.
         reason: why it was refused.
         passing: whether another time it may not be, with nothing changed.
+        seconds: that it took in another process.
+        on_start: those of them in which a compiler started.
     """
 
     result: Result
     reason: str = ""
     passing: bool = False
+    seconds: float = 0.0
+    on_start: float = 0.0
+
+
+NO_WORKER = TaskOutcome("refused", "no worker starts", passing=True)
 
 
 class EntryCompiler:
@@ -78,38 +84,42 @@ class EntryCompiler:
         self._on_start = on_start
         self._builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = {}
 
-    def compile(self, id_: str) -> Outcome:
-        """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
-        return self._guard(id_[:12], lambda: self._compile(read_request(self._store, id_)))
+    def compile(self, task: CompileTask) -> TaskOutcome:
+        """Does a task, if it is for this device and these versions. Raises nothing: what goes wrong is the outcome."""
+        try:
+            missing = device_types_of(task.request.graph) - available_device_types()
+            if missing:
+                return TaskOutcome("refused", f"other device type: {', '.join(sorted(missing))}")
+            with on_gpu(task.device), apply_torch_settings(task.request.settings):
+                return self._build(task)
+        except Exception as error:  # whatever it is, others can be compiled
+            if is_declined(error, Scope.REQUEST):
+                return TaskOutcome("refused", error.reason)
+            logger.info("a task fails", exc_info=error)
+            return TaskOutcome("refused", f"{FAILED}: {type(error).__name__}")
+        finally:
+            if self._releases:
+                release_memory()
 
-    def compile_received(self, received: Received) -> Outcome:
-        """Compiles what a call of another process is going to ask for, if it would be that here. Nothing is raised."""
-
-        def compile_() -> Outcome:
-            with on_gpu(received.device):
-                return self._compile(received.stored, received.digest)
-
-        return self._guard(received.digest[:12], compile_)
-
-    def compile_together(self, all_received: Sequence[Received], progress: Progress) -> list[Outcome]:
-        """Compiles for several future calls together, where that is faster. Raises nothing."""
+    def compile_together(self, tasks: Sequence[CompileTask], progress: Progress) -> list[TaskOutcome]:
+        """Does several tasks together, where that is faster. Raises nothing."""
         with ExitStack() as stack:
             try:
-                self._enter_together(stack, all_received, progress)
+                self._enter_together(stack, tasks, progress)
             except Exception as error:  # each is compiled alone
                 logger.info("regions are not compiled together", exc_info=error)
-            return [self.compile_received(received) for received in all_received]
+            return [self.compile(task) for task in tasks]
 
-    def _enter_together(self, stack: ExitStack, all_received: Sequence[Received], progress: Progress) -> None:
+    def _enter_together(self, stack: ExitStack, tasks: Sequence[CompileTask], progress: Progress) -> None:
         """Has the backends compile the missing executables of requests together."""
         missing: dict[Builder, list[Request]] = {}
         regions: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
-        for received in all_received:
-            asked, instance = received.stored.request, received.stored.instance
+        for task in tasks:
+            asked, instance = task.request, task.instance
             with apply_torch_settings(asked.settings):
                 builder, _ = self._builder_for(asked)
                 key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
-                if key.digest != received.digest or self._store.load(key, asked.backend) is not None:
+                if key.digest != task.digest or self._store.load(key, asked.backend) is not None:
                     continue
                 args = make_arguments(asked.graph, asked.layouts)
             missing.setdefault(builder, []).append(asked)
@@ -121,50 +131,30 @@ class EntryCompiler:
                     process_starts().start(builder.backend, graph, self._on_start, joined=True)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
-    def _guard(self, what: str, compile_: Callable[[], Outcome]) -> Outcome:
-        """Compiles something. What goes wrong is its outcome."""
-        try:
-            return compile_()
-        except Exception as error:  # whatever it is, others can be compiled
-            if is_declined(error, Scope.REQUEST):
-                return Outcome("refused", error.reason)
-            logger.info("%s is not compiled ahead", what, exc_info=error)
-            return Outcome("refused", f"{FAILED}: {type(error).__name__}")
-        finally:
-            if self._releases:
-                release_memory()
-
-    def _compile(self, stored: StoredRequest, digest: str | None = None) -> Outcome:
-        missing = device_types_of(stored.request.graph) - available_device_types()
-        if missing:
-            return Outcome("refused", f"other device type: {', '.join(sorted(missing))}")
-        with apply_torch_settings(stored.request.settings):
-            return self._build(stored, digest)
-
-    def _build(self, stored: StoredRequest, digest: str | None) -> Outcome:
-        asked, instance = stored.request, stored.instance
+    def _build(self, task: CompileTask) -> TaskOutcome:
+        asked, instance = task.request, task.instance
         builder, reasons = self._builder_for(asked)
         key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
-        if digest not in (None, key.digest):
-            return Outcome("refused", OTHER_KEY, passing=True)
+        if task.digest not in ("", key.digest):
+            return TaskOutcome("refused", OTHER_KEY, passing=True)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _outcome_of(found)
         if self._dry_run:
-            return Outcome("compiled")
+            return TaskOutcome("compiled")
         reasons.clear()
         try:
             args = make_arguments(asked.graph, asked.layouts)
             built = builder.build(builder.region_task(asked.graph, instance, asked.layouts, args))
         except Declined as declined:
             declined.require(Scope.TURN)
-            return Outcome("refused", ELSEWHERE, passing=True)
+            return TaskOutcome("refused", ELSEWHERE, passing=True)
         is_kept = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
-            return Outcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
+            return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
         if not is_kept:
-            return Outcome("refused", NOT_STORED)
-        return Outcome("ready" if built.loaded else "compiled")
+            return TaskOutcome("refused", NOT_STORED)
+        return TaskOutcome("ready" if built.loaded else "compiled")
 
     def _builder_for(self, asked: Request) -> tuple[Builder, list[str]]:
         """Returns what builds with the backend of a request, made once, and its reasons not to persist.
@@ -193,7 +183,7 @@ class EntryCompiler:
         return self._builders[identity]
 
 
-def _outcome_of(artifacts: Mapping[str, bytes]) -> Outcome:
+def _outcome_of(artifacts: Mapping[str, bytes]) -> TaskOutcome:
     """Returns what an entry for this very environment comes to."""
     reason = artifacts.get(REFUSED)
-    return Outcome("ready") if reason is None else Outcome("refused", not_kept(reason.decode(errors="replace")))
+    return TaskOutcome("ready") if reason is None else TaskOutcome("refused", not_kept(reason.decode(errors="replace")))

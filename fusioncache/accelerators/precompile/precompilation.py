@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.accelerators.precompile.ahead import find_helpers
-from fusioncache.accelerators.precompile.batch import find_batch_compiler
+from fusioncache.accelerators.precompile.ahead import find_batch_compiler, find_helpers
 from fusioncache.accelerators.precompile.foresight import Foresight
-from fusioncache.accelerators.precompile.jobs import choose_jobs
+from fusioncache.accelerators.precompile.pool import choose_jobs
 from fusioncache.accelerators.programs.program_list import is_ahead
 from fusioncache.cache.peers import Helpers
 from fusioncache.observe.record.ledger import Ledger

@@ -1,4 +1,4 @@
-"""The requests that a store has seen, each with the region that made it first."""
+"""The compile requests of a store's entries, as tasks that any process can do."""
 
 from __future__ import annotations
 
@@ -22,16 +22,26 @@ OLDER = "stored without its compile request, by an older version"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRequest:
-    """A request that can be made again.
+class CompileTask:
+    """A request to compile a region into the store.
 
     Attributes:
-        request: what was asked for.
-        instance: the region that it was asked for with, which has the bits.
+        request: what is asked for.
+        instance: the region that it is asked for with, which has the bits.
+        digest: of the key that the result must have; empty if any will do.
+        device: the number of the GPU to compile on; None if that does not matter.
     """
 
     request: Request
     instance: Instance
+    digest: str = ""
+    device: int | None = None
+
+    @property
+    def weight(self) -> float:
+        """How long it takes, compared with others: compilers take more than twice as long for twice as much."""
+        graph = self.request.graph
+        return float(len(graph.ops) * (len(graph.inputs) + len(graph.outputs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +58,6 @@ class Survey:
     seconds: Mapping[str, float]
     refused: Mapping[str, int]
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Of these entries."""
-        return tuple(self.seconds)
-
 
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
@@ -62,24 +67,19 @@ def survey(store: Store) -> Survey:
     for summary in summaries:
         entry = store.entry(summary.digest, summary.backend)
         objects = {part.name: part.object for part in entry.artifacts} if entry else {}
-        if REQUEST in objects:
+        if entry is None:
+            refused[DAMAGED] += 1
+        elif REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
-            region = objects.get(REGION) if entry and ORDER in dict(entry.ingredients) else None
+            region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None
             id_ = f"{summary.digest}.{summary.backend}"
-            found.setdefault((objects[REQUEST], region), (id_, entry.seconds if entry else 0.0))
+            found.setdefault((objects[REQUEST], region), (id_, entry.seconds))
         else:
-            refused[_why_not_asked(entry)] += 1
+            refused[GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER] += 1
     return Survey(len(summaries), dict(found.values()), refused)
 
 
-def _why_not_asked(entry: Entry | None) -> str:
-    """Returns why an entry has no request."""
-    if entry is None:
-        return DAMAGED
-    return GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER
-
-
-def read_request(store: Store, id_: str) -> StoredRequest:
+def read_request(store: Store, id_: str) -> CompileTask:
     """Reads what an entry asks for.
 
     Raises:
@@ -87,32 +87,22 @@ def read_request(store: Store, id_: str) -> StoredRequest:
     """
     digest, _, backend = id_.partition(".")
     entry = store.entry(digest, backend)
-    if entry is None:
-        raise Declined(DAMAGED, Scope.REQUEST)
     try:
-        asked = decode_request(_read_artifact(store, entry, REQUEST))
-        instance = decode_region(_read_artifact(store, entry, REGION))
+        if entry is None or store.disk is None:
+            raise ValueError("no entry")
+        contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in (REQUEST, REGION)}
+        asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
+        if not _belongs(asked, instance, entry):
+            raise ValueError("the request of another entry")
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Declined(DAMAGED, Scope.REQUEST) from error
-    if not _belongs(asked, instance, entry):
-        raise Declined(DAMAGED, Scope.REQUEST)
-    return StoredRequest(asked, instance)
-
-
-def _read_artifact(store: Store, entry: Entry, name: str) -> bytes:
-    (artifact,) = [artifact for artifact in entry.artifacts if artifact.name == name]
-    if store.disk is None:
-        raise ValueError("a store in memory")
-    return store.disk.content(artifact)
+    return CompileTask(asked, instance)
 
 
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
-    """Tells whether the entry's key was made for this request, and the region has its arguments and results."""
+    """Returns whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
-    try:
-        texts = read_key(entry.text)
-    except ValueError:
-        return False
+    texts = read_key(entry.text)
     wanted = {**write_graph(graph), **call_ingredients(graph, asked.layouts, instance)}
     named = all(texts.get(name) == text for name, text in wanted.items())
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)

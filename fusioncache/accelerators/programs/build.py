@@ -36,7 +36,7 @@ from fusioncache.accelerators.programs.text import (
 )
 from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.process.secrets import reveal_texts
-from fusioncache.process.source_lines import show_lines
+from fusioncache.process.sources import show_lines
 from fusioncache.thunder_adapter.api import SigInfo, TraceCtx
 
 logger = logging.getLogger("fusioncache")

@@ -43,7 +43,7 @@ from fusioncache.accelerators.programs.literals import LITERALS, digest
 from fusioncache.accelerators.programs.writer import Record
 from fusioncache.ir import Declined, Scope
 from fusioncache.process import forks
-from fusioncache.process.secrets import Kind, find_kind, write_text
+from fusioncache.process.secrets import TextKind, find_kind, write_text
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.programs.describe import Describer
@@ -510,7 +510,7 @@ class Definitions:
 
     def _name_item(self, name: object, value: Any) -> str:
         """Returns the name of what has a name of its own, by which a text may be secret."""
-        if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not Kind.SECRET:
+        if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not TextKind.SECRET:
             return self.name(value)
         self._passing.append(None)
         return self.describer.describe(value, name)

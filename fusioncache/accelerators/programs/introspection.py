@@ -30,7 +30,7 @@ from operator import is_
 from types import CodeType, FunctionType
 from typing import Any
 
-from fusioncache.process.secrets import Kind, find_kind, write_text
+from fusioncache.process.secrets import TextKind, find_kind, write_text
 
 
 class _Absent:
@@ -233,7 +233,7 @@ def describe_variable(name: str) -> str:
         value = os.environ[name]
     except KeyError:
         return _UNSET
-    return f"set, {write_text(value, Kind.SECRET if find_kind(name) is Kind.SECRET else Kind.HIDDEN)}"
+    return f"set, {write_text(value, TextKind.SECRET if find_kind(name) is TextKind.SECRET else TextKind.HIDDEN)}"
 
 
 def write_question(name: str, args: tuple[Any, ...]) -> str:

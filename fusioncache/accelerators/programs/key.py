@@ -47,7 +47,7 @@ from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import find_kind, write_text
-from fusioncache.process.source_digest import digest_sources
+from fusioncache.process.sources import digest_sources
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 

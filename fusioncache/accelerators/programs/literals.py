@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.programs.introspection import by_identity
-from fusioncache.process.secrets import Kind, write_text
+from fusioncache.process.secrets import TextKind, write_text
 
 _PLAIN_NAME = re.compile(r"[\w.<>\-]+")
 
@@ -29,7 +29,7 @@ def write_name(name: object) -> str:
     """Returns a name of a class, a function or a module as it is if it is a plain one, else as a text."""
     if type(name) is str and _PLAIN_NAME.fullmatch(name):
         return name
-    return write_text(name, Kind.NAME) if type(name) is str else "(unnamed)"
+    return write_text(name, TextKind.NAME) if type(name) is str else "(unnamed)"
 
 
 _module_of = type.__dict__["__module__"].__get__

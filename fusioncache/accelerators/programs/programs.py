@@ -194,7 +194,7 @@ def should_keep_programs(programs: bool | None) -> bool:
         if not isinstance(programs, bool):
             raise TypeError(f"programs must be True, False or None, got {programs!r}")
         return programs
-    return PROGRAMS.read() != "0"
+    return PROGRAMS.get_text() != "0"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 from fusioncache.accelerators.programs.literals import LITERALS, digest, write_class_name
 from fusioncache.ir import Declined, Scope, is_declined
-from fusioncache.process.secrets import Kind, find_kind, write_text
+from fusioncache.process.secrets import TextKind, find_kind, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class Writer:
         self.path = path
         self._names: MutableMapping[int, str] = {} if path is None else memory.names
         self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
-        self._kind = Kind.VALUE
+        self._kind = TextKind.VALUE
         self._depth = 0
         self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
@@ -351,7 +351,7 @@ class Writer:
             raise Declined(f"there are more than {MOST_VALUES} values", Scope.AMOUNT)
         literal = LITERALS.get(id(type(value)))
         if literal is not None:
-            self.parts.append(literal(value) if self._kind is Kind.VALUE else self._write_of_kind(value, literal))
+            self.parts.append(literal(value) if self._kind is TextKind.VALUE else self._write_of_kind(value, literal))
             return
         if self.memory.met is not None:
             self.memory.met.append(value)
@@ -377,7 +377,7 @@ class Writer:
 
     def write_name(self, name: object) -> None:
         """Writes what a dictionary or an object has a value under."""
-        before, self._kind = self._kind, Kind.NAME
+        before, self._kind = self._kind, TextKind.NAME
         self.write(name)
         self._kind = before
 
@@ -387,11 +387,11 @@ class Writer:
         write(self, value)
         self._kind = before
 
-    def _begin(self, name: object) -> Kind:
+    def _begin(self, name: object) -> TextKind:
         """Begins to write what has a name, and returns what kind of texts was written before."""
-        before, kind = self._kind, find_kind(name) if type(name) is str else Kind.VALUE
-        if before is Kind.SECRET:
-            kind = Kind.NAME if type(name) is str and name in _ABOUT_SECRETS else Kind.SECRET
+        before, kind = self._kind, find_kind(name) if type(name) is str else TextKind.VALUE
+        if before is TextKind.SECRET:
+            kind = TextKind.NAME if type(name) is str and name in _ABOUT_SECRETS else TextKind.SECRET
         self._kind = kind
         return before
 

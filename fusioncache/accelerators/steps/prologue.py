@@ -36,7 +36,7 @@ from fusioncache.accelerators.steps.prologue_checks import (
 )
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.collector import without_collector
-from fusioncache.process.source_lines import show_lines
+from fusioncache.process.sources import show_lines
 
 _INDENT = 2
 """Of Thunder's statements."""

@@ -23,7 +23,7 @@ from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.ingredients import BACKEND
 from fusioncache.observe.record.savings import Alone
 from fusioncache.process import forks
-from fusioncache.process.private_files import open_privately
+from fusioncache.process.files import open_privately
 from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
 
@@ -224,7 +224,7 @@ def open_log() -> EventFile | EventStream | None:
     Raises:
         ValueError: if it says something that is neither a stream nor likely to be meant as a file.
     """
-    target = LOG.read()
+    target = LOG.get_text()
     if not target:
         return None
     if target in ("stderr", "stdout"):

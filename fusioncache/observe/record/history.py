@@ -10,7 +10,7 @@ from typing import Any
 from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord, Source
 from fusioncache.observe.record.placements import PlacementRecord
 from fusioncache.process import forks
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 
 MOST_OBSERVATIONS = 20_000
 """How many regions are kept, how many streams, and how many executables."""
@@ -123,7 +123,7 @@ class History:
         with self._lock:
             for region in regions:
                 kind = (region.digest, region.arities)
-                if self._add(self._regions, replace(region, **self._amendments.find(kind) or {})):
+                if self._add(self._regions, replace(region, **self._amendments.get(kind) or {})):
                     number = len(self._regions.items) - 1
                     self._numbers[kind].append(number)
                     self._numbers_of_trace[region.trace_number].append(number)

@@ -16,7 +16,7 @@ from fusioncache.observe.record.observations import CompileRecord, Phases
 from fusioncache.observe.record.savings import Alone
 from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
-from fusioncache.process.lru import LruMap
+from fusioncache.process.forks import LruMap
 
 MOST_TEMPLATES = 4096
 """Of how many templates the counts are kept apart: those for which something was counted last. All are in ``Stats``."""
@@ -377,13 +377,13 @@ class Ledger:
     def template(self, digest: str) -> TemplateStats | None:
         """Returns one template's counts now; None if nothing was counted for it."""
         with self._lock:
-            account = self._accounts.find(digest)
+            account = self._accounts.get(digest)
             return account.freeze() if account else None
 
     def has(self, template: Template) -> bool:
         """Returns whether a region with this template was counted."""
         with self._lock:
-            account = self._accounts.find(template.key.digest)
+            account = self._accounts.get(template.key.digest)
             return account is not None and account.regions > 0
 
     def take_changed(self) -> tuple[TemplateStats, ...]:
@@ -432,5 +432,5 @@ class Ledger:
 
     def _cost(self, account: Account) -> float:
         """Returns what Thunder alone spends on a hit, also where another transform compiled the template."""
-        everywhere = self._parent._accounts.find(account.template.key.digest) if self._parent else None
+        everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
         return max(account.again_seconds, everywhere.again_seconds if everywhere else 0.0)

@@ -32,7 +32,7 @@ from fusioncache.observe.record.schema import (
     record_path,
 )
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
-from fusioncache.process import sqlite_file
+from fusioncache.process import files
 from fusioncache.process.settings import DIRECTORY
 
 Sort = Literal["seconds", "regions", "hits", "name", "size"]
@@ -189,11 +189,11 @@ class RecordReader:
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
-            with SCHEMA.read(self.path, LOCK_SECONDS) as database:
+            with SCHEMA.open_to_read(self.path, LOCK_SECONDS) as database:
                 database.create_function("fill_text", 2, fill_text, deterministic=True)
                 return database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
-            if sqlite_file.is_locked(error):
+            if files.is_locked(error):
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
             raise self._unreadable(error) from error
         except UnicodeEncodeError:
@@ -259,7 +259,7 @@ def forget(path: Path) -> bool:
     if not os.path.lexists(path):
         return False
     try:
-        sqlite_file.remove(path, LOCK_SECONDS)
+        files.remove_database(path, LOCK_SECONDS)
     except (sqlite3.Error, OSError) as error:
         raise RecordError(f"{path} cannot be removed ({error}): try again, or remove it yourself") from error
     return True
@@ -291,7 +291,7 @@ def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Prune
         RecordError: if others write it all the time, or it is no record of this format.
     """
     try:
-        with SCHEMA.write(path, LOCK_SECONDS) as database:
+        with SCHEMA.open_to_write(path, LOCK_SECONDS) as database:
             runs = make_room(database, max_bytes=max_bytes, max_age=max_age)
             pruned = Pruned(runs, measure(database))
             if dry_run:

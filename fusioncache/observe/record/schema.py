@@ -23,8 +23,8 @@ from fusioncache.observe.record.observations import (
 from fusioncache.observe.record.outlines import fill_regions, fill_text, unpack
 from fusioncache.observe.record.placements import PlacementRecord, decode_placement, list_placement
 from fusioncache.observe.record.stats import Stats, TemplateCounts, TemplateStats
+from fusioncache.process.files import Schema
 from fusioncache.process.settings import DIRECTORY, find_directory
-from fusioncache.process.sqlite_file import Schema
 
 _TABLES = (
     """CREATE TABLE runs (

@@ -22,8 +22,8 @@ from fusioncache.observe.record.limits import has_room, make_room
 from fusioncache.observe.record.schema import LOCK_SECONDS, SCHEMA, RecordError, encode_stats, record_path
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.observe.record.tables import RunTables, find_number, put_row
-from fusioncache.process import forks, sqlite_file
-from fusioncache.process.private_files import make_folders, protect
+from fusioncache.process import files, forks
+from fusioncache.process.files import make_folders, protect
 from fusioncache.process.secrets import list_options
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.process.warning import warn
@@ -94,7 +94,7 @@ class RecordWriter:
         try:
             self._save(APPEND_LOCK_SECONDS)
         except sqlite3.OperationalError as error:
-            if not sqlite_file.is_locked(error):
+            if not files.is_locked(error):
                 raise
             self._contended = True
 
@@ -192,7 +192,7 @@ def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connec
     make_folders(path.parent)
     for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
         protect(other)  # which another version made
-    with SCHEMA.write(path, lock_seconds) as database:
+    with SCHEMA.open_to_write(path, lock_seconds) as database:
         yield database
 
 

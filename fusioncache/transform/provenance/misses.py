@@ -51,7 +51,7 @@ def should_explain(explain: bool | None) -> bool:
         if not isinstance(explain, bool):
             raise TypeError(f"explain must be True, False or None, got {explain!r}")
         return explain
-    return EXPLAIN.read() == "1"
+    return EXPLAIN.get_text() == "1"
 
 
 @dataclass(frozen=True, slots=True)

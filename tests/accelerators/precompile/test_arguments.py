@@ -5,7 +5,8 @@ import torch
 from drawn_regions import Sketch
 from store_processes import make_region
 
-from fusioncache.accelerators.precompile.arguments import device_types_of, make_arguments
+from fusioncache.accelerators.precompile.arguments import make_arguments
+from fusioncache.backends.api import device_types_of
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import thunder
 import torch
-from crew_processes import is_running, wait_until
 from models import Blocks, are_same, step
+from pool_processes import is_running, wait_until
 
 import fusioncache
 from benchmarks.first_step.crew import wait_for_crew
-from fusioncache.accelerators.precompile.ahead import crews
+from fusioncache.accelerators.precompile.ahead import pools
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,10 +36,10 @@ def test_a_full_gpu_is_left_to_the_process_that_trains(tmp_path):
     free, _ = torch.cuda.mem_get_info()
     filler = torch.empty(free - _LEFT, dtype=torch.uint8, device="cuda")
     found, stats = train(tmp_path / "full", 2)
-    crew = crews[tmp_path / "full"]
+    pool = pools[tmp_path / "full"]
     assert (stats.helped, stats.compiles) == (0, alone.compiles)
     assert are_same(expected, helped) and are_same(expected, found)
     del filler
-    pid = crew.pid
-    crew.end()
+    pid = pool.pid
+    pool.end()
     wait_until(lambda: pid is None or not is_running(pid))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from crew_processes import fork_module
+from pool_processes import fork_process
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
-from fusioncache.accelerators.precompile import entry_compiler, link
+from fusioncache.accelerators.precompile import entry_compiler, pool
 from fusioncache.backends.api import Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Graph
@@ -29,7 +29,7 @@ class _Mortal(PersistentEager):
 
 
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "start_module", fork_module)
+    monkeypatch.setattr(pool, "start_process", fork_process)
     monkeypatch.setattr(entry_compiler, "make_backend", lambda name, **options: _Mortal({"machine": "there"}))
     before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
     before.run(make_region(), X, Y)
@@ -40,7 +40,7 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     assert after.told == [True]
 
 
-def test_a_crew_that_is_started_anew_imports_what_it_needs_by_itself(tmp_path):
+def test_a_pool_that_is_started_anew_imports_what_it_needs_by_itself(tmp_path):
     """Its backends are no doubles: the eager one says that it keeps nothing."""
     fill_store(tmp_path)
     assert fusioncache.warm(tmp_path, jobs=2).refused == {"backend eager stores nothing": 2}

@@ -5,7 +5,7 @@ import signal
 from functools import partial
 
 import pytest
-from crew_processes import wait_until
+from pool_processes import wait_until
 from store_contents import collect_warnings, find_object, fork, kill_at, make_numbered_key, wait_for
 
 from fusioncache.accelerators.programs.build import decode_code

@@ -19,7 +19,7 @@ from thunder_versions import VERSION
 import fusioncache
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.process.source_digest import digest_sources
+from fusioncache.process.sources import digest_sources
 
 X = torch.zeros(3, 4)
 

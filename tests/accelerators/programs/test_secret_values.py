@@ -146,17 +146,17 @@ def test_arguments_are_secret_by_the_names_of_parameters(calls):
     assert "zq" not in key.text.lower()
     texts = dict(line.split(" ", 1) for line in key.texts["arguments"].splitlines())
     assert texts["args.2"] == "'fast'" and texts["args.1"] == texts["kwargs.token"]
-    assert texts["args.1"] == secrets.write_text("zqhunter", secrets.Kind.SECRET)
+    assert texts["args.1"] == secrets.write_text("zqhunter", secrets.TextKind.SECRET)
 
 
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
-        (lambda x, password: x, secrets.Kind.SECRET),
-        (lambda x, *tokens, password=None: x, secrets.Kind.VALUE),
-        (lambda x, *api_key: x, secrets.Kind.SECRET),
-        (functools.wraps(make_function)(lambda *args: args[0]), secrets.Kind.VALUE),
-        (Call().forward, secrets.Kind.SECRET),
+        (lambda x, password: x, secrets.TextKind.SECRET),
+        (lambda x, *tokens, password=None: x, secrets.TextKind.VALUE),
+        (lambda x, *api_key: x, secrets.TextKind.SECRET),
+        (functools.wraps(make_function)(lambda *args: args[0]), secrets.TextKind.VALUE),
+        (Call().forward, secrets.TextKind.SECRET),
     ],
 )
 def test_arguments_have_the_names_of_whatever_is_called(function, kind):

@@ -13,8 +13,8 @@ import pytest
 import thunder
 import torch
 from commands import call, get_output
-from crew_processes import wait_until
 from models import train_residual
+from pool_processes import wait_until
 from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
 from repository import HELPERS, import_path
 

@@ -1,10 +1,13 @@
-"""The digest of a package's sources: what a version alone does not tell."""
+"""Sources: the digest of a package's, which a version does not tell, and the lines of functions that are in no file."""
 
 from __future__ import annotations
 
 import hashlib
+import linecache
 import os
 import time
+import weakref
+from collections.abc import Callable
 from functools import cache
 
 _LEFT_OUT = frozenset({"__pycache__", "tests", "benchmarks"})
@@ -33,3 +36,15 @@ def digest_sources(folder: str) -> str:
                 digest.update(f"{inside} {len(content)}\n".encode())
                 digest.update(content)
     return digest.hexdigest()
+
+
+def show_lines(function: Callable[..., object], file: str, find_text: Callable[[], str]) -> None:
+    """Has ``linecache`` know the lines of a function for as long as it lives.
+
+    Args:
+        function: it.
+        file: the name of the file that its code seems to come from.
+        find_text: returns the text of that file.
+    """
+    linecache.cache[file] = (find_text,)  # asked when the lines are looked at: those of most texts never are
+    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False

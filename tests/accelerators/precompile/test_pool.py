@@ -1,0 +1,253 @@
+"""A pool: what is handed over has an answer, and nothing waits for one for ever, whatever dies or hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import as_completed
+from functools import partial
+
+import pytest
+from pool_processes import (
+    ForkedProcess,
+    fork_process,
+    is_running,
+    make_plays,
+    make_pool,
+    play,
+    read_played,
+    wait_until,
+)
+from repository import HELPERS, import_path
+from store_contents import fork, wait_for
+
+from fusioncache.accelerators.precompile import pool as pools
+from fusioncache.accelerators.precompile import workers
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
+from fusioncache.accelerators.precompile.pool import CompilePool
+from fusioncache.process.warning import warn_once
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process")
+
+
+@pytest.fixture(autouse=True)
+def _play(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "start_process", fork_process)
+    monkeypatch.setattr(EntryCompiler, "compile", play)
+    warn_once.cache_clear()
+
+
+def give_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> None:
+    """Gives the processes that have workers, which are forks of this process, another clock."""
+    monkeypatch.setattr(workers, "Workers", partial(workers.Workers, clock=clock))
+
+
+def give_device(monkeypatch: pytest.MonkeyPatch, open_device: Callable[[int | None], object]) -> None:
+    """Gives workers a backend that opens its device in this way."""
+    backend = type("Other", (), {"open_device": staticmethod(open_device), "prepare": staticmethod(lambda: None)})
+    monkeypatch.setattr(workers, "BACKENDS", {"other": None})
+    monkeypatch.setattr(workers, "backend_class", lambda name: backend)
+
+
+def reasons(pool: CompilePool, *digests: str) -> list[str]:
+    """What becomes of tasks, in order of the answers."""
+    return [future.result().reason for future in as_completed(pool.submit(make_plays(*digests)))]
+
+
+def test_every_task_has_an_answer(tmp_path):
+    digests = [f"entry {number}" for number in range(20)]
+    with make_pool(tmp_path, 2) as pool:
+        assert sorted(reasons(pool, *digests)) == sorted(digests)
+    assert 1 <= len({pid for _, pid in read_played(tmp_path)}) <= 2
+
+
+def test_tasks_that_a_pipe_cannot_hold(tmp_path):
+    digests = [f"{number} {'x' * 300_000}" for number in range(5)]
+    with make_pool(tmp_path, 1) as pool:
+        assert sorted(reasons(pool, *digests)) == digests
+    assert [digest for digest, _ in read_played(tmp_path)] == digests
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_worker_that_dies_costs_its_own_task(tmp_path, jobs):
+    with make_pool(tmp_path, jobs) as pool:
+        found = [future.result().reason for future in pool.submit(make_plays("a", "kill 1", "b", "kill 2", "c"))]
+        assert found == ["a", "worker died", "b", "worker died", "c"]
+        assert reasons(pool, "d") == ["d"]
+
+
+def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
+    """An hour passes as soon as one hangs."""
+    give_clock(monkeypatch, lambda: 3600.0 * any(digest == "hang" for digest, _ in read_played(tmp_path)))
+    with make_pool(tmp_path, 1) as pool, pytest.warns(RuntimeWarning, match="failed or hung: it compiles alone"):
+        assert reasons(pool, "quick", "hang", "after") == ["quick", "no worker starts", "no worker starts"]
+        assert pool.has_failed and reasons(pool, "more") == ["no worker starts"]
+    wait_until(lambda: not any(is_running(pid) for _, pid in read_played(tmp_path)))
+
+
+def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch):
+    """A device that is full, say."""
+    tried = tmp_path / "tried"
+
+    def open_device(number):
+        with tried.open("a") as file:
+            file.write("x")
+        raise MemoryError("full")
+
+    give_device(monkeypatch, open_device)
+    with make_pool(tmp_path, 2, "other") as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
+        assert reasons(pool, *"abcd") == ["no worker starts"] * 4
+        assert reasons(pool, *"efg") == ["no worker starts"] * 3
+    assert 1 <= len(tried.read_text()) <= 2
+
+
+def test_no_process_at_all(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise OSError("too many")
+
+    monkeypatch.setattr(pools, "start_process", refuse)
+    with make_pool(tmp_path, 2) as pool:
+        assert not pool.start() and reasons(pool, "a") == ["no worker starts"]
+
+
+def test_no_worker_at_all(tmp_path, monkeypatch):
+    """As where there is no shared memory for the locks of a pool."""
+
+    def refuse(*args):
+        raise OSError("no space")
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", refuse)
+    with make_pool(tmp_path, 2) as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
+        assert reasons(pool, "a") == ["no worker starts"] and pool.has_failed
+
+
+def test_workers_end_when_there_is_nothing_to_do_and_others_start_when_there_is(tmp_path):
+    with make_pool(tmp_path, 1) as pool:
+        for digest in ("one", "two"):
+            assert reasons(pool, digest) == [digest]
+            wait_until(lambda: not is_running(read_played(tmp_path)[-1][1]))
+    assert len({pid for _, pid in read_played(tmp_path)}) == 2
+
+
+def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "TICK", 0.02)
+    opened, looks = tmp_path / "opened", tmp_path / "looks"
+
+    def look():
+        """Returns the time, and leaves a trace of that."""
+        with looks.open("a") as file:
+            file.write("x")
+        return time.monotonic()
+
+    def open_device(number):
+        with opened.open("a") as file:
+            file.write(f"{os.getpid()} ")
+
+    give_clock(monkeypatch, look)
+    give_device(monkeypatch, open_device)
+    with make_pool(tmp_path, 2, "other") as pool:
+        pool.open_early(0)
+        wait_until(lambda: opened.exists() and len(opened.read_text().split()) == 2)
+        before = looks.stat().st_size
+        wait_until(lambda: looks.stat().st_size > before + 20)
+        assert reasons(pool, "a") == ["a"]
+    assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
+
+
+def test_a_process_without_tasks_ends_and_another_starts_for_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "TICK", 0.05)
+    started: list[ForkedProcess] = []
+    monkeypatch.setattr(pools, "start_process", lambda *a, **o: started.append(fork_process(*a, **o)) or started[-1])
+    with make_pool(tmp_path, 1) as pool:
+        pool.start()
+        wait_until(lambda: pool.pid is None)
+        assert started[0].returncode == 0 and pool.start() and len(started) == 2
+
+
+def test_a_process_that_is_killed_leaves_no_worker_and_nothing_waiting(tmp_path):
+    with make_pool(tmp_path, 2) as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
+        futures = pool.submit(make_plays("wait for ever 0", "wait for ever 1"))
+        wait_until(lambda: len(read_played(tmp_path)) == 2)
+        os.kill(pool.pid, signal.SIGKILL)
+        assert [future.result().reason for future in futures] == ["no worker starts"] * 2
+        wait_until(lambda: not any(is_running(pid) for _, pid in read_played(tmp_path)))
+        assert pool.has_failed
+
+
+def test_a_process_that_hangs_is_killed_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "END_SECONDS", 0.2)
+    with make_pool(tmp_path, 1) as pool:
+        assert reasons(pool, "a") == ["a"]
+        os.kill(pool.pid, signal.SIGSTOP)
+        (future,) = pool.submit(make_plays("b"))
+        pool.end()
+        assert future.result().reason == "no worker starts"
+
+
+def test_a_forked_child_leaves_the_pool_to_its_parent(tmp_path):
+    with make_pool(tmp_path, 1) as pool:
+        (future,) = pool.submit(make_plays("wait go"))
+
+        def child():
+            assert pool.submit(make_plays("the child's"))[0].result().reason == "no worker starts"
+            pool.end()
+
+        assert wait_for(fork(child)) == 0
+        (tmp_path / "go").touch()
+        assert future.result().reason == "wait go"
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from pool_processes import fork_process, make_plays, play, read_played, wait_until
+from fusioncache.accelerators.precompile import pool
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
+pool.start_process, EntryCompiler.compile = fork_process, play
+directory = Path(sys.argv[1])
+made = pool.CompilePool(directory / "store", 2, "")
+made.submit(make_plays("wait for ever 0", "wait for ever 1"))
+print(made.pid, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["wait_until(lambda: False)", "wait_until(lambda: len(read_played(directory)) == 2)"])
+def test_nothing_is_left_of_a_process_that_is_killed_or_ends(tmp_path, end):
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "ignore", "-c", _OWNER.format(end=end), str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
+        children = [int(owner.stdout.readline())]
+        wait_until(lambda: len(read_played(tmp_path)) == 2)
+        children += [pid for _, pid in read_played(tmp_path)]
+        if "False" in end:
+            owner.kill()
+    assert owner.returncode == (-signal.SIGKILL if "False" in end else 0)
+    wait_until(lambda: not any(map(is_running, children)))
+
+
+_UNGUARDED = """
+import sys
+import fusioncache
+print("imported", __name__)
+print(fusioncache.warm(sys.argv[1], jobs=2).refused)
+"""
+
+
+def test_a_script_without_a_guard_is_not_imported_by_workers(tmp_path):
+    from store_processes import fill_store
+
+    fill_store(tmp_path / "store")
+    script = tmp_path / "script.py"
+    script.write_text(_UNGUARDED)
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "store")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": import_path(HELPERS)}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["imported __main__", "{'backend eager stores nothing': 2}"]
+    assert not done.stderr

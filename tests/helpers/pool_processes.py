@@ -1,0 +1,117 @@
+"""Pools whose process is a fork of the test's own, so that nothing is imported anew, and whose workers play.
+
+What a worker does with a played task goes by its digest. Any other task is compiled as ever, with the backend that the
+test has put in place of the registry's.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from fusioncache.accelerators.precompile import pool, workers
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome
+from fusioncache.accelerators.precompile.requests import CompileTask
+
+WAIT = 240.0
+"""Seconds after which a test that waits for something fails: for what never happens, on however busy a machine."""
+
+
+class ForkedProcess:
+    """A function in a fork of this process, with as much of ``Popen`` as a pool needs."""
+
+    returncode: int | None = None
+
+    def __init__(self, work: Callable[[], None]):
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                work()
+            finally:
+                os._exit(1)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                number, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                number, status = self.pid, 0
+            if number == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (WAIT if timeout is None else timeout)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("workers", timeout or WAIT)
+            time.sleep(0.005)
+        return self.returncode or 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def fork_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> ForkedProcess:
+    """Stands in for ``start_process``."""
+    owner = str(os.getpid())
+    return ForkedProcess(lambda: workers.main(str(os.dup(connection.fileno())), owner, *arguments))
+
+
+def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
+    """Stands in for ``EntryCompiler.compile``: does what the digest says, and leaves a line for it beside the store."""
+    assert self._store.directory is not None
+    directory = self._store.directory.parent
+    with (directory / "played").open("a") as file:
+        file.write(json.dumps([task.digest, os.getpid()]) + "\n")
+    match task.digest.split():
+        case ["kill", *_]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case ["hang", *_]:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case ["wait", name, *_]:
+            wait_until((directory / name).exists)
+    return TaskOutcome("refused", task.digest)
+
+
+def make_plays(*digests: str) -> list[CompileTask]:
+    """Makes tasks that are played."""
+    return [CompileTask(None, None, digest) for digest in digests]  # type: ignore[arg-type]
+
+
+def read_played(directory: Path) -> list[tuple[str, int]]:
+    """Returns what workers were given, each with the worker's process, in order."""
+    file = directory / "played"
+    return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + WAIT
+    while not done():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.005)
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def make_pool(directory: Path, jobs: int, backend: str = "") -> Iterator[pool.CompilePool]:
+    """Makes a pool that ends with the test, for a store in a directory."""
+    made = pool.CompilePool(directory / "store", jobs, backend)
+    try:
+        yield made
+    finally:
+        made.end()
