@@ -60,7 +60,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.executors.data_dependent_partition": "Node consecutive_fusion fuse_bound_symbols",
         "thunder.executors.nvfuserex": "nvfuser_version",
         "thunder.executors.passes": "_transform_for_operator_executor_execution",
-        "thunder.executors.pythonex": "_clear_mutable_collection_prim_impl",
         "thunder.executors.sdpaex": "_attention_mask_memory_efficient_helper",
         "thunder.executors.torch_autograd": "ThunderFunction ThunderOutputFunction",
         "thunder.executors.torch_compile": "TorchCompileExecutor",

@@ -21,7 +21,7 @@ from fusioncache.accelerators.sizes.journal import Journal
 from fusioncache.accelerators.sizes.sizes import WATCHED, bare, combine, is_number
 from fusioncache.accelerators.sizes.watch import Watch, strip
 from fusioncache.thunder_adapter import hooks, installation
-from fusioncache.thunder_adapter.interpreter.operators import OPERATIONS, call_method_of_tensor
+from fusioncache.thunder_adapter.interpreter.calls import OPERATIONS, call_method_of_tensor
 from fusioncache.thunder_adapter.interpreter.wrapped import wrap_globals
 
 type Interpret = Callable[[tuple[Any, ...], dict[str, Any]], Any]

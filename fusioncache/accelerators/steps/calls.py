@@ -6,8 +6,7 @@ computed, the same statistics are kept. Where anything is out of the ordinary, a
 done, and Thunder's own function is called.
 
 Each function that Thunder compiles of a trace runs without gradients and without autocast, which takes two Python
-functions, an object and four settings of autocast around each. Here that is done once for all functions of a call. A
-backward function empties the lists that it is given, which Thunder first asks whether they are of an abstract type.
+functions, an object and four settings of autocast around each. Here that is done once for all functions of a call.
 """
 
 from __future__ import annotations
@@ -101,24 +100,6 @@ def find_inner(function: Callable[..., Any]) -> FunctionType | None:
     return inner if was_off and isinstance(inner, FunctionType) else None
 
 
-def with_quick_clearing(function: FunctionType) -> FunctionType:
-    """Returns the same function, in which what empties a list asks no more than whether it is one."""
-    from fusioncache.thunder_adapter.accelerator_api import _clear_mutable_collection_prim_impl as own
-
-    names = {name: value for name, value in function.__globals__.items() if value is own}
-    if not names:
-        return function
-
-    def clear(collection: Any) -> None:
-        if type(collection) is list:
-            collection.clear()
-        else:
-            own(collection)
-
-    known = {**function.__globals__, **dict.fromkeys(names, clear)}
-    return FunctionType(function.__code__, known, function.__name__, function.__defaults__, function.__closure__)
-
-
 @cache
 def _find_codes() -> tuple[CodeType, CodeType]:
     from fusioncache.thunder_adapter.api import no_autocast
@@ -157,7 +138,6 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
     computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
     backward, hides = entry.backward_fn, bool(entry.return_none_instead_of_grads)
     inner = find_inner(backward) if backward else None
-    quick = None if inner is None else with_quick_clearing(inner)
     finish = _make_epilogue(entry.epilogue_fn)
 
     def run(inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
@@ -171,7 +151,7 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
             _set_grad_enabled(was_enabled)
         if backward:
             made, (saved, others) = results
-            channel = Channel(backward, quick, others, hides=hides)
+            channel = Channel(backward, inner, others, hides=hides)
             connect(channel, made["flat_args"], made["flat_output"], saved)
             results = made["output"]
         return finish(*for_epilogue, *results)

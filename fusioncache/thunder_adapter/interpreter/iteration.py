@@ -10,12 +10,12 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any
 
-from fusioncache.thunder_adapter.interpreter.steps import wants_every_step
 from fusioncache.thunder_adapter.interpreter.wrapped import (
     call_method,
     is_wrapped,
     look_up_builtins,
     pass_stack,
+    wants_every_step,
     wrap_globals,
 )
 

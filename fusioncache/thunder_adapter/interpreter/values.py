@@ -1,16 +1,16 @@
-"""Values as Thunder's interpreter makes them by the ten thousand: wrappers, records of where they come from.
+"""Values as Thunder's interpreter makes them by the ten thousand: wrappers, records of their origins, constraints.
 
 Most of them hold a name, a number, None or a function, of which only the first few questions that Thunder asks of any
-value are to be asked.
+value are to be asked. A constraint on an input, which the prologue checks, is compared only with those on the same one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import wraps
 from types import (
     BuiltinFunctionType,
-    CodeType,
     FunctionType,
     MethodDescriptorType,
     MethodType,
@@ -19,6 +19,31 @@ from types import (
     WrapperDescriptorType,
 )
 from typing import Any
+from weakref import WeakKeyDictionary
+
+
+def shorten_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells the stack which instruction is at work without a generator that is entered and left for each."""
+    from thunder.core import interpreter
+
+    handlers, stack_type = interpreter._default_opcode_handler_map, interpreter.InterpreterStack
+    unhandled = interpreter.INTERPRETER_SIGNALS.UNHANDLED_OPCODE
+
+    @wraps(original)
+    def default_opcode_interpreter(inst: Any, /, **state: Any) -> Any:
+        handler, stack = handlers.get(inst.opname), state["stack"]
+        if handler is None:
+            return unhandled
+        if type(stack) is not stack_type or stack.provenance_inst is not None or stack.provenance_inputs is not None:
+            return original(inst, **state)
+        stack.provenance_inst, stack.provenance_inputs, stack.output_idx = inst, [], 0
+        try:
+            return handler(inst, **state)
+        finally:
+            stack.provenance_inst = stack.provenance_inputs = None
+
+    return default_opcode_interpreter
+
 
 _NEVER_KEPT = frozenset({str, int, float, bool, NoneType})
 """The types of values that have a new wrapper each time."""
@@ -34,8 +59,6 @@ _MAPPED = _NEVER_KEPT - {str} | {
     object,
 }
 """Types of what is no sequence. Their wrappers keep wrappers of items by key."""
-_PLAIN = _MAPPED | {str, list, tuple}
-"""Types of what is neither a tensor nor a module."""
 
 
 def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,94 +120,44 @@ def shorten_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def shorten_wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what is a wrapper already, and makes a new one of what never has the wrapper that was made before."""
-    from thunder.core.interpreter import WrappedValue, get_interpretercompilectx
+@dataclass(slots=True)
+class _Constraints:
+    """Some constraints, all of which start with the same kind of check of the same proxy. Thunder adds to them."""
+
+    _constraints: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Index:
+    """The constraints of one trace by the name of the proxy that they are on.
+
+    Attributes:
+        of_proxy: the constraints on each proxy, by its name.
+        count: how many constraints these are.
+    """
+
+    of_proxy: dict[str, _Constraints] = field(default_factory=dict)
+    count: int = 0
+
+
+def index_constraints(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looks for the same constraint among those on the same proxy: on another, none is the same."""
+    from thunder.core.baseutils import ProxyInterface
+
+    indices: WeakKeyDictionary[Any, _Index] = WeakKeyDictionary()
 
     @wraps(original)
-    def wrap(value: Any, /, *, provenance: Any) -> Any:
-        kind = type(value)
-        if kind is WrappedValue and not isinstance(value.value, list | dict):
-            return value
-        if kind in _NEVER_KEPT and get_interpretercompilectx()._with_provenance_tracking:
-            return WrappedValue(value, provenance=provenance)
-        return original(value, provenance=provenance)
-
-    return wrap
-
-
-def shorten_wrap_const(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the wrapper of a name, a number or None, and the record that it is a constant, field by field."""
-    from thunder.core import interpreter, jit_ext
-
-    record_type, wrapper_type = interpreter.ProvenanceRecord, interpreter.WrappedValue
-    if list(record_type.__dataclass_fields__) != ["inst", "inputs", "output_idx", "output_key", "value", "ext_flag"]:
-        raise LookupError("a record of where a value comes from has other fields")
-    inst, callback = interpreter.PseudoInst.CONSTANT, interpreter.INTERPRETER_CALLBACKS.WRAP_CALLBACK
-    flag, contexts, new = jit_ext.EXT_FLAG_IS_PROXY_DERIVED, interpreter._interpretercompilectx, object.__new__
-
-    @wraps(original)
-    def wrap_const(value: Any, /, *, provenance: Any = None) -> Any:
-        kind = type(value)
-        if provenance is not None or kind not in _NEVER_KEPT:
-            return original(value, provenance=provenance)
-        context = contexts.get()
-        if not (context._with_provenance_tracking and _marks_constants(context._callbacks.get(callback))):
-            return original(value)
-        record: Any = new(record_type)
-        record.inst, record.inputs, record.output_idx, record.output_key = inst, [], 0, None
-        record.value, record.ext_flag = value, flag
-        wrapper: Any = new(wrapper_type)
-        wrapper.python_typ, wrapper.value, wrapper.provenance = kind, value, record
-        wrapper.nothing = wrapper.original_value = object()
-        wrapper.has_item_tracking, wrapper.attribute_wrappers = False, {}
-        if kind is str:
-            wrapper.item_wrappers = None
-        else:
-            wrapper.item_wrappers, wrapper.key_wrappers = {}, {}
-        jit_ext.get_jit_ctx().show_progress_if_verbose()
-        return wrapper
-
-    return wrap_const
-
-
-def _marks_constants(callback: Any) -> bool:
-    """Tells whether this callback does nothing to the wrapper of a plain constant but to mark it."""
-    return getattr(callback, "__code__", None) is _MARKING
-
-
-def shorten_provenance_on_stack(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Puts a wrapper on the stack as it is, without a record of where it comes from that nobody would look at."""
-    from thunder.core.interpreter import WrappedValue
-
-    @wraps(original)
-    def get_provenance_record(self: Any, value: Any, key: Any = None) -> Any:
-        if type(value) is not WrappedValue or key is not None or self.provenance_inst is None:
-            return original(self, value, key)
-        if isinstance(value.value, list | dict):
-            return original(self, value)
-        self.output_idx += 1
-        return value
-
-    return get_provenance_record
-
-
-def shorten_callback(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a constant as one, which needs no proxy, without asking whether it is a module or a tensor."""
-    from thunder.core.interpreter import PseudoInst
-    from thunder.core.jit_ext import EXT_FLAG_IS_PROXY_DERIVED, get_jit_ctx
-
-    @wraps(original)
-    def _general_jit_wrap_callback(value: Any) -> Any:
-        provenance = value.provenance
-        if provenance.inst is not PseudoInst.CONSTANT or type(value.value) not in _PLAIN:
-            return original(value)
-        get_jit_ctx().show_progress_if_verbose()
-        provenance.ext_flag |= EXT_FLAG_IS_PROXY_DERIVED
+    def add_constraint(self: Any, constraint: Any) -> None:
+        index = indices.setdefault(self, _Index())
+        is_on_proxy = len(constraint) > 1 and isinstance(constraint[1], ProxyInterface)
+        if not is_on_proxy or index.count != len(self._constraints):  # other code has added one, or this does
+            return original(self, constraint)
+        same = index.of_proxy.setdefault(constraint[1].name, _Constraints())
+        before = len(same._constraints)
+        original(same, constraint)
+        if len(same._constraints) > before:
+            self._constraints.append(constraint)
+            index.count += 1
         return None
 
-    return _general_jit_wrap_callback
-
-
-(_MARKING,) = (each for each in shorten_callback.__code__.co_consts if isinstance(each, CodeType))
-"""The code of the callback that marks constants."""
+    return add_constraint

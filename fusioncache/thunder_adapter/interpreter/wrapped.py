@@ -1,9 +1,35 @@
-"""Values as Thunder's interpreter has them: each in a wrapper that says where it comes from."""
+"""Values as Thunder's interpreter has them: each in a wrapper that says where it comes from.
+
+Also whether each step that the interpreter takes is wanted, as by a history, so that shortcuts leave out none.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
+
+
+def keeps_history() -> bool:
+    """Tells whether each call and each instruction that is interpreted is written down."""
+    kept: bool = _interpreter_and_options()[0].get_interpreterruntimectx()._record_history
+    return kept
+
+
+def wants_every_step() -> bool:
+    """Tells whether not only a trace is made: whether a history is kept, or values of no known origin are reported."""
+    interpreter, jit_ext, allow = _interpreter_and_options()
+    if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
+        return True
+    return keeps_history() or jit_ext.get_jit_ctx().sharp_edges is not allow
+
+
+@cache
+def _interpreter_and_options() -> tuple[Any, Any, Any]:
+    """Imports it once: an import takes longer than the rest of a question."""
+    from thunder.core import interpreter, jit_ext
+    from thunder.core.options import SHARP_EDGES_OPTIONS
+
+    return interpreter, jit_ext, SHARP_EDGES_OPTIONS.ALLOW
 
 
 def is_wrapped(value: Any, *types: type) -> bool:

@@ -1,66 +1,195 @@
-"""Bound symbols copied, renamed and asked for their proxies with fewer steps.
+"""Operations: arguments bound, flattened, printed and exchanged with fewer steps.
 
-Most have leaves for arguments and results. Thunder flattens and rebuilds each tree of them, for each copy three times.
+Most operations have leaves for arguments and results. Thunder flattens and rebuilds each tree of them, for each copy
+three times; asks in each ``tree_flatten`` whether it knows the type of what it is given; maps a function over a tree
+that changes nothing in it, to find data classes; and builds a signature for each operation of each trace.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
-from functools import cached_property, wraps
+from functools import cache, wraps
+from types import FunctionType
 from typing import Any
 
-from fusioncache.thunder_adapter.passes.leaves import leaf_types, proxy_types
 
-_OF_ARGS, _OF_OUTPUT = "_leaves_of_args", "_leaves_of_output"
-"""Where a bound symbol has what its proxies were found in, if that cannot change: a leaf, or a tuple of leaves."""
-_ABSENT = object()
+@cache
+def leaf_types() -> frozenset[type]:
+    """Returns types of which each instance is a leaf of Thunder's trees, and no data class."""
+    from thunder.core import codeutils, proxies
+
+    from fusioncache.thunder_adapter.api import dtypes
+
+    more = (dtypes.unsignedinteger, dtypes.complexfloating, proxies.Variable, codeutils.ContextObject)
+    return root_types().union(more) - {tuple, list, dict}
 
 
-def shorten_copy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Sets a copy's attributes one by one, where Thunder passes them through a dict and a constructor."""
-    from fusioncache.thunder_adapter.api import BoundSymbol
+@cache
+def root_types() -> frozenset[type]:
+    """Returns types that Thunder flattens, whatever an instance contains: of leaves and of plain containers."""
+    import torch
 
-    fields = frozenset(BoundSymbol.__dataclass_fields__)
+    from fusioncache.thunder_adapter.api import devices, dtypes
+
+    plain = (int, float, complex, bool, str, type(None), tuple, list, dict)
+    of_thunder = (dtypes.floating, dtypes.signedinteger, dtypes.bool_, devices.Device)
+    return proxy_types().union(plain, of_thunder, (torch.dtype, torch.device))
+
+
+@cache
+def proxy_types() -> frozenset[type]:
+    """Returns the types of proxies of numbers, of tensors, and of what is neither and no container."""
+    from thunder.core import proxies
+
+    of_numbers = (proxies.NumberProxy, proxies.IntegerProxy, proxies.FloatProxy, proxies.ComplexProxy)
+    return frozenset((proxies.Proxy, proxies.AnyProxy, proxies.TensorProxy, proxies.FutureTensorProxy, *of_numbers))
+
+
+def shorten_flatten(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Flattens what has a type of those that are flattened most, where Thunder looks through all that it knows."""
+    from optree import _C
+    from thunder.core.pytree import OPTREE_NAMESPACE
+
+    known, flatten = root_types(), _C.flatten
 
     @wraps(original)
-    def from_bsym(self: Any, **kwargs: Any) -> Any:
-        if type(self) is not BoundSymbol or not fields.issuperset(kwargs):
-            return original(self, **kwargs)
-        new: Any = object.__new__(BoundSymbol)
-        new.sym = self.sym
-        new.args = self.args
-        new.kwargs = self.kwargs
-        new.output = self.output
-        new.subsymbols = self.subsymbols
-        new.header = self.header
-        new.source_filename = self.source_filename
-        new.source_positions = self.source_positions
-        new.tags = self.tags.copy()
-        new._call_ctx = self._call_ctx
-        new._import_ctx = self._import_ctx
-        new._object_ctx = self._object_ctx
-        new._executor = self._executor
-        new._line_no = None
-        for name, value in kwargs.items():
-            setattr(new, name, value)
-        new.args = tuple(new.args)
-        if new.sym._bind_postprocess:
-            new.sym._bind_postprocess(new)
-        _copy_answers(self, new)
-        return new
+    def tree_flatten(args: Any, namespace: str = OPTREE_NAMESPACE) -> Any:
+        if type(args) in known:
+            return flatten(args, None, True, namespace)
+        return original(args, namespace)
 
-    return from_bsym
+    return tree_flatten
 
 
-def _copy_answers(old: Any, new: Any) -> None:
-    """Copies what the old one answered of its leaves, if that still follows from what the new one has."""
-    of_old, of_new = vars(old), vars(new)
-    known = of_old.get(_OF_ARGS)
-    if known is not None and known is new.args and not new.kwargs and "flat_proxy_args" in of_old:
-        of_new[_OF_ARGS], of_new["flat_proxy_args"] = known, of_old["flat_proxy_args"]
-    known = of_old.get(_OF_OUTPUT, _ABSENT)
-    if known is new.output and "flat_proxy_outs" in of_old:
-        of_new[_OF_OUTPUT], of_new["flat_proxy_outs"] = known, of_old["flat_proxy_outs"]
+def shorten_with_dataclass(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Flattens what has leaves of known types only, in containers that each optree knows, so that it has no data class.
+
+    Thunder's own container types, of which some become others when a tree is mapped, are leaves here, of no known type.
+    """
+    from optree import _C
+
+    known, leaf, flatten = root_types(), leaf_types(), _C.flatten
+
+    @wraps(original)
+    def tree_flatten_with_dataclass(tree: Any) -> Any:
+        if type(tree) in known:
+            flat = flatten(tree, None, True, "")
+            if leaf.issuperset(map(type, flat[0])):
+                return flat
+        return original(tree)
+
+    return tree_flatten_with_dataclass
+
+
+def shorten_safe_map_flat(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Maps a function over two lists or tuples of as many leaves, which it would flatten to themselves."""
+    leaf = leaf_types()
+
+    @wraps(original)
+    def safe_map_flat(f: Callable[..., Any], *args: Any) -> Any:
+        if len(args) == 2 and are_flat(*args):
+            return tuple(map(f, *args))
+        return original(f, *args)
+
+    def are_flat(one: Any, other: Any) -> bool:
+        if not (type(one) in (list, tuple) and type(other) in (list, tuple) and len(one) == len(other)):
+            return False
+        return leaf.issuperset(map(type, one)) and leaf.issuperset(map(type, other))
+
+    return safe_map_flat
+
+
+def shorten_to_printable(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a proxy, a number or a string as it is, and so a tuple of them, which Thunder would build anew."""
+    from thunder.core import baseutils
+
+    values = frozenset((int, float, complex, bool, str)) & frozenset(baseutils._printable_value_types)
+    printable = proxy_types().union(values, (type(None),))
+
+    @wraps(original)
+    def to_printable(trace: Any, x: Any, *, import_ctx: Any = None, object_ctx: Any = None) -> Any:
+        kind = type(x)
+        if kind in printable or (kind is tuple and printable.issuperset(map(type, x))):
+            return x
+        if kind is dict and not x:
+            return {}
+        return original(trace, x, import_ctx=import_ctx, object_ctx=object_ctx)
+
+    return to_printable
+
+
+# Attributes by which a function says that its signature is another one than that of its code.
+_OTHERWISE = frozenset({"__signature__", "_partialmethod", "__partialmethod__"})
+_ANYTHING = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Puts arguments into the order of the parameters, with the defaults of those that were not given."""
+    from fusioncache.thunder_adapter.api import Symbol
+
+    @wraps(original)
+    def normalize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meta = self.meta
+        if type(meta) is Symbol and _takes_anything(vars(Symbol)["__call__"]):
+            return args, kwargs
+        function = _find_function(meta)
+        bound = None if function is None else _bind(function, args, kwargs)
+        return original(self, *args, **kwargs) if bound is None else bound
+
+    return normalize
+
+
+def _takes_anything(method: Any) -> bool:
+    function = _find_function(method)
+    code = function and function.__code__
+    return (
+        code is not None and code.co_flags & _ANYTHING == _ANYTHING and code.co_argcount == 1 > code.co_kwonlyargcount
+    )
+
+
+def _find_function(function: Any) -> FunctionType | None:
+    """Returns the function whose parameters ``inspect`` takes for those of this one; None if that is not so plain."""
+    while type(function) is FunctionType:
+        attributes = vars(function)
+        if not attributes:
+            return function
+        if not _OTHERWISE.isdisjoint(attributes):
+            return None
+        if "__wrapped__" not in attributes:
+            return function
+        function = attributes["__wrapped__"]
+    return None
+
+
+def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns positional and named arguments with all defaults; None if an error is to be raised, or for rare cases."""
+    code = function.__code__
+    count = code.co_argcount
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        return None
+    given, rest = dict(kwargs), args[count:]
+    if rest and not code.co_flags & inspect.CO_VARARGS:
+        return None
+    positional = list(args[:count])
+    names, defaults = code.co_varnames, function.__defaults__ or ()
+    for index in range(len(positional), count):
+        if index >= code.co_posonlyargcount and names[index] in given:
+            positional.append(given.pop(names[index]))
+        elif index >= count - len(defaults):
+            positional.append(defaults[index - count])
+        else:
+            return None
+    named, of_named = {}, function.__kwdefaults__ or {}
+    for name in names[count : count + code.co_kwonlyargcount]:
+        if name in given:
+            named[name] = given.pop(name)
+        elif name in of_named:
+            named[name] = of_named[name]
+        else:
+            return None
+    return None if given else ((*positional, *rest), named)
 
 
 def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,75 +269,52 @@ def _follow(value: Any, swap_map: Any) -> Any:
     return value
 
 
-def shorten_flat_args(original: Any) -> Any:
-    """Takes arguments as they are if they are leaves."""
-    leaf = leaf_types()
+def shorten_infer_properties(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Works out what follows from a shape of plain numbers and a dtype of Thunder's, if the tensor is not sharded."""
+    from thunder.core.compile_data import using_symbolic_values
+    from thunder.core.proxies import DistParallelType
 
-    def flat_args(self: Any) -> list[Any]:
-        args, kwargs = self.args, self.kwargs
-        plain = type(args) is tuple and type(kwargs) is dict and not kwargs and "flat_args_and_spec" not in vars(self)
-        return list(args) if plain and leaf.issuperset(map(type, args)) else original.func(self)
+    from fusioncache.thunder_adapter.api import Device
 
-    return _cache(original, flat_args)
+    unsharded, kinds = DistParallelType.NONE, _describe_dtypes()
 
+    @wraps(original)
+    def _infer_tensor_properties(
+        like: Any = None,
+        shape: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        requires_grad: Any = None,
+        grad: Any = None,
+        distparallel_type: Any = None,
+        thunder_fsdp_padding_size: Any = None,
+    ) -> Any:
+        known = kinds.get(id(dtype))
+        plain = like is None and type(device) is Device and type(requires_grad) is bool
+        sharded = thunder_fsdp_padding_size is not None or distparallel_type not in (None, unsharded)
+        if not plain or known is None or sharded or not _is_plain_shape(shape) or using_symbolic_values():
+            more = (requires_grad, grad, distparallel_type, thunder_fsdp_padding_size)
+            return original(like, shape, device, dtype, *more)
+        _, inexact, strong, weak = known
+        true = dtype if shape else weak
+        needs = requires_grad and inexact
+        shape = tuple(shape)
+        of_grad = (needs, grad if needs else None)
+        return shape, device, strong, true, math.prod(shape), len(shape), *of_grad, unsharded, None
 
-def shorten_flat_outs(original: Any) -> Any:
-    """Takes a result as it is if it is a leaf, or a tuple or a list of leaves."""
-    leaf = leaf_types()
-
-    def flat_outs(self: Any) -> list[Any]:
-        output = self.output
-        if "flat_outs_and_spec" not in vars(self):
-            if type(output) in leaf:
-                return [output]
-            if type(output) in (tuple, list) and leaf.issuperset(map(type, output)):
-                return list(output)
-        return original.func(self)
-
-    return _cache(original, flat_outs)
-
-
-def shorten_flat_proxy_args(original: Any) -> Any:
-    """Picks the proxies in arguments that are leaves, and says that it did."""
-    from fusioncache.thunder_adapter.api import Proxy
-
-    leaf = leaf_types()
-
-    def flat_proxy_args(self: Any) -> tuple[Any, ...]:
-        args, own = self.args, vars(self)
-        if type(args) is not tuple or self.kwargs or "flat_args" in own or not leaf.issuperset(map(type, args)):
-            return tuple([each for each in self.flat_args if isinstance(each, Proxy)])
-        if "flat_args_and_spec" in own or type(self.kwargs) is not dict:
-            return tuple([each for each in self.flat_args if isinstance(each, Proxy)])
-        own[_OF_ARGS] = args
-        return tuple([each for each in args if isinstance(each, Proxy)])
-
-    return _cache(original, flat_proxy_args)
+    return _infer_tensor_properties
 
 
-def shorten_flat_proxy_outs(original: Any) -> Any:
-    """Picks the proxies in a result that is a leaf or a tuple of leaves, and says that it did."""
-    from fusioncache.thunder_adapter.api import Proxy
-
-    leaf = leaf_types()
-
-    def flat_proxy_outs(self: Any) -> tuple[Any, ...]:
-        output, own = self.output, vars(self)
-        if "flat_outs" in own or "flat_outs_and_spec" in own:
-            return tuple([each for each in self.flat_outs if isinstance(each, Proxy)])
-        if type(output) in leaf:
-            own[_OF_OUTPUT] = output
-            return (output,) if isinstance(output, Proxy) else ()
-        if type(output) is tuple and leaf.issuperset(map(type, output)):
-            own[_OF_OUTPUT] = output
-            return tuple([each for each in output if isinstance(each, Proxy)])
-        return tuple([each for each in self.flat_outs if isinstance(each, Proxy)])
-
-    return _cache(original, flat_proxy_outs)
+def _is_plain_shape(shape: Any) -> bool:
+    return type(shape) in (tuple, list) and all(type(length) is int and length >= 0 for length in shape)
 
 
-def _cache(original: Any, function: Callable[[Any], Any]) -> Any:
-    """Makes a property of a function as the original is one, under its name."""
-    new: Any = cached_property(wraps(original.func)(function))
-    new.attrname = original.attrname
-    return new
+def _describe_dtypes() -> dict[int, tuple[Any, bool, Any, Any]]:
+    """Returns each dtype by its identity, whether it is inexact, and its strong and weak counterparts."""
+    from fusioncache.thunder_adapter.api import dtypes
+
+    known: dict[int, tuple[Any, bool, Any, Any]] = {}
+    for each in dtypes.all_dtypes:
+        weak, strong = dtypes.to_weak_dtype(each), dtypes.to_strong_dtype(each)
+        known[id(each)] = (each, dtypes.is_inexact_dtype(each), strong, weak)
+    return known

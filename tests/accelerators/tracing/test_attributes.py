@@ -12,7 +12,7 @@ from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter import attributes
+from fusioncache.thunder_adapter.interpreter import lookups
 
 X = torch.linspace(-1, 1, 4)
 CALLS: list[str] = []
@@ -281,5 +281,5 @@ def test_attributes_of_modules_are_not_interpreted():
 
 def test_a_getattr_of_another_torch_is_interpreted(monkeypatch):
     own = trace_with(OWN, Block(), X)
-    monkeypatch.setattr(attributes, "find_known", lambda capability: {})
+    monkeypatch.setattr(lookups, "find_known", lambda capability: {})
     assert trace_with([*OWN, "attributes"], Block(), X) == own

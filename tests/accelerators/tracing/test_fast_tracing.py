@@ -19,7 +19,7 @@ from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.thunder_adapter import capabilities, installation
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements
-from fusioncache.thunder_adapter.interpreter.frames import describe_one_frame, sleep_for_frame
+from fusioncache.thunder_adapter.interpreter.calls import describe_one_frame, sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -252,7 +252,7 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
 
 
 def test_a_place_that_is_gone_is_left_alone(monkeypatch):
-    monkeypatch.delitem(interpreter._default_opcode_handler_map, "CONTAINS_OP")
+    monkeypatch.delitem(interpreter._default_opcode_handler_map, "UNPACK_SEQUENCE")
     own = in_place()
     tracing.install()
     changed = [now is not before for now, before in zip(in_place(), own, strict=True)]
@@ -260,7 +260,7 @@ def test_a_place_that_is_gone_is_left_alone(monkeypatch):
     monkeypatch.delattr(interpreter, "_default_lookaside_map")
     tracing.uninstall()
     tracing.install()
-    assert "CONTAINS_OP" not in interpreter._default_opcode_handler_map
+    assert "UNPACK_SEQUENCE" not in interpreter._default_opcode_handler_map
 
 
 def test_the_transform_installs_it_unless_told_not_to():

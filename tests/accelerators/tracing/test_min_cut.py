@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from thunder.core import rematerialization
 
 from fusioncache import tracing
-from fusioncache.thunder_adapter.passes import min_cut
+from fusioncache.thunder_adapter.passes import traces
 
 NAMES = ("source", "a", "b", "c", "d", "sink")
 CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))
@@ -25,17 +25,17 @@ def cut_by(module, found):
 
 @given(edges)
 def test_the_sides_are_those_of_networkx(found):
-    expected, result = cut_by(networkx, found), cut_by(min_cut.shorten_networkx(networkx), found)
+    expected, result = cut_by(networkx, found), cut_by(traces.shorten_networkx(networkx), found)
     assert result == expected
 
 
 def test_of_several_minimum_cuts_it_is_the_one_next_to_the_sink():
     chain = [("source", "a", 1.0), ("a", "b", 1.0), ("b", "sink", 1.0)]
-    assert cut_by(min_cut.shorten_networkx(networkx), chain) == (1.0, ({"source", "a", "b"}, {"sink"}))
+    assert cut_by(traces.shorten_networkx(networkx), chain) == (1.0, ({"source", "a", "b"}, {"sink"}))
 
 
 def test_neighbours_are_those_of_the_graph():
-    graphs = [module.DiGraph() for module in (networkx, min_cut.shorten_networkx(networkx))]
+    graphs = [module.DiGraph() for module in (networkx, traces.shorten_networkx(networkx))]
     for graph in graphs:
         graph.add_edges_from(
             [("a", "b", {"capacity": 1.0}), ("a", "a", {"capacity": 2.0}), ("b", "c", {"capacity": 0})]

@@ -12,7 +12,7 @@ from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING, find_known
-from fusioncache.thunder_adapter.interpreter import natives
+from fusioncache.thunder_adapter.interpreter import calls
 
 X = torch.linspace(-1, 1, 4)
 Y = torch.linspace(1, 2, 4)
@@ -207,7 +207,7 @@ def test_nothing_that_can_be_done_natively_is_interpreted():
     """Each is one of Thunder's functions, and none is interpreted where it has plain containers to work on."""
     tracing.install(["natives"])
     known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.natives}
-    assert len(known) == len(natives.list_natives())
+    assert len(known) == len(calls.list_natives())
     ran = []
 
     def run(frame, *args, **kwargs):
@@ -222,7 +222,7 @@ def test_nothing_that_can_be_done_natively_is_interpreted():
     assert ran and not set(ran) & set(known)
 
 
-@pytest.mark.parametrize("native", natives.list_natives(), ids=lambda native: native.do.__name__)
+@pytest.mark.parametrize("native", calls.list_natives(), ids=lambda native: native.do.__name__)
 def test_what_has_another_source_is_interpreted(native):
     known = find_known("small functions")
     assert native.list_code(known)

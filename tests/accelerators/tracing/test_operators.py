@@ -9,12 +9,12 @@ from same_traces import OWN, trace_with
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter import operators
+from fusioncache.thunder_adapter.interpreter import calls
 
 X = torch.linspace(-1, 1, 4)
 WHOLE = torch.arange(1, 5)
 PAIRS = ((3, -2), (2.5, True), (1, 0), (2j, 3), (10**400, 1.5))
-SYMBOLS = [symbol for symbol, _, _ in operators.OPERATIONS]
+SYMBOLS = [symbol for symbol, _, _ in calls.OPERATIONS]
 
 
 class Left:
@@ -148,8 +148,8 @@ def test_traces_and_errors_stay_the_same(program, args):
 def test_the_operations_are_those_of_the_interpreter():
     """In the order of their numbers."""
     names = [each.name.lower() for each in thunder.core.interpreter.BINARY_OP]
-    ours = [name for _, name, _ in operators.OPERATIONS]
+    ours = [name for _, name, _ in calls.OPERATIONS]
     assert [name for name in names if name != "subscr"] == ours + [f"i{name}" for name in ours]
-    for symbol, name, compute in operators.OPERATIONS:
+    for symbol, name, compute in calls.OPERATIONS:
         assert compute is getattr(operator, f"__{name}__")
         assert name == "matmul" or compute(5, 2) == eval(f"5 {symbol} 2")

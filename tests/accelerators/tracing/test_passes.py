@@ -14,10 +14,13 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch.fx.immutable_collections import immutable_list
 
-from fusioncache.thunder_adapter.passes.flattening import shorten_flatten, shorten_with_dataclass
-from fusioncache.thunder_adapter.passes.printing import shorten_to_printable
-from fusioncache.thunder_adapter.passes.signatures import shorten_normalize
-from fusioncache.thunder_adapter.passes.tensors import shorten_infer_properties
+from fusioncache.thunder_adapter.passes.symbols import (
+    shorten_flatten,
+    shorten_infer_properties,
+    shorten_normalize,
+    shorten_to_printable,
+    shorten_with_dataclass,
+)
 
 
 @dataclasses.dataclass

@@ -2,7 +2,6 @@
 
 import dis
 from collections import OrderedDict
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from thunder.core.proxies import Proxy
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter.constraints import index_constraints
+from fusioncache.thunder_adapter.interpreter.values import index_constraints
 
 X = torch.linspace(-1, 1, 4)
 
@@ -110,24 +109,6 @@ def test_wrappers_are_thunders(contexts, value, inst):
     again = interpreter.wrap(value, provenance=provenance)
     assert again.value is value and interpreter.wrap(again, provenance=record()) is again
     assert (interpreter.wrap(value, provenance=record()) is again) == own[-1]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("inst", [PseudoInst.CONSTANT, PseudoInst.OPAQUE])
-def test_flags_are_thunders(monkeypatch, contexts, value, inst):
-    """A tensor gets a proxy, a module is marked as one, any other constant is known to need none."""
-    proxied = []
-    jit = SimpleNamespace(proxify=proxied.append, show_progress_if_verbose=lambda: None, sharp_edges=None)
-    monkeypatch.setattr(jit_ext, "get_jit_ctx", lambda: jit)
-
-    def flag():
-        wrapper = WrappedValue(value, provenance=record(inst=inst))
-        jit_ext.general_jit_callbacks[INTERPRETER_CALLBACKS.WRAP_CALLBACK](wrapper)
-        return wrapper.provenance.ext_flag, bool(proxied and proxied.pop() is wrapper)
-
-    own = flag()
-    tracing.install(["values"])
-    assert flag() == own
 
 
 def test_records_are_thunders():

@@ -1,17 +1,22 @@
-"""Attributes: those of plain kinds looked up at once, where Thunder interprets what Python does to find them.
+"""Globals, attributes, cells and conditions, without interpreting how Python finds or tests them.
+
+The interpreter wraps every value with where it comes from. A lookup in a plain container ends in a method for the
+wrapper, after some interpreted code that only finds that out.
 
 Thunder asks the type of whatever it finds in a class for ``__get__``, ``__set__`` and ``__delete__``, each through its
 interpreter, and interprets ``torch.nn.Module.__getattr__``. Here that is known for functions, methods written in C,
 slots, and values of builtin types. All others, as properties, are left to Thunder.
+
+``torch.nn.Module`` makes nine cells in each call, for hooks, and tests eight dicts of hooks.
 """
 
 from __future__ import annotations
 
-import sys
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import ismethod
 from types import (
+    CellType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -22,14 +27,34 @@ from types import (
 from typing import Any
 
 from fusioncache.thunder_adapter.installation import find_known
-from fusioncache.thunder_adapter.interpreter.steps import keeps_history
 from fusioncache.thunder_adapter.interpreter.wrapped import (
     call_method,
     find_function,
     is_wrapped,
+    keeps_history,
     look_up_builtins,
+    wants_every_step,
     wrap_globals,
 )
+
+
+def shorten_globals(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looks a global up in its dict, and a builtin in the dict in that, where Thunder interprets code that does so."""
+    from thunder.core.interpreter import wrap_const
+
+    @wraps(original)
+    def globals_lookup(globals_dict: Any, name: Any) -> Any:
+        if not is_wrapped(globals_dict, dict) or not is_wrapped(name, str):
+            return original(globals_dict, name)
+        if name.value in globals_dict.value:
+            return call_method("__getitem__", globals_dict, name)
+        if type(globals_dict.value.get("__builtins__")) is dict and name.value in globals_dict.value["__builtins__"]:
+            builtins = call_method("__getitem__", globals_dict, wrap_const("__builtins__"))
+            return call_method("__getitem__", builtins, name)
+        return original(globals_dict, name)
+
+    return globals_lookup
+
 
 _VALUES = frozenset({NoneType, bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
 _METHODS = frozenset({FunctionType, MethodDescriptorType, WrapperDescriptorType})
@@ -164,11 +189,11 @@ def _get_member(module: Any, name: Any, getter: Any) -> Any:
     # What a frame of the function would have had Thunder wrap.
     wrap_attribute(getter.value.__globals__, getter, wrap_const("__globals__"))
     for kind in map(wrap_const, ("_parameters", "_buffers", "_modules")):
-        attributes = load(module, "__dict__")
+        attributes = _load(module, "__dict__")
         if not is_wrapped(attributes, dict):
             return None
         if call_method("__contains__", attributes, kind).value:
-            members = call_method("__getitem__", load(module, "__dict__"), kind)
+            members = call_method("__getitem__", _load(module, "__dict__"), kind)
             if not is_wrapped(members, dict):
                 return None
             if call_method("__contains__", members, name).value:
@@ -176,68 +201,100 @@ def _get_member(module: Any, name: Any, getter: Any) -> Any:
     return None
 
 
-def shorten_load_attr(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls at once what stands in for ``getattr``."""
+def _load(obj: Any, name: str) -> Any:
+    """Returns an attribute, or the signal that an exception was raised, as the interpreter's ``getattr`` does."""
+    from thunder.core.interpreter import get_interpretercompilectx, wrap_const
+
+    wrapped = wrap_const(name)
+    return get_interpretercompilectx().lookaside(getattr, obj, wrapped)(obj, wrapped)
+
+
+def shorten_making(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a cell at once, where Thunder looks for ``__new__`` and ``__init__`` of its type, and calls both."""
     from thunder.core import interpreter
 
     @wraps(original)
-    def load_attr_handler(inst: Any, /, stack: Any, co: Any, **kwargs: Any) -> Any:
-        obj = stack.getitem_wrapped(-1)
-        if not _may_load(obj):
-            return original(inst, stack=stack, co=co, **kwargs)
-        stack.pop_wrapped()
-        name = interpreter.wrap_const(co.co_names[inst.arg >> 1])
-        if inst.arg & 1:
-            return interpreter.load_method_helper(obj, name, stack)
-        return interpreter.check_and_append(stack, _load(obj, name))
-
-    return load_attr_handler
-
-
-def shorten_load_method(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Loads a method's function and what it is bound to, by what stands in for ``getattr``."""
-    from thunder.core import interpreter
-
-    raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
-
-    @wraps(original)
-    def load_method_helper(obj: Any, name: Any, stack: Any) -> Any:
-        if not _may_load(obj):
-            return original(obj, name, stack)
-        method = _load(obj, name)
-        if method is raised:
-            return method
-        bound_to = getattr(method.value, "__self__", _ABSENT)
-        if bound_to is obj.value:
-            interpreter.populate_attribute_wrapper(method, "__self__", obj)
-        if ismethod(method.value):
-            first, second = load(method, "__func__"), load(method, "__self__")
-        elif sys.version_info < (3, 13):
-            first, second = interpreter.wrap_const(interpreter.Py_NULL()), method
-        else:  # as ``CALL`` has it from then on
-            first, second = method, interpreter.wrap_const(interpreter.Py_NULL())
-        stack.append(first)
-        stack.append(second)
+    def make_cell_handler(inst: Any, /, frame: Any, **kwargs: Any) -> Any:
+        make = find_function(CellType.__new__)
+        if make is not interpreter._cell_new_provenance_tracking_lookaside or wants_every_step():
+            return original(inst, frame=frame, **kwargs)
+        value, code, kind = frame.localsplus[inst.arg], frame.code, interpreter.wrap_const(CellType)
+        if isinstance(value, interpreter.Py_NULL):
+            frame.localsplus[inst.arg] = make(kind)
+        else:
+            value = interpreter.store_deref_callback(value, inst.argval, code.co_cellvars, code.co_freevars)
+            frame.localsplus[inst.arg] = make(kind, value)
         return None
 
-    return load_method_helper
+    return make_cell_handler
 
 
-def _may_load(obj: Any) -> bool:
-    """Tells whether an attribute may be loaded without what Thunder asserts of the arguments of every call."""
-    from thunder.core.interpreter import WrappedValue
-
-    return type(obj) is WrappedValue and _is_whole(obj) and not keeps_history()
+_PLAIN = (bool, int, float, complex, str, bytes, NoneType)
+_SIZED = (dict, OrderedDict, list, tuple)
 
 
-def load(obj: Any, name: str) -> Any:
-    """Returns an attribute, or the signal that an exception was raised, as the interpreter's ``getattr`` does."""
-    from thunder.core.interpreter import wrap_const
+def shorten_jump_if_true(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Jumps if a plain value is true."""
+    tell = make_judge()
 
-    return _load(obj, wrap_const(name))
+    @wraps(original)
+    def pop_jump_if_true_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        truth = tell(stack.getitem_wrapped(-1), True)
+        if truth is None:
+            return original(inst, stack=stack, **kwargs)
+        if type(stack.pop_wrapped().value) is not bool:
+            look_up_builtins(wrap_globals(original), "bool")
+        return inst.arg if truth else None
+
+    return pop_jump_if_true_handler
 
 
-def _load(obj: Any, name: Any) -> Any:
-    from thunder.core.interpreter import get_interpretercompilectx
+def shorten_jump_if_false(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Jumps if a plain value is false."""
+    tell = make_judge()
 
-    return get_interpretercompilectx().lookaside(getattr, obj, name)(obj, name)
+    @wraps(original)
+    def pop_jump_if_false_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        truth = tell(stack.getitem_wrapped(-1), False)
+        if truth is None:
+            return original(inst, stack=stack, **kwargs)
+        stack.pop_wrapped()
+        return None if truth else inst.arg
+
+    return pop_jump_if_false_handler
+
+
+def make_judge() -> Callable[[Any, bool], bool | None]:
+    """Makes a function that tells whether a wrapped value is true; None if Thunder has to find out.
+
+    It is told whether Thunder would wrap the value anew, if nobody else keeps its wrapper, and then each of its items.
+    """
+    from thunder.core import interpreter, jit_ext
+
+    usual = jit_ext._general_jit_lookaside_map[bool]
+    in_turn = interpreter._default_lookaside_map[bool]
+
+    def tell(value: Any, anew: bool) -> bool | None:
+        if not is_wrapped(value, *_PLAIN, *_SIZED):
+            return None
+        if wants_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
+            return None
+        if type(value.value) is bool:
+            return value.value  # type: ignore[no-any-return]
+        if type(value.value) in _SIZED:
+            if value.value and anew:
+                return None
+            value.track_items()
+        _look_up(value.value, wrap_globals(in_turn))
+        return bool(value.value)
+
+    return tell
+
+
+def _look_up(value: Any, names: Any) -> None:
+    """Looks up what Thunder does to find out whether a plain value is true."""
+    look_up_builtins(names, "object", "getattr", "type")
+    if hasattr(type(value), "__bool__"):
+        look_up_builtins(names, "callable")
+    else:
+        look_up_builtins(names, "hasattr", "len", "isinstance", "int")

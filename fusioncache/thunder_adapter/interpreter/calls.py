@@ -1,0 +1,493 @@
+"""Calls: frames, small functions of Thunder's own, binary operations, and functions that only choose another one.
+
+Where the interpreter has to subscript, merge, or call something, it writes a small Python function that does so, and
+interprets that. Each ``Native`` does to the wrapped values what interpreting one of these comes down to, the items of
+tuples that pass the interpreter's stack included, and returns None where it does not know, before anything is done.
+
+Each method of a tensor is first asked whether its arguments are distributed tensors. For that Thunder interprets its
+own ``tree_flatten``, which asks for 30 types. Where all is plain to see, the frame is begun at the call at the end: it
+is there as before, for source lines, errors, and what is called. What would have been looked up on the way must have
+been already, wherever it would stay: code that meets the same object elsewhere is given the wrapper that is there, and
+with it where the prologue takes it from.
+"""
+
+from __future__ import annotations
+
+import _thread
+import dis
+import functools
+import inspect
+import logging
+import operator
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, update_wrapper, wraps
+from inspect import unwrap
+from queue import SimpleQueue
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
+from typing import Any
+
+from fusioncache.thunder_adapter.installation import find_known
+from fusioncache.thunder_adapter.interpreter.wrapped import (
+    call_method,
+    find_function,
+    is_wrapped,
+    look_up_builtins,
+    pass_stack,
+    wants_every_step,
+    wrap_globals,
+)
+
+_MOST_CODE_OBJECTS = 4096
+
+
+def cache_instructions(original: ModuleType) -> ModuleType:
+    """Makes a copy of the module ``dis`` that decodes each code object once, as the same ones run again and again."""
+
+    @lru_cache(maxsize=_MOST_CODE_OBJECTS)
+    def get_instructions(code: Any) -> tuple[Any, ...]:
+        return tuple(original.get_instructions(code))
+
+    copy = ModuleType(original.__name__, original.__doc__)
+    copy.__dict__.update(vars(original), get_instructions=get_instructions)
+    return copy
+
+
+def describe_one_frame(original: Callable[..., None]) -> Callable[..., None]:
+    """Describes the one frame that is asked for, where Thunder has Python describe the whole stack.
+
+    For that the source of each frame is looked for, in all modules that there are: 40 ms under thirty frames.
+    """
+    names = {**original.__globals__, "inspect": SimpleNamespace(stack=lambda: _Stack(sys._getframe(1)))}
+    return update_wrapper(FunctionType(original.__code__, names), original)
+
+
+class _Stack:
+    """What ``inspect.stack`` returns, of which a frame is described when it is asked for."""
+
+    __slots__ = ("_innermost",)
+
+    def __init__(self, innermost: FrameType):
+        self._innermost = innermost
+
+    def __getitem__(self, number: int) -> inspect.FrameInfo:
+        frame: FrameType | None = self._innermost
+        for _ in range(number):
+            frame = frame and frame.f_back
+        if frame is None:
+            raise IndexError("there are not as many frames")
+        found = inspect.getframeinfo(frame)
+        return inspect.FrameInfo(frame, *found, positions=found.positions)
+
+
+def sleep_for_frame(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Sleeps until another thread has made a frame, where Thunder waits in a busy loop.
+
+    Python lets the other thread run after 5 ms of such a loop only. Each exception that a model's code catches, as each
+    ``for`` loop does at its end, costs that much. If the waiting thread sleeps, the other one runs at once.
+    """
+
+    @wraps(original)
+    def get_or_make_python_frame(self: Any) -> Any:
+        frames: SimpleQueue[Any] = SimpleQueue()
+        # On a thread of its own, which is not given this frame, or what it makes would keep alive all that led here.
+        _thread.start_new_thread(_put_frame, (frames, self.code, self.qualname, self.positions.lineno))
+        frame = frames.get()
+        if isinstance(frame, BaseException):
+            raise frame
+        return frame
+
+    return get_or_make_python_frame
+
+
+def _put_frame(frames: SimpleQueue[Any], code: CodeType, qualname: str, line: int | None) -> None:
+    try:
+        frames.put(_make_raising_frame(code, qualname, line))
+    except BaseException as error:  # or the other thread waits for ever
+        frames.put(error)
+
+
+def _make_raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType:
+    """Makes a frame that looks as if this code had raised an exception in this line."""
+
+    def function() -> None:
+        pass
+
+    first = code.co_firstlineno
+    lines_before = "\n" * ((first if line is None else line) - first)
+    raising = compile(f"{lines_before}raise ValueError()", code.co_filename, "exec")
+    function.__code__ = raising.replace(
+        co_filename=code.co_filename, co_firstlineno=first, co_name=code.co_name, co_qualname=qualname
+    )
+    try:
+        function()
+    except ValueError as error:
+        assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        return error.__traceback__.tb_next.tb_frame
+    raise AssertionError("it raises")
+
+
+_CALLED = (("thunder.core.pytree", "tree_flatten"), ("optree", "tree_flatten"), ("torch.distributed", "is_available"))
+"""The functions that are called on the way: module and name."""
+
+_BUILTINS = (
+    *("Ellipsis", "all", "bool", "complex", "dict", "filter", "float", "getattr", "hasattr", "int", "isinstance"),
+    *("len", "list", "map", "next", "object", "slice", "str", "tuple", "type"),
+)
+"""The builtins that are looked up."""
+
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "torch": (
+        *("Size", "_C", "__dict__", "_subclasses", "autograd", "device", "distributed", "dtype", "finfo"),
+        *("memory_format", "types"),
+    ),
+    "torch._subclasses": ("__dict__", "fake_tensor"),
+    "torch._subclasses.fake_tensor": ("FakeTensor", "__dict__"),
+    "torch.autograd": ("__dict__", "function"),
+    "torch.autograd.function": ("FunctionCtx", "__dict__"),
+    "torch.types": ("__dict__", "py_sym_types"),
+    "torch.distributed": ("__dict__", "_tensor", "is_available"),
+    "torch.distributed._tensor": ("DTensor", "__dict__"),
+    "thunder.core.dtypes": ("__dict__", "bool_", "floating", "signedinteger"),
+    "thunder.core.devices": ("Device", "__dict__"),
+    "optree": ("__dict__", "tree_flatten"),
+    "optree._C": ("__dict__", "flatten"),
+}
+"""What is looked up in modules, by their names."""
+
+_GLOBALS: Mapping[str, tuple[str, ...]] = {
+    "torch.distributed": ("__builtins__", "torch"),
+    "thunder.core.pytree": ("FunctionType", "__builtins__", "devices", "dtypes", "immutable_list", "optree", "torch"),
+    "optree.ops": ("_C",),
+}
+"""What is looked up as a global in functions of modules, by their names."""
+
+_PLAIN = (bool, int, float, str, NoneType)
+
+
+def _own(module: str, name: str) -> Any:
+    """Returns a function of a module, also where a shortcut stands in for it."""
+    return unwrap(vars(sys.modules[module])[name])
+
+
+def shorten_resume(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Begins what chooses an operation for a method of a tensor at the call of the operation."""
+    from thunder.torch.experimental import dtensor_torch_and_prims
+
+    constants = dtensor_torch_and_prims.dispatch_to_impl.__code__.co_consts
+    (wrapper,) = (each for each in constants if isinstance(each, CodeType) and each.co_name == "wrapper")
+    distance, may_leap = _measure_leap(wrapper), _make_judge()
+
+    @wraps(original)
+    def resume_handler(inst: Any, /, co: Any, frame: Any, **kwargs: Any) -> Any:
+        if co is wrapper and inst.arg == 0 and may_leap(frame):
+            return distance
+        return original(inst, co=co, frame=frame, **kwargs)
+
+    return resume_handler
+
+
+def _measure_leap(code: CodeType) -> int:
+    """Returns how far it is, as jumps are measured, from the begin of a function to its last statement."""
+    instructions = list(dis.get_instructions(code))
+    begin = next(index for index, each in enumerate(instructions) if each.opname == "RESUME")
+    *_, (last, _) = dis.findlinestarts(code)
+    return (last - instructions[begin + 1].offset) // 2
+
+
+def _make_judge() -> Callable[[Any], bool]:
+    """Makes a function that tells whether a frame that chooses an operation comes to that for one device."""
+    from thunder.core import interpreter
+
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    flatten = _own("thunder.core.pytree", "tree_flatten")
+    visited = _list_visited()
+
+    def may_leap(frame: Any) -> bool:
+        args, kwargs = frame.localsplus[:2]
+        if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or wants_every_step():
+            return False
+        kinds = set(map(type, args.value))
+        if TensorProxy not in kinds or not kinds.issubset((TensorProxy, *_PLAIN)):
+            return False
+        names = frame.globals
+        if unwrap(names.value.get("tree_flatten")) is not flatten or not _was_here(visited):
+            return False
+        interpreter.globals_lookup(names, interpreter.wrap_const("tree_flatten"))
+        look_up_builtins(names, "list", "filter", "map", "all")
+        return True
+
+    return may_leap
+
+
+_Visited = Sequence[tuple[Any, str, tuple[str, ...]]]
+
+
+def _list_visited() -> _Visited:
+    """Lists what is looked into on the way: an object, the attribute of its wrapper, and the names looked up in it."""
+    from thunder.core import interpreter
+
+    visited: list[tuple[Any, str, tuple[str, ...]]] = [(interpreter.builtins_dict, "item_wrappers", _BUILTINS)]
+    visited += [(sys.modules[name], "attribute_wrappers", names) for name, names in _ATTRIBUTES.items()]
+    visited += [(vars(sys.modules[name]), "item_wrappers", names) for name, names in _GLOBALS.items()]
+    visited += [(_own(module, name), "attribute_wrappers", ("__globals__",)) for module, name in _CALLED]
+    return visited
+
+
+def _was_here(visited: _Visited) -> bool:
+    """Tells whether everything is looked up already in what has a wrapper. Other wrappers would not outlive the way."""
+    from thunder.core import interpreter
+
+    known = interpreter.get_interpreterruntimectx()._known_wrappers
+    for value, kind, names in visited:
+        reference = known.get(id(value))
+        wrapper = reference and reference[0]()
+        if wrapper is not None and not all(map(getattr(wrapper, kind).__contains__, names)):
+            return False
+    return True
+
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What a small function of Thunder's comes down to that the interpreter would run.
+
+    Attributes:
+        owner: the function that the small one is written in, as the table names it.
+        name: the name of the small one in it. All of this name do the same.
+        do: does the same to wrapped values, or returns None and does nothing.
+    """
+
+    owner: str
+    name: str
+    do: Callable[..., Any]
+
+    def list_code(self, known: Mapping[str, Any]) -> list[CodeType]:
+        """Returns the code of the small function; nothing if its owner is not among those that are known."""
+        if self.owner not in known:
+            logger.info("tracing interprets %s of %s, which has another source", self.name, self.owner)
+            return []
+        code = known[self.owner].__code__
+        return [each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == self.name]
+
+
+def list_natives() -> tuple[Native, ...]:
+    """Returns all of them."""
+    interpreter = "thunder.core.interpreter"
+    return (
+        Native(f"{interpreter}:wrap_kwargs_from_dict", "<lambda>", subscript),
+        Native(f"{interpreter}:_setup_frame_and_run_python_function", "<lambda>", subscript),
+        Native(f"{interpreter}:_default_opcode_handler_map[DICT_MERGE]", "<lambda>", merge),
+        Native(f"{interpreter}:_call_dispatch", "_impl", call_bound_method),
+        Native(f"{interpreter}:partial_call_lookaside", "partial_call_impl", call_partial),
+    )
+
+
+def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what a small function of Thunder's own would do, where Thunder interprets it."""
+    from thunder.core import interpreter
+
+    get_compile_context, get_context = interpreter.get_interpretercompilectx, interpreter.get_interpreterruntimectx
+    values = interpreter.WrappedValue, interpreter.INTERPRETER_SIGNALS
+    owners = find_known("small functions")
+    known = [(code, each.do) for each in list_natives() for code in each.list_code(owners)]
+    # By address, as to hash code takes as long as the code is. The list keeps it alive.
+    natives: Mapping[int, Callable[..., Any]] = {id(code): do for code, do in known}
+
+    @wraps(original)
+    def _interpret_call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if wants_every_step():
+            return original(fn, *args, **kwargs)
+        if type(fn) is FunctionType:
+            do = natives.get(id(fn.__code__))
+            if do is not None:
+                result = do(fn, *args, **kwargs)
+                if result is not None:
+                    return result
+        # The rest is the original's, without recording. To call it would make the stack of Python deeper.
+        result = interpreter._call_dispatch(get_compile_context(), get_context(), fn, *args, **kwargs)
+        assert isinstance(result, values), f"return {result} unexpected calling {interpreter.unwrap(fn)}"
+        return result
+
+    _interpret_call.natives = known  # type: ignore[attr-defined]
+    return _interpret_call
+
+
+def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes each item of ``*args`` of a call, looking only once for what subscripts a tuple."""
+    from thunder.core.interpreter import wrap_const
+
+    @wraps(original)
+    def wrap_args_from_list(lst: Any) -> Any:
+        if not (is_wrapped(lst, list, tuple) and lst.value) or wants_every_step():
+            return original(lst)
+        pass_stack(lst)
+        take = find_function(type(lst.value).__getitem__)
+        return [pass_stack(take(lst, wrap_const(index))) for index in range(len(lst.value))]
+
+    return wrap_args_from_list
+
+
+def subscript(_: Any, container: Any, key: Any) -> Any:
+    """Subscripts a plain container with a key that it has."""
+    if not _has(container, key):
+        return None
+    pass_stack(container)
+    return pass_stack(call_method("__getitem__", container, key))
+
+
+def _has(container: Any, key: Any) -> bool:
+    if is_wrapped(container, dict) and is_wrapped(key, str):
+        return key.value in container.value
+    if is_wrapped(container, list, tuple) and is_wrapped(key, int):
+        return 0 <= key.value < len(container.value)
+    return False
+
+
+def merge(_: Any, one: Any, other: Any) -> Any:
+    """Updates the second of two dicts by the first, as a call does for each ``**kwargs``."""
+    if not (is_wrapped(one, dict) and is_wrapped(other, dict)):
+        return None
+    return call_method("update", other, one)
+
+
+def call_bound_method(own: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function of a bound method with what it is bound to."""
+    if not (is_wrapped(method, MethodType) and _asks_for_no_frame(method.value.__func__)):
+        return None
+    names = wrap_globals(own)
+    function = _load(method, "__func__")
+    result = _call(function, (_load(method, "__self__"), *args), kwargs)
+    del names
+    return result
+
+
+def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function of a ``functools.partial`` that has no keywords with its arguments and those of the call."""
+    if not is_wrapped(partial, functools.partial) or partial.value.keywords:
+        return None
+    if not _asks_for_no_frame(partial.value.func):
+        return None
+    names = wrap_globals(own)
+    function, first = _load(partial, "func"), _load(partial, "args")
+    _load(partial, "keywords")
+    look_up_builtins(names, "hasattr", "type", "getattr", "isinstance", "dict", "NotImplemented")
+    if kwargs:
+        look_up_builtins(names, "setattr", "next")
+    result = _call(function, (*first.item_wrappers, *args), kwargs)
+    del names
+    return result
+
+
+def _asks_for_no_frame(function: Any) -> bool:
+    """Tells whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
+    from fusioncache.thunder_adapter.api import Symbol
+
+    return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)
+
+
+def _load(value: Any, name: str) -> Any:
+    from thunder.core.interpreter import wrap_const
+
+    return pass_stack(find_function(getattr)(value, wrap_const(name)))
+
+
+def _call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    from thunder.core import interpreter
+
+    for value in (*kwargs.values(), *args):
+        pass_stack(value)
+    return interpreter._interpret_call(function, *args, **kwargs)
+
+
+_NUMBERS = (bool, int, float, complex)
+OPERATIONS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
+    ("+", "add", operator.add),
+    ("&", "and", operator.and_),
+    ("//", "floordiv", operator.floordiv),
+    ("<<", "lshift", operator.lshift),
+    ("@", "matmul", operator.matmul),
+    ("*", "mul", operator.mul),
+    ("%", "mod", operator.mod),
+    ("|", "or", operator.or_),
+    ("**", "pow", operator.pow),
+    (">>", "rshift", operator.rshift),
+    ("-", "sub", operator.sub),
+    ("/", "truediv", operator.truediv),
+    ("^", "xor", operator.xor),
+)
+"""In the order of the numbers that instructions have for them. In place, these are higher by as many as there are."""
+
+
+def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Computes with numbers at once, and calls the method of a tensor that Python would call."""
+    from thunder.core import interpreter
+
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
+
+    @wraps(original)
+    def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
+        if not (is_wrapped(a, TensorProxy, *_NUMBERS) and is_wrapped(b, TensorProxy, *_NUMBERS)):
+            return original(stack, op, a, b)
+        if wants_every_step():
+            return original(stack, op, a, b)
+        names = wrap_globals(original)
+        if is_wrapped(a, TensorProxy) or is_wrapped(b, TensorProxy):
+            result = call_method_of_tensor(op.value, a, b, names)
+        else:
+            result = _compute(op.value, a.value, b.value)
+            if result is None:
+                return original(stack, op, a, b)
+            look_up_builtins(names, "hasattr", "type", "getattr", "NotImplemented")
+        if result is raised:
+            return result
+        stack.append(result)
+        return None
+
+    return _binary_op
+
+
+def _compute(number: int, a: Any, b: Any) -> Any:
+    """Computes with two numbers, or returns None where that raises an error, for which Thunder has its own words."""
+    with suppress(Exception):
+        return OPERATIONS[number % len(OPERATIONS)][2](a, b)
+    return None
+
+
+def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
+    """Returns what the first method returns, without its wrapper, that can compute this; or the signal of an error."""
+    from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, do_raise
+
+    look_up_builtins(names, "hasattr", "type")
+    for key, first, second in _list_methods(number, a, b):
+        is_in_place, method = key.startswith("__i"), getattr(type(first.value), key, None)
+        result = None
+        if method is not None:
+            look_up_builtins(names, "getattr")
+            result = _interpret_call(method, first, second)
+            if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+                return result
+        if (method is None) is is_in_place:
+            look_up_builtins(names, "NotImplemented")
+        if result is not None and result.value is not NotImplemented:
+            return result.value
+    look_up_builtins(names, "TypeError")
+    symbol = OPERATIONS[number % len(OPERATIONS)][0] + "=" * (number // len(OPERATIONS))
+    return do_raise(TypeError(f"unsupported operand type(s) for {symbol}: '{type(a.value)}' and '{type(b.value)}'"))
+
+
+def _list_methods(number: int, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    """Lists the names of methods that Python calls for an operation, in its order, each with its arguments."""
+    name = OPERATIONS[number % len(OPERATIONS)][1]
+    calls = [(f"__{name}__", a, b), (f"__r{name}__", b, a)]
+    if number >= len(OPERATIONS):
+        calls.insert(0, (f"__i{name}__", a, b))
+    return calls
