@@ -72,10 +72,9 @@ def find_misfit(row: Patch) -> str | None:
     if row.is_idle:
         return None
     try:
-        holder, key = row.find()
+        own = find_original(row)
     except LookupError as error:
         return str(error)
-    own = find_own(Replacement(holder, key, type).get())
     return None if not row.digests or is_known(own, row.digests) else f"{row.original} has another source"
 
 
@@ -87,10 +86,19 @@ def find_own(value: Any) -> Any:
     return value
 
 
+def find_original(row: Patch) -> Any:
+    """Returns Thunder's own function that a row of the table is about.
+
+    Raises:
+        LookupError: if this Thunder has no such function.
+    """
+    return find_own(Replacement(*row.find(), type).get())
+
+
 def find_known(capability: str) -> dict[str, Any]:
     """Returns the functions of a capability whose sources are known, by their name in the table."""
     rows = [row for row in list_patches()[capability].rows if not row.is_idle and find_misfit(row) is None]
-    return {row.original: find_own(Replacement(*row.find(), type).get()) for row in rows}
+    return {row.original: find_original(row) for row in rows}
 
 
 @cache
@@ -246,7 +254,7 @@ def read_sources() -> dict[str, str]:
 def read_installed(row: Patch) -> tuple[str, str] | None:
     """Returns digest and source of the function of a row in the installed Thunder; None if it cannot be read."""
     try:
-        own = find_own(Replacement(*row.find(), type).get())
+        own = find_original(row)
         return digest_source(own), read_source(own)
     except (LookupError, OSError, TypeError):
         return None

@@ -13,7 +13,6 @@ with it where the prologue takes it from.
 
 from __future__ import annotations
 
-import _thread
 import dis
 import functools
 import inspect
@@ -26,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, update_wrapper, wraps
 from inspect import unwrap
-from queue import SimpleQueue
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
@@ -81,53 +79,6 @@ class _Stack:
             raise IndexError("there are not as many frames")
         found = inspect.getframeinfo(frame)
         return inspect.FrameInfo(frame, *found, positions=found.positions)
-
-
-def sleep_for_frame(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Sleeps until another thread has made a frame, where Thunder waits in a busy loop.
-
-    Python lets the other thread run after 5 ms of such a loop only. Each exception that a model's code catches, as each
-    ``for`` loop does at its end, costs that much. If the waiting thread sleeps, the other one runs at once.
-    """
-
-    @wraps(original)
-    def get_or_make_python_frame(self: Any) -> Any:
-        frames: SimpleQueue[Any] = SimpleQueue()
-        # On a thread of its own, which is not given this frame, or what it makes would keep alive all that led here.
-        _thread.start_new_thread(_put_frame, (frames, self.code, self.qualname, self.positions.lineno))
-        frame = frames.get()
-        if isinstance(frame, BaseException):
-            raise frame
-        return frame
-
-    return get_or_make_python_frame
-
-
-def _put_frame(frames: SimpleQueue[Any], code: CodeType, qualname: str, line: int | None) -> None:
-    try:
-        frames.put(_make_raising_frame(code, qualname, line))
-    except BaseException as error:  # or the other thread waits for ever
-        frames.put(error)
-
-
-def _make_raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType:
-    """Makes a frame that looks as if this code had raised an exception in this line."""
-
-    def function() -> None:
-        pass
-
-    first = code.co_firstlineno
-    lines_before = "\n" * ((first if line is None else line) - first)
-    raising = compile(f"{lines_before}raise ValueError()", code.co_filename, "exec")
-    function.__code__ = raising.replace(
-        co_filename=code.co_filename, co_firstlineno=first, co_name=code.co_name, co_qualname=qualname
-    )
-    try:
-        function()
-    except ValueError as error:
-        assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
-        return error.__traceback__.tb_next.tb_frame
-    raise AssertionError("it raises")
 
 
 _CALLED = (("thunder.core.pytree", "tree_flatten"), ("optree", "tree_flatten"), ("torch.distributed", "is_available"))

@@ -4,7 +4,6 @@ import inspect
 import logging
 import sys
 from collections import OrderedDict
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -19,7 +18,7 @@ from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.thunder_adapter import capabilities, installation
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements
-from fusioncache.thunder_adapter.interpreter.calls import describe_one_frame, sleep_for_frame
+from fusioncache.thunder_adapter.interpreter.calls import describe_one_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -272,20 +271,6 @@ def test_the_transform_installs_it_unless_told_not_to():
     assert inspect.unwrap(interpreter.globals_lookup) is own is not interpreter.globals_lookup
 
 
-@pytest.mark.parametrize("line", [None, 0, 3])
-def test_frames_are_as_thunder_makes_them(line):
-    code = subscripts.__code__
-    number = None if line is None else code.co_firstlineno + line
-    self = SimpleNamespace(code=code, qualname="Some.name", positions=SimpleNamespace(lineno=number))
-    own, ours = (
-        make(self) for make in (interpreter.InterpreterFrame.get_or_make_python_frame, sleep_for_frame(no_source))
-    )
-    for attribute in ("co_filename", "co_name", "co_qualname", "co_firstlineno", "co_code", "co_linetable"):
-        assert getattr(ours.f_code, attribute) == getattr(own.f_code, attribute)
-    assert (ours.f_lineno, ours.f_lasti) == (own.f_lineno, own.f_lasti)
-    assert ours.f_lineno == (number or code.co_firstlineno)
-
-
 def test_who_called_what_is_traced_is_described_as_thunder_does():
     def find_callsite():
         return interpreter.InterpreterRuntimeCtx(False, None)._original_callsite
@@ -303,12 +288,6 @@ def test_who_called_what_is_traced_is_described_as_thunder_does():
     assert [type(each) for each in ours] == [type(each) for each in own]
     with pytest.raises(IndexError):
         describe_one_frame(lambda: inspect.stack()[10_000])()
-
-
-def test_what_goes_wrong_with_a_frame_is_raised():
-    self = SimpleNamespace(code=None, qualname="", positions=SimpleNamespace(lineno=1))
-    with pytest.raises(AttributeError):
-        sleep_for_frame(no_source)(self)
 
 
 def test_threads_leave_the_switch_interval_alone(monkeypatch):
