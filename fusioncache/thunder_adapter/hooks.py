@@ -1,6 +1,6 @@
 """Where the interpreter calls, looks up, compares and stores: each of these is told to the observers of a trace.
 
-Each hook stands around what Thunder has there, or around another shortcut for it. A trace that nobody observes is made
+Each hook stands around what Thunder has there, or around another shortcut for it. A trace that is not observed is made
 as without it.
 """
 
@@ -38,10 +38,10 @@ _KEYS = (str, int, float, bool, complex, bytes, type(None))
 
 
 class Observer:
-    """Whoever is told what the interpreter does. Nothing of it does anything here."""
+    """Is told what the interpreter does. No method does anything here."""
 
     def vouches(self) -> bool:
-        """Tells whether all of the trace so far depends on nothing but what was read, and changes nothing that lasts.
+        """Returns whether the trace so far depends only on what was read, and changes nothing that lasts.
 
         An observer that says so judges everything that it is told of, before it happens.
         """
@@ -82,7 +82,7 @@ class Observer:
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("fusioncache_observers", default=())
-"""Who observes the trace that is being made here."""
+"""The observers of the trace that is being made here."""
 
 
 @contextmanager
@@ -108,12 +108,12 @@ def tell_written(first: tuple[int, int], names: Mapping[str, str], shift: int) -
 
 
 def is_vouched_for() -> bool:
-    """Tells whether any observer vouches for the trace that is being made here."""
+    """Returns whether any observer vouches for the trace that is being made here."""
     return any(observer.vouches() for observer in _observers.get())
 
 
 def are_installed() -> bool:
-    """Tells whether observers are told of everything."""
+    """Returns whether observers are told of everything."""
     from thunder.core import interpreter, jit_ext
 
     handlers = interpreter._default_opcode_handler_map
@@ -196,7 +196,7 @@ def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_own_cell(name: str, inst: Any, code: Any) -> bool:
-    """Tells whether an instruction changes a variable of a closure that belongs to the function itself."""
+    """Returns whether an instruction changes a variable of a closure that belongs to the function itself."""
     return name.endswith("_DEREF") and inst.argval in code.co_cellvars
 
 
@@ -212,13 +212,13 @@ def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
 
 
 def has_type(value: Any, kinds: Iterable[type]) -> bool:
-    """Tells whether the very class of a value is one of these: its metaclass may say that it is equal to any."""
+    """Returns whether the very class of a value is one of these: its metaclass may say that it is equal to any."""
     own = type(value)
     return any(own is kind for kind in kinds)
 
 
 def is_hashed_alone(value: Any) -> bool:
-    """Tells whether a key is one of Python's constants, which asks nothing else for a hash."""
+    """Returns whether a key is one of Python's constants, which asks nothing else for a hash."""
     # The hash of a class is that of its metaclass, which Python has in C where it is not overridden.
     if isinstance(value, type):
         return type(value).__hash__ is type.__hash__

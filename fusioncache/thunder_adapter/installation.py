@@ -92,7 +92,7 @@ def find_original(row: Patch) -> Any:
     Raises:
         LookupError: if this Thunder has no such function.
     """
-    return find_own(Replacement(*row.find(), type).get())
+    return find_own(Replacement(*row.locate(), type).get())
 
 
 def find_known(capability: str) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Patch:
     around: bool
     loaded: bool = False
 
-    def find(self) -> tuple[Any, Any]:
+    def locate(self) -> tuple[Any, Any]:
         """Returns what holds the original: a module, a class or a dict; and its name or key there.
 
         Raises:
@@ -180,7 +180,7 @@ class Patch:
         module, _, name = self.maker.partition(":")
         make = getattr(importlib.import_module(module), name)
         make = make(self.argument) if self.argument else make
-        return Replacement(*self.find(), make, everywhere=self.everywhere, around=self.around)
+        return Replacement(*self.locate(), make, everywhere=self.everywhere, around=self.around)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def test_a_line_is_read(line):
 
 
 def test_items_are_found_by_text_by_builtin_and_by_constant():
-    keys = {row.original: row.find()[1] for row in ROWS if row.original.endswith("]")}
+    keys = {row.original: row.locate()[1] for row in ROWS if row.original.endswith("]")}
     handlers = "thunder.core.interpreter:_default_opcode_handler_map"
     assert keys[f"{handlers}[FOR_ITER]"] == "FOR_ITER"
     assert keys["thunder.core.interpreter:_default_lookaside_map[iter]"] is iter

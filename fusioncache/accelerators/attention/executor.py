@@ -182,7 +182,7 @@ def can_attend_with_cudnn(
     scale: float | None,
     with_gradients: bool,
 ) -> bool:
-    """Tells whether torch would have an attention computed by cuDNN.
+    """Returns whether torch would have an attention computed by cuDNN.
 
     Only masks of bits are taken, and only without gradients. One of numbers may need a gradient itself, which cuDNN
     does not give, and with any mask its gradients may be no numbers (pytorch/pytorch#196678). With dropout an attention
@@ -342,5 +342,5 @@ def _can_attend(*args: Any, **options: Any) -> bool:
     # A model may end with gradients switched off that were on when it was called.
     with_gradients = torch.is_grad_enabled() or compiled is None or compiled.is_grad_enabled
     numbers = given.dropout_p, given.is_causal, given.scale
-    # By its name, as whoever watches decisions replaces it there.
+    # By its name, as observers of decisions replace it there.
     return can_attend_with_cudnn(*given.operands, given.attn_mask, *numbers, with_gradients)

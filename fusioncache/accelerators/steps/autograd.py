@@ -1,6 +1,6 @@
 """The nodes of autograd's graph that stand for a program: the same as Thunder's, with less around them.
 
-Thunder has two, so that the gradients of outputs are held by nobody while backward computes: that of the outputs leaves
+Thunder has two, so that no code holds the gradients of outputs while backward computes: that of the outputs leaves
 them in a channel, and that of the inputs takes them out and calls backward. Between them is a tensor on the device
 ``meta``. Thunder draws it as a random number, for which torch has 40 Python functions there; here it is an empty one.
 What is saved, when it is checked and when it is let go of is as with Thunder: a saved tensor that was changed in place

@@ -55,7 +55,7 @@ def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kw
 
 
 def _are_apart(args: tuple[Any, ...]) -> bool:
-    """Tells whether arguments are plain, and no two of them lie in the same memory. Parameters are not asked."""
+    """Returns whether arguments are plain, and no two of them lie in the same memory. Parameters are not asked."""
     if not _PLAIN.issuperset(map(type, args)):
         return False
     tensors = [arg for arg in args if type(arg) is torch.Tensor]
@@ -73,7 +73,7 @@ def _find_default_device() -> torch.device:
 
 
 def _is_synchronization_off(model: Any) -> bool:
-    """Tells whether gradients are not to be exchanged among ranks that share the model."""
+    """Returns whether gradients are not to be exchanged among ranks that share the model."""
     names = vars(model)
     if not (names.get("use_ddp") or names.get("use_fsdp")):
         return False
@@ -210,7 +210,7 @@ def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> 
 
 
 def _is_extraordinary() -> bool:
-    """Tells whether the call is in a context with which Thunder deals by itself."""
+    """Returns whether the call is in a context with which Thunder deals by itself."""
     is_mode = _count_modes() or _are_transforms_active()
     return bool(is_mode or _is_autocast_enabled("cpu") or _is_autocast_enabled("cuda"))
 

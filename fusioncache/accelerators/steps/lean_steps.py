@@ -48,7 +48,7 @@ def simplify(trace: Any) -> Leaner:
 
 
 def look_at_sizes(trace: Any) -> None:
-    """Compares the sizes in a final trace that ``simplify`` goes by, so that whoever watches them is told."""
+    """Compares the sizes in a final trace that ``simplify`` goes by, so that observers of them are told."""
     for _ in (*list_unchanging(trace.bound_symbols), *find_masks(trace.bound_symbols)):
         pass
 

@@ -114,7 +114,7 @@ def _is_attention(symbol: Any) -> bool:
 
 
 def _is_preparation(symbol: Any) -> bool:
-    """Tells whether a mask is prepared by an operation of its own, as that of an attention by cuDNN is."""
+    """Returns whether a mask is prepared by an operation of its own, as that of an attention by cuDNN is."""
     executor = symbol.sym.executor
     return isinstance(executor, CudnnAttention) and symbol.sym.id == executor.make_bias.id
 

@@ -46,12 +46,12 @@ class Names:
         self.values[name := f"{self.prefix}{len(self.values)}"] = value
         return name
 
-    def find(self, expression: ast.expr) -> Any:
+    def resolve(self, expression: ast.expr) -> Any:
         """Returns the value of a name, or of an attribute of a module that has a name; None for anything else."""
         if isinstance(expression, ast.Name):
             return self.known.get(expression.id)
         if isinstance(expression, ast.Attribute):
-            owner = self.find(expression.value)
+            owner = self.resolve(expression.value)
             return vars(owner).get(expression.attr) if isinstance(owner, ModuleType) else None
         return None
 
@@ -101,7 +101,7 @@ def _is_string(names: Names, checked: str, value: ast.expr) -> str | None:
 
 
 def _is_exactly(names: Names, checked: str, value: Any) -> str:
-    """Returns the condition that something has a value's own type and is equal to it: nobody's ``__eq__`` is called."""
+    """Returns the condition that something has a value's own type and is equal to it, without a user's ``__eq__``."""
     return f"{names.give(type)}({checked}) is {names.give(type(value))} and {checked} == {value!r}"
 
 
@@ -110,12 +110,12 @@ def _is_none(names: Names, checked: str) -> str:
 
 
 def _has_type(names: Names, checked: str, type_: ast.expr) -> str | None:
-    found = names.find(type_)
+    found = names.resolve(type_)
     return f"{names.give(type)}({checked}) is {names.give(found)}" if isinstance(found, type) else None
 
 
 def _has_length(names: Names, checked: str, length: ast.expr) -> str | None:
-    """Returns a condition for the types whose length is not computed by what somebody wrote."""
+    """Returns a condition for the types whose length is not computed by user code."""
     number, type_ = _read(length), names.give(type)
     if type(number) is not int:
         return None
@@ -130,7 +130,7 @@ def _is_empty(names: Names, checked: str) -> str | None:
 def _is_dtype(names: Names, checked: str, value: ast.expr) -> str | None:
     import torch
 
-    found = names.find(value)
+    found = names.resolve(value)
     return f"{checked} is {names.give(found)}" if isinstance(found, torch.dtype) else None
 
 
@@ -140,7 +140,7 @@ def _is_tensor(
     """Returns a condition for tensors of torch's own types: others may say of themselves what they like."""
     import torch
 
-    sizes, place, kind, wants = _read(shape), _read(device), names.find(dtype), _read(requires_grad)
+    sizes, place, kind, wants = _read(shape), _read(device), names.resolve(dtype), _read(requires_grad)
     is_known = type(sizes) is tuple and all(type(size) is int for size in sizes) and isinstance(kind, torch.dtype)
     if not is_known or type(place) is not str or type(wants) is not bool or str(torch.device(place)) != place:
         return None
@@ -184,7 +184,7 @@ class KnownTensors:
     checks of one call is trusted once it held both before and behind those of another.
 
     Attributes:
-        check: tells whether tensors are as they were when they passed.
+        check: returns whether tensors are as they were when they passed.
     """
 
     __slots__ = ("_guards", "_next", "check")

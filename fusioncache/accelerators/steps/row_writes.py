@@ -66,7 +66,7 @@ def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
     """Returns what calls the operation in a trace.
 
     Where Thunder parts forward from backward it knows what is written by one name only, ``copy_``: a write whose result
-    nobody needs would be taken for a part of backward. So the tensor is copied onto itself, which torch sees and does
+    is not needed would be taken for a part of backward. So the tensor is copied onto itself, which torch sees and does
     nothing, and which is left out of final traces.
     """
 
@@ -77,7 +77,7 @@ def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
 
 
 def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
-    """Tells whether rows may be written in place in the program that Thunder compiles at this moment."""
+    """Returns whether rows may be written in place in the program that Thunder compiles at this moment."""
     from fusioncache.thunder_adapter.api import TensorProxy, get_compile_data
 
     compiled = get_compile_data()
@@ -92,7 +92,7 @@ def _is_asked_for(compiled: Any) -> bool:
 
 
 def keeps_order(compiled: Any) -> bool:
-    """Tells whether all that is done to a program has reads and writes in the order in which the model has them.
+    """Returns whether all that is done to a program has reads and writes in the order in which the model has them.
 
     Otherwise Thunder's names for memory that is written say all that is known of the order, or not even these do.
     """
@@ -101,7 +101,7 @@ def keeps_order(compiled: Any) -> bool:
 
 
 def _is_done_otherwise(executors: Any) -> bool:
-    """Tells whether another executor than torch's would have made the copy with the rows in it."""
+    """Returns whether another executor than torch's would have made the copy with the rows in it."""
     from fusioncache.thunder_adapter.api import ltorch, prims
     from fusioncache.thunder_adapter.api import torch_executor as ex
 
@@ -173,7 +173,7 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
 
 
 def _saves(result: Any) -> bool:
-    """Tells whether what a program returns is for a backward pass, or for one before it."""
+    """Returns whether what a program returns is for a backward pass, or for one before it."""
     from fusioncache.thunder_adapter.api import PrimIDs, tree_flatten
 
     if result.sym.id is not PrimIDs.RETURN or not isinstance(result.args[0], dict):

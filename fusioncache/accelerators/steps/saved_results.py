@@ -74,7 +74,7 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the names of results that need not be saved, each with what has the same numbers.
 
-    Nobody outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
+    No code outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
     Sizes are compared for that, of which a program for several lengths is told: see ``program_families.py``.
     """
     attentions = [symbol for symbol in symbols if _is_flash_attention(symbol)]
@@ -89,7 +89,7 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
 
 
 def _is_flash_attention(symbol: Any) -> bool:
-    """Tells whether a bound symbol is the forward pass of Thunder's flash attention."""
+    """Returns whether a bound symbol is the forward pass of Thunder's flash attention."""
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
     return symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpfa_gradfwd.id

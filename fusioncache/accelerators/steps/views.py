@@ -8,7 +8,7 @@
     t10 = reshape(t6, (2, 8, 16))       of a view
     t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
     t12 = permute(t11, (0, 2, 1, 3))    of a view
-    t13 = permute(t12, (0, 2, 1, 3))                whoever takes t13 takes t11
+    t13 = permute(t12, (0, 2, 1, 3))                users of t13 take t11
     t14 = contiguous(t10)               for attention
     t15 = cudnn_attend(t14, ...)                    t15 = cudnn_attend(t10, ...)
 
@@ -66,7 +66,7 @@ class Leaving:
         return cls(held, passed, _find_inner(symbols, held | passed))
 
     def may_replace(self, other: Any, value: Any) -> bool:
-        """Tells whether a value may take the place of another one that is equal, and nobody outside sees that."""
+        """Returns whether a value may take the place of another one that is equal, and no code outside sees that."""
         return other.name not in self.held and (other.name not in self.passed or value.name in self.inner)
 
 
@@ -88,7 +88,7 @@ def _find_inner(symbols: Sequence[Any], outer: frozenset[str]) -> frozenset[str]
 
 
 def _gives_another(symbol: Any) -> bool:
-    """Tells whether an operation never returns the very tensor that it was given."""
+    """Returns whether an operation never returns the very tensor that it was given."""
     if symbol.sym.is_fusion or (
         getattr(symbol.sym.executor, "name", None) == "torch" and symbol.sym.name in NEW_VIEWS | PRODUCTS
     ):
@@ -166,7 +166,7 @@ def is_own(symbol: Any, names: frozenset[str]) -> bool:
 
 
 def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
-    """Tells whether a bound symbol calls an operation of torch's with one of these names."""
+    """Returns whether a bound symbol calls an operation of torch's with one of these names."""
     executor = symbol.sym.executor
     return executor is not None and executor.name == "torch" and symbol.sym.name in names
 
@@ -323,7 +323,7 @@ def _changes_nothing(symbol: Any) -> bool:
 
 
 def _starts_where_it_does(subscript: Any) -> bool:
-    """Tells whether a part of a tensor leaves out nothing but at the end of a dimension."""
+    """Returns whether a part of a tensor leaves out nothing but at the end of a dimension."""
     parts = subscript if isinstance(subscript, tuple) else (subscript,)
     slices = [part for part in parts if part is not Ellipsis]
     return all(type(each) is slice and (each.start, each.step) in _WHOLE for each in slices)

@@ -150,7 +150,7 @@ def _measure_leap(code: CodeType) -> int:
 
 
 def _make_judge() -> Callable[[Any], bool]:
-    """Makes a function that tells whether a frame that chooses an operation comes to that for one device."""
+    """Makes a function that returns whether a frame that chooses an operation comes to that for one device."""
     from thunder.core import interpreter
 
     from fusioncache.thunder_adapter.api import TensorProxy
@@ -190,7 +190,7 @@ def _list_visited() -> _Visited:
 
 
 def _was_here(visited: _Visited) -> bool:
-    """Tells whether everything is looked up already in what has a wrapper. Other wrappers would not outlive the way."""
+    """Returns whether everything is looked up already in what has a wrapper. Others would not outlive the way."""
     from thunder.core import interpreter
 
     known = interpreter.get_interpreterruntimectx()._known_wrappers
@@ -337,7 +337,7 @@ def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _asks_for_no_frame(function: Any) -> bool:
-    """Tells whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
+    """Returns whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
     from fusioncache.thunder_adapter.api import Symbol
 
     return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)

@@ -98,7 +98,7 @@ def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(iterator: Any) -> bool:
-    """Tells whether this iterates over a plain list or tuple, and is as it was made or moved on."""
+    """Returns whether this iterates over a plain list or tuple, and is as it was made or moved on."""
     known = iterator.attribute_wrappers
     if not {"s", "next_pos", "is_reversed"} <= known.keys() or not is_wrapped(known["s"], list, tuple):
         return False

@@ -116,7 +116,7 @@ def _call_getter(found: property, tensor: Any) -> Any:
 
 
 def _is_plain_lookup(obj: Any, name: Any) -> bool:
-    """Tells whether this is looked for as Python does, in classes and ``__dict__``, and nobody watches."""
+    """Returns whether this is looked for as Python does, in classes and ``__dict__``, and no history is kept."""
     from thunder.core.interpreter import WrappedValue
 
     if type(obj) is not WrappedValue or type(name) is not str or (name.startswith("__") and name.endswith("__")):
@@ -128,7 +128,7 @@ def _is_plain_lookup(obj: Any, name: Any) -> bool:
 
 
 def _is_whole(container: Any) -> bool:
-    """Tells whether Thunder knows of each item of a container that something else may have changed."""
+    """Returns whether Thunder knows of each item of a container that something else may have changed."""
     if isinstance(container.value, list):
         return container.item_wrappers is not None and len(container.item_wrappers) == len(container.value)
     return not isinstance(container.value, dict) or len(container.key_wrappers) == len(container.item_wrappers)
@@ -165,7 +165,7 @@ def shorten_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
-    """Tells whether an attribute is looked for with torch's own ``__getattr__`` after Python's way."""
+    """Returns whether an attribute is looked for with torch's own ``__getattr__`` after Python's way."""
     from thunder.core.interpreter import WrappedValue
 
     return (
@@ -265,9 +265,9 @@ def shorten_jump_if_false(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_judge() -> Callable[[Any, bool], bool | None]:
-    """Makes a function that tells whether a wrapped value is true; None if Thunder has to find out.
+    """Makes a function that returns whether a wrapped value is true; None if Thunder has to find out.
 
-    It is told whether Thunder would wrap the value anew, if nobody else keeps its wrapper, and then each of its items.
+    Its second argument: whether Thunder would wrap the value, and each of its items, anew if no code keeps them.
     """
     from thunder.core import interpreter, jit_ext
 

@@ -10,13 +10,13 @@ from typing import Any
 
 
 def keeps_history() -> bool:
-    """Tells whether each call and each instruction that is interpreted is written down."""
+    """Returns whether each call and each instruction that is interpreted is written down."""
     kept: bool = _interpreter_and_options()[0].get_interpreterruntimectx()._record_history
     return kept
 
 
 def wants_every_step() -> bool:
-    """Tells whether not only a trace is made: whether a history is kept, or values of no known origin are reported."""
+    """Returns whether more than a trace is made: a history is kept, or values of no known origin are reported."""
     interpreter, jit_ext, allow = _interpreter_and_options()
     if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
         return True
@@ -33,7 +33,7 @@ def _interpreter_and_options() -> tuple[Any, Any, Any]:
 
 
 def is_wrapped(value: Any, *types: type) -> bool:
-    """Tells whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    """Returns whether this is the interpreter's wrapper around a value of exactly one of these types."""
     return isinstance(value, _thunder().WrappedValue) and type(value.value) in types
 
 
@@ -68,8 +68,8 @@ def wrap_globals(function: Any) -> Any:
 def look_up_builtins(globals_dict: Any, *names: str) -> None:
     """Wraps builtins that the interpreter would look up in what a shortcut does without.
 
-    If somebody has a wrapper of these globals, or of the dict of builtins, theirs live as long. Whoever meets the same
-    builtin elsewhere is then given its wrapper, and the prologue guards, or does not guard, where that is from.
+    If these globals, or the dict of builtins, have a wrapper elsewhere, those of the builtins live as long. Code that
+    meets the same builtin elsewhere is then given its wrapper, and the prologue guards where that is from, or does not.
     """
     wrap = _thunder().wrap_const
     builtins = globals_dict.item_wrappers.get("__builtins__")

@@ -180,7 +180,7 @@ def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_membership(bound_symbols: Iterable[Any]) -> Callable[[Any], bool]:
-    """Makes a function that tells whether an operation is, or is equal to, one of these."""
+    """Makes a function that returns whether an operation is, or is equal to, one of these."""
     by_results: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
     for each in bound_symbols:
         by_results[_name_results(each)].append(each)
