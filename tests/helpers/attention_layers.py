@@ -35,6 +35,14 @@ class Layer(torch.nn.Module):
         return self.join(self.attend(*self.heads_of(x)).transpose(1, 2).flatten(2))
 
 
+class Stack(Layer):
+    """Two layers of the same weights."""
+
+    def forward(self, x):
+        """Returns a tensor of the shape of its argument."""
+        return super().forward(torch.tanh(super().forward(x)))
+
+
 class Copied(Layer):
     """Asks for copies, as models of Hugging Face's do."""
 
