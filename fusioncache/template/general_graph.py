@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusioncache.ir import Graph, NumberType, Ref, Value, map_type
+from fusioncache.ir import Graph, NumberType, Ref, Value
 from fusioncache.template.generalization import Generalization, Symbol, Variable
 from fusioncache.template.holes import count_input_holes, fill_in_order, read_holes
-from fusioncache.template.writer import rename_operands
+from fusioncache.template.writer import renumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,4 @@ def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph
             return Ref(value)
         return Ref(value + len(added) + (sizes if value >= first_result else 0))
 
-    inputs = tuple(map_type(type_, move) for type_ in graph.inputs)
-    ops = tuple(rename_operands(op, move) for op in graph.ops)
-    return Graph((*inputs, *added), ops, tuple(move(value).index for value in graph.outputs), graph.sizes + sizes)
+    return renumber(move, (*graph.inputs, *added), graph.ops, graph.outputs, graph.sizes + sizes)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fusioncache.ir import GeneralRegion, Graph, Instance, Ref, TensorType
 from fusioncache.ir.permutation import inverse, pick
 from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, Variable, find_values, generalize, only
-from fusioncache.template.holes import BLANK_SIZE, count_input_holes
-from fusioncache.template.writer import rename_operands
+from fusioncache.template.generalization import Generalization, Variable, fit_holes, generalize, only
+from fusioncache.template.holes import BLANK_SIZE, count_input_holes, read_holes
+from fusioncache.template.writer import renumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,8 @@ def make_family(regions: Sequence[Graph]) -> Family:
     Raises:
         ValueError: if there are none, or their skeletons differ.
     """
-    members = [only(region) for region in regions]
-    generalization = generalize(members)
-    values = [find_values(generalization, member) for member in members]
+    generalization = generalize([only(region) for region in regions])
+    values = [fit_holes(generalization, read_holes(region)) for region in regions]
     general = GeneralRegion(
         write_general_graph(generalization).graph,
         _find_places(generalization),
@@ -68,8 +67,5 @@ def in_order_of_template(instance: Instance) -> Graph:
     def move(value: int) -> Ref:
         return Ref(place[value] if value < len(place) else value)
 
-    inputs = pick(region.inputs, order)
-    ops = tuple(rename_operands(op, move) for op in region.ops)
-    return Graph(
-        inputs, ops, tuple(move(value).index for value in pick(region.outputs, instance.outputs)), region.sizes
-    )
+    inputs, outputs = pick(region.inputs, order), pick(region.outputs, instance.outputs)
+    return renumber(move, inputs, region.ops, outputs, region.sizes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from fusioncache.ir import Graph, Value
 from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import Skeleton, fill, skeleton_of
+from fusioncache.template.skeleton import Skeleton, skeleton_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +77,12 @@ def _join(column: tuple[Symbol, ...], variables: dict[tuple[Symbol, ...], Variab
     return variables.setdefault(column, Variable(len(variables)))
 
 
-def find_values(generalization: Generalization, region: Generalization) -> tuple[Value, ...] | None:
+def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[Value, ...] | None:
     """Returns the value of each variable with which a generalization is a region; None if it is none of its instances.
 
     Args:
         generalization: what the region may be an instance of.
-        region: as ``only`` returns it.
-
-    Raises:
-        ValueError: if ``region`` has variables.
-    """
-    if generalization.skeleton != region.skeleton:
-        return None
-    holes = [symbol for symbol in region.symbols if not isinstance(symbol, Variable)]
-    if len(holes) < len(region.symbols):
-        raise ValueError("a region with variables")
-    return fit_holes(generalization, holes)
-
-
-def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[Value, ...] | None:
-    """Does as ``find_values`` for a region with the same skeleton.
-
-    Args:
-        generalization: what the region may be an instance of.
-        holes: what is in those of the region, as ``read_holes`` returns it.
+        holes: what is in those of the region, which has the same skeleton, as ``read_holes`` returns it.
     """
     values: dict[Variable, Value] = {}
     for symbol, value in zip(generalization.symbols, holes, strict=True):
@@ -108,18 +90,3 @@ def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[V
         if expected != value:
             return None
     return tuple(values.values())
-
-
-def instantiate(generalization: Generalization, values: Sequence[Value]) -> Graph:
-    """Returns the instance with these values of the variables, in canonical order.
-
-    Raises:
-        ValueError: if there are more values than variables, or fewer, or one cannot be in a hole of its variable.
-    """
-    if len(values) != len(generalization.variables):
-        raise ValueError(f"{len(values)} values for {len(generalization.variables)} variables")
-    given = dict(zip(generalization.variables, values, strict=True))
-    symbols = generalization.symbols
-    return fill(
-        generalization.skeleton, [given[symbol] if isinstance(symbol, Variable) else symbol for symbol in symbols]
-    )

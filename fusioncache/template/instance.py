@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fusioncache.ir import Binding, Graph, Instance, Ref, Region, map_type, operands, refs_in
+from fusioncache.ir import Binding, Graph, Instance, Ref, Region, operands, refs_in
 from fusioncache.ir.permutation import inverse
 from fusioncache.template.simplify import remove_dead_ops
-from fusioncache.template.writer import rename_operands
+from fusioncache.template.writer import renumber
 
 
 def instance_of(region: Region, binding: Binding, plain: Region | None = None) -> Instance:
@@ -39,6 +39,4 @@ def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:
     def new(index: int) -> Ref:
         return Ref(number[index] if index < graph.first_result else index - dropped)
 
-    types = tuple(map_type(graph.inputs[value], new) for value in inputs)
-    ops = tuple(rename_operands(op, new) for op in graph.ops)
-    return Graph(types, ops, tuple(new(value).index for value in graph.outputs), len(sizes))
+    return renumber(new, [graph.inputs[value] for value in inputs], graph.ops, graph.outputs, len(sizes))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, map_arg, map_type, operands
+from fusioncache.ir import Graph, Ref, TensorType, ValueType, operands
+from fusioncache.template.writer import renumber
 
 _MIDDLE = 0.25
 """A cut leaves at least this part of the operations on either side."""
@@ -58,21 +59,10 @@ def take(graph: Graph, start: int, stop: int) -> Part:
     wanted = sorted(own & ({index for op in graph.ops[stop:] for _, index in operands(op)} | set(graph.outputs)))
     numbers = {number: place for place, number in enumerate([*used, *sorted(own)])}
 
-    def rename(number: int) -> Ref:
-        return Ref(numbers[number])
-
     types = _list_types(graph)
-    moved = tuple(
-        Op(
-            op.name,
-            tuple(map_arg(arg, rename) for arg in op.args),
-            tuple(map_type(type_, rename) for type_ in op.outputs),
-            tuple((name, map_arg(arg, rename)) for name, arg in op.kwargs),
-        )
-        for op in ops
-    )
-    inputs = tuple(type_ for number in used if (type_ := types[number]) is not None)
-    return Part(Graph(inputs, moved, tuple(numbers[number] for number in wanted)), tuple(used), tuple(wanted))
+    inputs = [type_ for number in used if (type_ := types[number]) is not None]
+    part = renumber(lambda number: Ref(numbers[number]), inputs, ops, wanted)
+    return Part(part, tuple(used), tuple(wanted))
 
 
 def _list_types(graph: Graph) -> Sequence[ValueType | None]:

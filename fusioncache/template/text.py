@@ -23,7 +23,7 @@ _OP = re.compile(r"(?P<results>.*?) ?= (?P<name>[^\s(]+)\((?P<args>.*)\)")
 _OP_NAME = re.compile(r" = ([^\s(]+)\(")
 _RESULT = re.compile(r"%\d+: (.+?)(?:, (?=%\d+: )|$)")
 _TENSOR = re.compile(r"(\S+?)\[(.*)\] (\S*)")
-_TOKEN = re.compile(r"\s*(?:(?P<kwarg>\w+)=|(?P<leaf>%\d+|constant\d+|attribute\d+)|(?P<mark>[(),]))")
+_VALUE = re.compile(r"%(?=\d)")
 _REFERENCE = re.compile(r"%\d+|(?:constant|attribute)\d+")
 
 
@@ -136,7 +136,7 @@ def read_graph(texts: Mapping[str, str]) -> Graph:
     """
     try:
         return _read_graph(texts)
-    except (KeyError, IndexError, SyntaxError) as error:
+    except (KeyError, IndexError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError("ingredients that cannot be read") from error
 
 
@@ -225,50 +225,22 @@ def _read_op(line: str, literals: Mapping[str, Const]) -> Op:
     if found is None:
         raise ValueError("no op")
     results = tuple(_read_type(result) for result in _RESULT.findall(found["results"]))
-    args, kwargs = _ArgumentReader(found["args"], literals).read()
+    args, kwargs = _read_arguments(found["args"], literals)
     return Op(found["name"], args, results, kwargs)
 
 
-class _ArgumentReader:
-    """Reads the arguments of one op, token by token."""
+def _read_arguments(text: str, literals: Mapping[str, Const]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+    """Returns the arguments of one op. With letters before the numbers of values they are those of a call in Python."""
+    call = ast.parse(f"call({_VALUE.sub('value', text)})", mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError("no arguments")
 
-    def __init__(self, text: str, literals: Mapping[str, Const]):
-        tokens = list(_TOKEN.finditer(text))
-        if "".join(token[0] for token in tokens) != text:
-            raise ValueError("no arguments")
-        self._tokens = tokens
-        self._position = 0
-        self._literals = literals
-
-    def read(self) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
-        args: list[Arg] = []
-        kwargs: list[tuple[str, Arg]] = []
-        while self._position < len(self._tokens):
-            name = self._tokens[self._position]["kwarg"]
-            if name:
-                self._position += 1
-                kwargs.append((name, self._arg()))
-            else:
-                args.append(self._arg())
-            self._position += 1  # the comma
-        return tuple(args), tuple(kwargs)
-
-    def _arg(self) -> Arg:
-        token = self._tokens[self._position]
-        self._position += 1
-        if token["mark"] == "(":
-            return self._tuple()
-        leaf = token["leaf"]
-        if leaf is None:
+    def read_argument(node: ast.expr) -> Arg:
+        if isinstance(node, ast.Tuple):
+            return tuple(map(read_argument, node.elts))
+        if not isinstance(node, ast.Name):
             raise ValueError("no argument")
-        return Ref(int(leaf[1:])) if leaf.startswith("%") else self._literals[leaf]
+        return Ref(int(node.id[5:])) if node.id.startswith("value") else literals[node.id]
 
-    def _tuple(self) -> tuple[Arg, ...]:
-        items: list[Arg] = []
-        while self._tokens[self._position]["mark"] != ")":
-            if self._tokens[self._position]["mark"] == ",":
-                self._position += 1
-            else:
-                items.append(self._arg())
-        self._position += 1
-        return tuple(items)
+    kwargs = tuple((keyword.arg or "", read_argument(keyword.value)) for keyword in call.keywords)
+    return tuple(map(read_argument, call.args)), kwargs

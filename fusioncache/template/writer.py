@@ -17,6 +17,15 @@ def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
     )
 
 
+def renumber(
+    rename: Callable[[int], Ref], inputs: Iterable[ValueType], ops: Iterable[Op], outputs: Iterable[int], sizes: int = 0
+) -> Graph:
+    """Returns a graph of these parts of another one, with each value replaced by ``rename(index)``."""
+    types = tuple(map_type(type_, rename) for type_ in inputs)
+    moved = tuple(rename_operands(op, rename) for op in ops)
+    return Graph(types, moved, tuple(rename(value).index for value in outputs), sizes)
+
+
 class GraphWriter:
     """Writes a graph that starts with an old graph's inputs and, behind these, added ones.
 

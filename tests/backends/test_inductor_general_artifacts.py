@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from drawn_regions import Sketch
+from generalized_regions import find_values
 from models import are_same
 
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.general_region import Family, make_family
-from fusioncache.template.generalization import find_values, only
+from fusioncache.template.generalization import only
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 

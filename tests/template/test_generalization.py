@@ -2,11 +2,12 @@
 
 import pytest
 from drawn_regions import ENVIRONMENT, Sketch, draw_residual
+from generalized_regions import find_values, instantiate
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, Variable, find_values, generalize, instantiate, only
+from fusioncache.template.generalization import Generalization, Variable, generalize, only
 from fusioncache.template.key import template_key
 from fusioncache.template.text import graph_text
 
@@ -211,12 +212,10 @@ def test_only_regions_with_one_skeleton_are_generalized():
     with pytest.raises(ValueError, match="2 skeletons, where all regions should have one"):
         generalize([of(draw_residual(0)), of(draw_residual(1))])
     general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
-    with pytest.raises(ValueError, match="a region with variables"):
-        find_values(general, general)
     assert find_values(general, of(draw_residual(0))) is None
 
 
-@pytest.mark.parametrize("values", [(), (2, 64), (2, 64, 128, 1), (2, 1, 2), (2, 64, Const("float", (0.5).hex()))])
+@pytest.mark.parametrize("values", [(2, 1, 2), (2, 64, Const("float", (0.5).hex()))])
 def test_values_that_no_instance_has_are_refused(values):
-    with pytest.raises(ValueError, match=r"values for 3 variables|in a hole"):
+    with pytest.raises(ValueError, match="in a hole"):
         instantiate(generalize([norm(2, 64, 32), norm(3, 96, 32)]), values)

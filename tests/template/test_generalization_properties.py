@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 from drawn_regions import evaluate, scramble
+from generalized_regions import find_values, instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sized_regions import Setting, draw_region, evaluate_general, recipes, settings_of_sizes
@@ -11,7 +12,7 @@ from sized_regions import Setting, draw_region, evaluate_general, recipes, setti
 from fusioncache.ir import Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, Variable, find_values, generalize, instantiate, only
+from fusioncache.template.generalization import Generalization, Variable, generalize, only
 from fusioncache.template.holes import read_holes
 from fusioncache.template.skeleton import fill, skeleton_of
 from fusioncache.template.text import read_exactly, write_graph
