@@ -11,7 +11,7 @@ from benchmarks.folds.spec import SUM, Widths
 from fusioncache.backends.api import Backend
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.ir.ops import RESIDUAL
-from fusioncache.template.expand import inline
+from fusioncache.template.plan import inline
 
 Tensors = Sequence[Any]
 Sum = Callable[[Tensors], Any]

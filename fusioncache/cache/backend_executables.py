@@ -38,9 +38,9 @@ from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process import forks
-from fusioncache.template.general_region import in_order_of_template
-from fusioncache.template.parts import Part, cut, take
+from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
+from fusioncache.template.writer import Part, cut, take
 
 logger = logging.getLogger("fusioncache")
 

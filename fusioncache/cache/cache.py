@@ -18,8 +18,7 @@ from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import STORE
 from fusioncache.store import Store
-from fusioncache.template.key import executable_key, template_key
-from fusioncache.template.name import template_name
+from fusioncache.template.key import executable_key, template_key, template_name
 
 _making = forks.lock()
 

@@ -36,10 +36,8 @@ from fusioncache.observe.record.observations import ANY_SIZES
 from fusioncache.observe.record.savings import Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
-from fusioncache.template.expand import ChainFolds, fold, inline
-from fusioncache.template.operand_order import depends_on_operand_order
-from fusioncache.template.plan import Arities, Plan
-from fusioncache.template.strides import contiguous_layouts
+from fusioncache.template.plan import Arities, ChainFolds, Plan, fold, inline
+from fusioncache.template.strides import contiguous_layouts, depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
 

@@ -26,9 +26,8 @@ from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
-from fusioncache.template.key import artifact_key, general_key
-from fusioncache.template.name import template_name
-from fusioncache.template.operand_order import depends_on_operand_order
+from fusioncache.template.key import artifact_key, general_key, template_name
+from fusioncache.template.strides import depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
 

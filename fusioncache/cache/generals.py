@@ -38,12 +38,15 @@ from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
-from fusioncache.template.general_region import Family, make_family
-from fusioncache.template.generalization import fit_holes
-from fusioncache.template.holes import read_holes
-from fusioncache.template.key import skeleton_key
-from fusioncache.template.name import template_name
-from fusioncache.template.skeleton import Skeleton, check_fits, fill, skeleton_of
+from fusioncache.template.generalization import Family, fit_holes, make_family
+from fusioncache.template.key import skeleton_key, template_name
+from fusioncache.template.skeleton import (
+    Skeleton,
+    check_fits,
+    fill,
+    read_holes,
+    skeleton_of,
+)
 
 logger = logging.getLogger("fusioncache")
 

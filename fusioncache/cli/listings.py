@@ -24,8 +24,8 @@ from fusioncache.observe.record.observations import Line, RegionRecord
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.secrets import hide_line
 from fusioncache.store.files import Refusal
-from fusioncache.template.expand import fold, inline
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import fold, inline
 from fusioncache.template.text import read_exactly
 
 _INSTALLED = ("site-packages", "dist-packages")

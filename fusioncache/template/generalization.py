@@ -9,16 +9,27 @@ changes nothing.
 Sizes that are equal by chance are one variable until a region comes in which they are not. That gives another
 generalization, with another key: what a variable stands for in one that there is never changes. Whether a region is an
 instance is decided by its skeleton and by each hole, so that the generalization and the values are the region.
+
+The general graph of a generalization is what is compiled for all instances, and its text is the key. A family is the
+regions that were generalized, with what they were generalized to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusioncache.ir import Graph, Value
-from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import Skeleton, skeleton_of
+from fusioncache.ir import GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
+from fusioncache.ir.permutation import inverse, pick
+from fusioncache.template.skeleton import (
+    BLANK_SIZE,
+    Skeleton,
+    count_input_holes,
+    fill_in_order,
+    read_holes,
+    skeleton_of,
+)
+from fusioncache.template.writer import renumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +101,107 @@ def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[V
         if expected != value:
             return None
     return tuple(values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralGraph:
+    """The graph of a generalization, with a value for each variable.
+
+    A variable that is a size of an input is a symbolic size: it is found there. Any other one, such as the product of
+    two sizes or what is left of one, is a number among the inputs, behind those of the region.
+
+    Attributes:
+        graph: in the order of the skeleton. Without variables it is the region itself.
+        numbers: for each input behind those of the region, its variable.
+    """
+
+    graph: Graph
+    numbers: tuple[Variable, ...]
+
+
+def write_general_graph(generalization: Generalization) -> GeneralGraph:
+    """Returns the graph of a generalization."""
+    skeleton, symbols = generalization.skeleton.graph, generalization.symbols
+    sizes = dict.fromkeys(symbol for symbol in symbols[: count_input_holes(skeleton)] if isinstance(symbol, Variable))
+    numbers = [variable for variable in generalization.variables if variable not in sizes]
+    kinds = dict(zip(symbols, read_holes(skeleton), strict=True))
+    added = tuple(NumberType("int" if isinstance(kinds[variable], int) else "float") for variable in numbers)
+    graph = _make_room(skeleton, added, len(sizes))
+    values = {variable: len(skeleton.inputs) + index for index, variable in enumerate(numbers)}
+    values |= {variable: graph.first_result - len(sizes) + index for index, variable in enumerate(sizes)}
+    filled = fill_in_order(graph, [_content(symbol, values) for symbol in symbols])
+    return GeneralGraph(filled, tuple(numbers))
+
+
+def _content(symbol: Symbol, values: Mapping[Variable, int]) -> Value | Ref:
+    return Ref(values[symbol]) if isinstance(symbol, Variable) else symbol
+
+
+def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph:
+    """Returns a graph with further inputs behind its own, and further symbolic sizes behind its own."""
+    before, first_result = len(graph.inputs), graph.first_result
+
+    def move(value: int) -> Ref:
+        if value < before:
+            return Ref(value)
+        return Ref(value + len(added) + (sizes if value >= first_result else 0))
+
+    return renumber(move, (*graph.inputs, *added), graph.ops, graph.outputs, graph.sizes + sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Regions with one skeleton, what they have in common, and the same as a compiler is given it."""
+
+    generalization: Generalization
+    general: GeneralRegion
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """What has a value of its own in each region."""
+        return self.generalization.variables
+
+
+def make_family(regions: Sequence[Graph]) -> Family:
+    """Returns the family of some regions.
+
+    Raises:
+        ValueError: if there are none, or their skeletons differ.
+    """
+    generalization = generalize([only(region) for region in regions])
+    values = [fit_holes(generalization, read_holes(region)) for region in regions]
+    general = GeneralRegion(
+        write_general_graph(generalization).graph,
+        _find_places(generalization),
+        tuple(regions),
+        tuple(found for found in values if found is not None),
+    )
+    return Family(generalization, general)
+
+
+def _find_places(generalization: Generalization) -> tuple[tuple[int, int] | None, ...]:
+    """Returns the first place of each variable among the sizes of inputs."""
+    skeleton = generalization.skeleton.graph
+    found: dict[Variable, tuple[int, int]] = {}
+    contents = iter(generalization.symbols[: count_input_holes(skeleton)])
+    for number, type_ in enumerate(skeleton.inputs):
+        for dimension, size in enumerate(type_.shape if isinstance(type_, TensorType) else ()):
+            symbol = next(contents) if size == BLANK_SIZE else None
+            if isinstance(symbol, Variable):
+                found.setdefault(symbol, (number, dimension))
+    return tuple(map(found.get, generalization.variables))
+
+
+def in_order_of_template(instance: Instance) -> Graph:
+    """Returns a region with its inputs and outputs in the order of its template, and its ops in its own.
+
+    Regions of other sizes have the same order then, whatever order their calls had.
+    """
+    region, place = instance.region, instance.inputs
+    order = inverse(place)
+
+    def move(value: int) -> Ref:
+        return Ref(place[value] if value < len(place) else value)
+
+    inputs, outputs = pick(region.inputs, order), pick(region.outputs, instance.outputs)
+    return renumber(move, inputs, region.ops, outputs, region.sizes)

@@ -1,4 +1,4 @@
-"""The keys, and how each is made of its ingredients. ``ir/ingredients.py`` has the list of these."""
+"""The keys and the names of templates: how each key is made of its ingredients, which ``ir/ingredients.py`` lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,25 @@ from functools import lru_cache
 from fusioncache.ir import Graph, Ingredient, Instance, Key
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level
 from fusioncache.ir.key_text import write_key, write_layouts
+from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.ir.request import ArgumentLayouts, encode_region
-from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.skeleton import Skeleton
+from fusioncache.template.strides import depends_on_operand_order
 from fusioncache.template.text import write_graph
+
+_MOST_WORDS = 3
+
+
+def template_name(graph: Graph, key: Key) -> str:
+    """Returns a Python identifier such as ``residual_tanh_3f9a2c71``: telling ops, then the start of the digest."""
+    words = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
+    telling = [word for word in words if not op_traits(f"prims.{word}").common] or words
+    if RESIDUAL in telling:
+        telling.remove(RESIDUAL)
+        telling.insert(0, RESIDUAL)
+    summary = "_".join(word.strip("_") for word in telling[:_MOST_WORDS])
+    return f"{summary}_{key.digest[:8]}"
+
 
 _SHORT = 4096
 """Up to how many characters the text of an ingredient has of which hundreds are remembered."""

@@ -1,13 +1,23 @@
-"""The choice of how a template with residual chains is compiled for a number of terms: inline, or by folds."""
+"""How a template with residual chains is compiled for a number of terms: inline, or by folds.
+
+Written out here as graphs without parameters, which is what backends compile; and which bits of their results must be
+those of the region, derived from the graph alone. docs/how-it-works.md says which rewrites keep every bit; this is the
+same, as code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod, sqrt
+from types import MappingProxyType
 
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph, Op, Ref, TensorType, ValueType, map_type, operands
 from fusioncache.ir.arithmetic import bits_depend_on_kernel
-from fusioncache.ir.ops import RESIDUAL, op_traits, writes_in_place
+from fusioncache.ir.ops import ADD, CONVERT, RESIDUAL, op_traits, writes_in_place, writes_of
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.writer import GraphWriter
 
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 32 terms use every one.
@@ -94,3 +104,272 @@ def fold_widths(arity: int) -> tuple[int, ...]:
         count, arity = divmod(arity, width)
         widths += [width] * count
     return tuple(widths)
+
+
+def inline(template: Graph, arities: Arities) -> Graph:
+    """Returns the template with the adds of its residual chains written out.
+
+    Its inputs are the template's, then the terms, chain by chain. It is bitwise the same as the region.
+    """
+    residuals = [op for op in template.ops if op.name == RESIDUAL]
+    terms = [_term_type(op) for op, arity in zip(residuals, arities, strict=True) for _ in range(arity)]
+    writer = GraphWriter(template, tuple(terms))
+    next_term, waiting = len(template.inputs), iter(arities)
+    for op, first in template.results():
+        if op.name != RESIDUAL:
+            writer.copy(op, first)
+            continue
+        numbers = range(next_term, next_term + next(waiting))
+        writer.move(first, _write_sum(writer, op, writer.new(_head(op)).index, numbers))
+        next_term = numbers.stop
+    return writer.graph(template.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One launch that adds terms to a sum. ``graph`` takes the sum so far, then the terms."""
+
+    graph: Graph
+    terms: range
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFolds:
+    """How one residual chain is summed: where it starts, what is added, its sum's dtype, and what is launched."""
+
+    head: int
+    terms: range
+    dtype: str
+    folds: tuple[Fold, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The rest of a template once its chains are summed.
+
+    Attributes:
+        graph: None if nothing is left to compute.
+        arguments: for each input of ``graph``, the template's input, or that many more than there are: a chain's sum.
+        results: for each output of the template, the output of ``graph``, or that many more than there are: a chain's
+            sum, which leaves as it is.
+    """
+
+    graph: Graph | None
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A template compiled in parts: each chain by folds, then the core. The core is the same for every arity.
+
+    It is bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums
+    between kernels keep the dtype in which the region computes them, and no product crosses into another kernel.
+    """
+
+    chains: tuple[ChainFolds, ...]
+    core: Core
+
+
+def fold(template: Graph, arities: Arities) -> Folded:
+    """Takes the residual chains out of a template."""
+    residuals = [op for op in template.ops if op.name == RESIDUAL]
+    chains, start = [], len(template.inputs)
+    for op, arity in zip(residuals, arities, strict=True):
+        chains.append(_chain_folds(template, op, range(start, start + arity)))
+        start += arity
+    return Folded(tuple(chains), _core(template))
+
+
+def _chain_folds(template: Graph, op: Op, terms: range) -> ChainFolds:
+    sum_type = template.inputs[_head(op)]
+    folds, start = [], terms.start
+    for width in fold_widths(len(terms)):
+        folds.append(Fold(_fold_graph(op, sum_type, width), range(start, start + width)))
+        sum_type, start = _sum_type(op), start + width
+    return ChainFolds(_head(op), terms, _sum_type(op).dtype, tuple(folds))
+
+
+def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:
+    writer = GraphWriter(Graph((sum_type, *[_term_type(op)] * width), (), ()))
+    writer.move(0, _write_sum(writer, op, 0, range(1, width + 1)))
+    return writer.graph([0])
+
+
+def _write_sum(writer: GraphWriter, residual: Op, head: int, terms: range) -> int:
+    """Writes out a residual chain on values of the new graph; returns the number of the sum."""
+    result = map_type(_sum_type(residual), writer.new)
+
+    def convert(value: int) -> Ref:
+        type_ = writer.types[value]
+        if isinstance(type_, TensorType) and type_.dtype == result.dtype:
+            return Ref(value)
+        return Ref(writer.append(Op(CONVERT, (Ref(value), Const("dtype", result.dtype)), (result,))))
+
+    total = convert(head)
+    for term in terms:
+        total = Ref(writer.append(Op(ADD, (total, convert(term)), (result,))))
+    return total.index
+
+
+def _core(template: Graph) -> Core:
+    residuals = [(op, first) for op, first in template.results() if op.name == RESIDUAL]
+    sums = {first: index for index, (_, first) in enumerate(residuals)}
+    sum_types = tuple(_sum_type(op) for op, _ in residuals)
+    writer = GraphWriter(template, sum_types)
+    for value, position in sums.items():
+        writer.move(value, len(template.inputs) + position)
+    for op, first in template.results():
+        if op.name != RESIDUAL:
+            writer.copy(op, first)
+    computed = [value for value in template.outputs if value not in sums]
+    leaving = {value: len(computed) + position for value, position in sums.items()}
+    if not computed:
+        return Core(None, (), tuple(leaving[value] for value in template.outputs))
+    canonical = canonicalize(writer.graph(computed), chains=False)
+    output = leaving | dict(zip(computed, canonical.binding.outputs, strict=True))
+    return Core(canonical.graph, canonical.binding.slots, tuple(output[value] for value in template.outputs))
+
+
+def _head(op: Op) -> int:
+    assert isinstance(op.args[0], Ref)
+    return op.args[0].index
+
+
+def _term_type(op: Op) -> TensorType:
+    dtype = op.args[1]
+    assert isinstance(dtype, Const)
+    return replace(_sum_type(op), dtype=dtype.text)
+
+
+def _sum_type(op: Op) -> TensorType:
+    accumulated = op.outputs[0]
+    assert isinstance(accumulated, TensorType)
+    return accumulated
+
+
+UNITS: Mapping[str, float] = MappingProxyType(
+    {
+        "float8_e5m2": 2.0**-2,
+        "float8_e5m2fnuz": 2.0**-2,
+        "float8_e4m3fn": 2.0**-3,
+        "float8_e4m3fnuz": 2.0**-3,
+        "bfloat16": 2.0**-7,
+        "float16": 2.0**-10,
+        "complex32": 2.0**-10,
+        "float32": 2.0**-23,
+        "complex64": 2.0**-23,
+        "float64": 2.0**-52,
+        "complex128": 2.0**-52,
+    }
+)
+"""The distance of 1 to the next larger number, by dtype. Compilers add up in float32 at least."""
+
+ALLOWED_UNITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """A value that depends on a sum whose elements may be added up in another order.
+
+    Attributes:
+        dtype: the coarsest one in which it was kept since.
+        added: how many elements are added up, as far as sizes are static.
+    """
+
+    dtype: str
+    added: int
+
+    @property
+    def relative(self) -> float:
+        """Returns how far an element may be off, as a fraction of the largest magnitude of its tensor.
+
+        Two units of the coarsest dtype: a last bit that changes before the value is rounded moves it by one, and what
+        is computed from it by another. The order itself costs units of the dtype in which elements are added up, and
+        as the errors of a sum do, they grow with the square root of how many there are.
+        """
+        unit = UNITS[self.dtype]
+        return ALLOWED_UNITS * max(unit, sqrt(self.added) * min(unit, UNITS["float32"]))
+
+    def __str__(self) -> str:
+        return f"a sum of {self.added} in any order, kept in {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for the results of a template; None where every bit must be the same.
+
+    Attributes:
+        outputs: for each output.
+        writes: for each input that the template writes in place, by its position.
+    """
+
+    outputs: tuple[Reordered | None, ...]
+    writes: Mapping[int, Reordered | None]
+
+
+def keeps_every_bit(template: Graph, plan: Plan, *, alike: bool) -> bool:
+    """Returns whether all of a region's results have the bits of the region compiled on its own.
+
+    Args:
+        template: what the region is one of.
+        plan: how its residual chains are summed.
+        alike: whether what was compiled for the template is the very definition that Thunder wrote for this region.
+    """
+    if plan is Plan.INLINE:
+        return alike
+    # A fold is not taken where it may change a bit that must stay. If it was all the same, that is a mistake.
+    return not folding_is_bitwise(template)
+
+
+def rules_of(template: Graph, *, exact: bool) -> Rules:
+    """Returns what must hold for each result. ``exact``: whether all of them must have every bit."""
+    reordered = {} if exact else reordered_values(template)
+    writes = {target: None if source is None else reordered.get(source) for source, target in writes_of(template)}
+    return Rules(tuple(map(reordered.get, template.outputs)), MappingProxyType(writes))
+
+
+def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
+    """Returns the floating-point values that depend on elements added up in an order that a compiler chooses.
+
+    A value of another kind, such as a comparison with a mean, has no last bit to differ in: it is not among them, but
+    what is computed from it is.
+    """
+    types: list[ValueType | None] = [*graph.inputs, *[None] * graph.sizes]
+    behind: dict[int, Reordered] = {}
+    for op, first in graph.results():
+        used = [index for _, index in operands(op)]
+        sources = [behind[index] for index in used if index in behind]
+        if op_traits(op.name).adds_up:
+            sources += _sums(op, [types[index] for index in used])
+        types += op.outputs
+        for index, type_ in enumerate(op.outputs):
+            if sources:
+                behind[first + index] = _coarsest([*sources, *_as_kept(type_)])
+    return {index: found for index, found in behind.items() if list(_as_kept(types[index]))}
+
+
+def _coarsest(values: list[Reordered]) -> Reordered:
+    return Reordered(max(values, key=lambda value: UNITS[value.dtype]).dtype, max(value.added for value in values))
+
+
+def _sums(op: Op, operands_: list[ValueType | None]) -> Iterator[Reordered]:
+    """Yields the sum that an op's results are, as precise as can be."""
+    results = [_elements(type_) for type_ in op.outputs if isinstance(type_, TensorType)]
+    fewest = max(1, min(results, default=1))
+    added = [1]
+    for type_ in operands_:
+        if isinstance(type_, TensorType):
+            # Some sum over all that is gone from the shape; products of matrices and running sums over one dimension.
+            added += [_elements(type_) // fewest, *(size for size in type_.shape if isinstance(size, int))]
+    yield Reordered("float64", max(added))
+
+
+def _elements(type_: TensorType) -> int:
+    return prod(size for size in type_.shape if isinstance(size, int))
+
+
+def _as_kept(type_: ValueType | None) -> Iterator[Reordered]:
+    dtype = type_.dtype.rstrip("_") if isinstance(type_, TensorType) else ""
+    if dtype in UNITS:
+        yield Reordered(dtype, 1)

@@ -1,12 +1,188 @@
-"""Skeletons: canonical forms with nothing in their holes, which find what a region may be generalized with."""
+"""Skeletons: canonical forms with nothing in their holes, which find what a region may be generalized with.
+
+A hole is a place of a graph where a size or a number stands that may be another one in the next region. It holds a
+size of 2 or more, in the type of an input or of a result or in an argument that is made of sizes, or a number that
+takes part in the arithmetic. Nothing else is ever a hole, because a compiler takes it for more than a value or
+because a tensor that holds it does not give the same bits: dimensions, dtypes and flags; sizes 0 and 1, of which one
+is empty and the other may be broadcast; the numbers 0, 1, -1, inf and nan; integers and complex numbers in the
+arithmetic; exponents, numerators, bounds, and what is filled in. ``ir/ops.py`` says which arguments of which
+operation are made of sizes or may be numbers. Of an operation that it does not know none is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache as remember
+from functools import partial
+from itertools import count
+from math import prod
+from typing import Any
 
-from fusioncache.ir import Graph, Value
-from fusioncache.template.holes import fill_in_order, may_vary, read_holes, take_holes
+from fusioncache.ir import Arg, Const, Graph, Instance, Op, Ref, TensorType, Value, ValueType
+from fusioncache.ir.ops import OpTraits, Path, op_traits
+from fusioncache.ir.permutation import inverse, pick
+
+BLANK_SIZE = -1
+"""What is in a hole for a size that holds none. No tensor has such a size."""
+BLANK_NUMBER = Const("hole", "number")
+"""What is in a hole for a number that holds none."""
+
+_LEAST_SIZE = 2
+_BLANK_SIZE_LITERAL = Const("hole", "size")
+
+
+Fill = Callable[[Value], Value | Ref]
+"""Returns what comes into a hole that holds a size or a number. It is asked for each hole of a graph, in order."""
+
+
+def may_vary(value: Value) -> bool:
+    """Returns whether a place where holes may be is one when this stands there."""
+    if isinstance(value, int):
+        return value >= _LEAST_SIZE
+    if value.kind != "float":
+        return False
+    number = float.fromhex(value.text)
+    return math.isfinite(number) and abs(number) not in (0.0, 1.0)
+
+
+def fill_holes(graph: Graph, fill: Fill) -> Graph:
+    """Returns a graph with something else in its holes: those of the inputs, then those of each op.
+
+    Of an op, those of its arguments come first, then those of its results.
+    """
+    inputs = tuple(_fill_type(type_, fill) for type_ in graph.inputs)
+    return replace(graph, inputs=inputs, ops=tuple(_fill_op(op, fill) for op in graph.ops))
+
+
+def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
+    """Returns a graph with these in its holes, the first one in the first hole.
+
+    Raises:
+        ValueError: if there are more of these or of the holes, or a size and a number stand for one another.
+    """
+    holes = read_holes(graph)
+    if len(holes) != len(contents):
+        raise ValueError(f"{len(contents)} values for {len(holes)} holes")
+    for hole, content in zip(holes, contents, strict=True):
+        if not isinstance(content, Ref) and type(hole) is not type(content):
+            raise ValueError(f"{content} in a hole for a {'size' if isinstance(hole, int) else 'number'}")
+    waiting = iter(contents)
+    return fill_holes(graph, lambda value: next(waiting))
+
+
+def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
+    """Returns a graph with nothing in its holes, and what was in each of them.
+
+    Graphs that differ only in what is in their holes become equal.
+    """
+    values: list[Value] = []
+
+    def take(value: Value) -> Value:
+        values.append(value)
+        return _blank(value)
+
+    return fill_holes(graph, take), tuple(values)
+
+
+def blank_type[T: ValueType | None](type_: T) -> T:
+    """Returns a type with nothing in its holes."""
+    return _fill_type(type_, _blank)
+
+
+def blank_args(op: Op) -> tuple[Arg, ...]:
+    """Returns the arguments of an op with nothing in their holes."""
+    return _fill_args(op, _blank)
+
+
+def read_holes(graph: Graph) -> tuple[Value, ...]:
+    """Returns what is in each hole."""
+    return take_holes(graph)[1]
+
+
+def count_input_holes(graph: Graph) -> int:
+    """Returns how many holes are in the shapes of inputs. They come first."""
+    return len(read_holes(replace(graph, ops=(), outputs=())))
+
+
+def read_each(graph: Graph) -> list[tuple[float, ...]]:
+    """Returns what is in the holes of each input, each symbolic size and each op, as numbers, which have an order."""
+    of_type = remember(lambda type_: _read_numbers(partial(_fill_type, type_)))
+    found = [*map(of_type, graph.inputs), *[()] * graph.sizes]
+    for op in graph.ops:
+        found.append(sum(map(of_type, op.outputs), _read_numbers(partial(_fill_args, op))))
+    return found
+
+
+def _read_numbers(work: Callable[[Fill], object]) -> tuple[float, ...]:
+    numbers: list[float] = []
+
+    def note(value: Value) -> Value:
+        numbers.append(value if isinstance(value, int) else float.fromhex(value.text))
+        return value
+
+    work(note)
+    return tuple(numbers)
+
+
+def _blank(value: Value) -> Value:
+    return BLANK_SIZE if isinstance(value, int) else BLANK_NUMBER
+
+
+def _fill_type[T: ValueType | None](type_: T, fill: Fill) -> T:
+    if not isinstance(type_, TensorType):
+        return type_
+    shape = tuple([size if isinstance(size, Ref) else _fill_size(size, fill) for size in type_.shape])
+    return replace(type_, shape=shape)
+
+
+def _fill_size(size: int, fill: Fill) -> int | Ref:
+    if size != BLANK_SIZE and not may_vary(size):
+        return size
+    filled = fill(size)
+    assert not isinstance(filled, Const)
+    return filled
+
+
+def _fill_op(op: Op, fill: Fill) -> Op:
+    args = _fill_args(op, fill)
+    return Op(op.name, args, tuple(_fill_type(type_, fill) for type_ in op.outputs), op.kwargs)
+
+
+def _fill_args(op: Op, fill: Fill) -> tuple[Arg, ...]:
+    traits = op_traits(op.name)
+    if not traits.size_arguments and not traits.scalar_arguments:
+        return op.args
+    return tuple(_fill_arg(arg, (position,), traits, fill) for position, arg in enumerate(op.args))
+
+
+def _fill_arg(arg: Arg, path: tuple[int, ...], traits: OpTraits, fill: Fill) -> Arg:
+    if isinstance(arg, tuple):
+        return tuple(_fill_arg(item, (*path, position), traits, fill) for position, item in enumerate(arg))
+    if isinstance(arg, Ref):
+        return arg
+    if path in traits.scalar_arguments:
+        filled = fill(arg) if arg == BLANK_NUMBER or may_vary(arg) else arg
+        assert not isinstance(filled, int)
+        return filled
+    if arg.kind in ("int", "hole") and any(_leads_to(way, path) for way in traits.size_arguments):
+        return _fill_size_literal(arg, fill)
+    return arg
+
+
+def _fill_size_literal(literal: Const, fill: Fill) -> Const | Ref:
+    if literal != _BLANK_SIZE_LITERAL and not may_vary(int(literal.text)):
+        return literal
+    size = _fill_size(BLANK_SIZE if literal == _BLANK_SIZE_LITERAL else int(literal.text), fill)
+    if isinstance(size, Ref):
+        return size
+    return _BLANK_SIZE_LITERAL if size == BLANK_SIZE else Const("int", str(size))
+
+
+def _leads_to(way: Path, path: tuple[int, ...]) -> bool:
+    """Whether a path is a way or goes on from where it leads."""
+    return len(way) <= len(path) and all(step in (None, taken) for step, taken in zip(way, path, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +234,62 @@ def _check_holes(values: Sequence[Value]) -> None:
         raise ValueError("a number that no hole holds") from error
     if refused:
         raise ValueError(f"{refused[0]} in a hole")
+
+
+def outline_of(graph: Graph) -> Hashable:
+    """Returns something that is equal for all graphs with one skeleton, and is quickly had."""
+    return tuple([op.name for op in graph.ops]), len(graph.inputs), graph.sizes, graph.outputs
+
+
+class Pattern:
+    """A graph with nothing in its holes, and the order in which these are read.
+
+    Args:
+        graph: one of those that have the skeleton.
+        order: in which the holes of the inputs are read; by default that of the inputs.
+
+    Raises:
+        TypeError: if the graph has symbolic sizes.
+    """
+
+    def __init__(self, graph: Graph, order: Sequence[int] | None = None):
+        self._order = tuple(range(len(graph.inputs)) if order is None else order)
+        self._blank = self._take_holes(graph)[0]
+        self._shapes = _list_shapes(self._blank)
+
+    def match(self, graph: Graph) -> tuple[Value, ...] | None:
+        """Returns what is in each hole of a graph; None if it has another skeleton, or another order of its values."""
+        if len(graph.inputs) != len(self._order):
+            return None
+        blank, values = self._take_holes(graph)
+        return values if blank == self._blank else None
+
+    def count_elements(self, values: Sequence[Any]) -> int:
+        """Returns how many elements the largest tensor of a graph has.
+
+        Args:
+            values: what is in its holes.
+        """
+        return max([known * prod([values[hole] for hole in holes]) for known, holes in self._shapes], default=0)
+
+    def _take_holes(self, graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
+        return take_holes(Graph(pick(graph.inputs, self._order), graph.ops, graph.outputs, graph.sizes))
+
+
+def pattern_of(instance: Instance) -> Pattern:
+    """Returns the pattern of regions, which reads their holes as they come in the order of the template."""
+    return Pattern(instance.region, inverse(instance.inputs))
+
+
+def _list_shapes(blanked: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Returns of each shape the product of the sizes that are known, and which holes have the others."""
+    numbers = count()
+    numbered = fill_holes(blanked, lambda value: Ref(next(numbers)))
+    types = [*numbered.inputs, *(type_ for op in numbered.ops for type_ in op.outputs)]
+    shapes = dict.fromkeys(type_.shape for type_ in types if isinstance(type_, TensorType))
+    return tuple([_split_shape(shape) for shape in shapes])
+
+
+def _split_shape(shape: tuple[int | Ref, ...]) -> tuple[int, tuple[int, ...]]:
+    known = [size for size in shape if isinstance(size, int)]
+    return prod(known), tuple([size.index for size in shape if isinstance(size, Ref)])

@@ -22,8 +22,8 @@ from fusioncache.ir import Region, Scope, is_declined
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.warning import warn_once
 from fusioncache.template.canonical import Canonical, canonicalize
-from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.template.writer import instance_of
 from fusioncache.transform.executors import origin_of, why_unfused
 from fusioncache.transform.passes import Accelerator, Reports, TraceContext
 from fusioncache.transform.provenance.misses import Misses

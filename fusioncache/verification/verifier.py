@@ -38,11 +38,10 @@ from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.exactness import Reordered, Rules, keeps_every_bit, rules_of
-from fusioncache.template.expand import inline
-from fusioncache.template.instance import instance_of
-from fusioncache.template.plan import Plan
+from fusioncache.template.plan import Plan, Reordered, Rules, inline, keeps_every_bit, rules_of
 from fusioncache.template.text import graph_text
+from fusioncache.template.writer import instance_of
+from fusioncache.verification.verifier import Site, VerifiedTemplates, copy_tensor, find_problems, write_report
 
 _ALIGNMENT = 64
 """Bytes, of all that torch allocates. How a kernel loads, and so in which order it adds up, may depend on alignment."""

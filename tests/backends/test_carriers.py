@@ -5,7 +5,7 @@ from drawn_regions import Sketch
 
 from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
-from fusioncache.template.general_region import make_family
+from fusioncache.template.generalization import make_family
 
 FLOAT = NumberType("float")
 

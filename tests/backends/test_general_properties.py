@@ -12,8 +12,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import GeneralExecutable
 from fusioncache.ir import Const, Graph, TensorType
-from fusioncache.template.general_region import make_family
-from fusioncache.template.generalization import only
+from fusioncache.template.generalization import make_family, only
 from fusioncache.template.skeleton import skeleton_of
 
 SIZES = st.sampled_from([2, 3, 4, 5, 6, 8, 12])

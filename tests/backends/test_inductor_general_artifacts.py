@@ -14,8 +14,7 @@ from models import are_same
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
-from fusioncache.template.general_region import Family, make_family
-from fusioncache.template.generalization import only
+from fusioncache.template.generalization import Family, make_family, only
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 

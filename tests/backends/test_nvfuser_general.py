@@ -9,7 +9,7 @@ from drawn_regions import Sketch
 from fusioncache.backends.nvfuser.definition import define, describe_tensor, nvfuser_executor
 from fusioncache.backends.nvfuser.general import define_general
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
-from fusioncache.template.general_region import make_family
+from fusioncache.template.generalization import make_family
 
 HERE = Const("device", "cuda")
 

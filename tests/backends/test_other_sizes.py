@@ -15,7 +15,7 @@ from fusioncache.backends.nvfuser.general import (
     make_arguments,
 )
 from fusioncache.ir import Const, GeneralRegion, Graph, TensorType
-from fusioncache.template.general_region import make_family
+from fusioncache.template.generalization import make_family
 
 
 @pytest.fixture(autouse=True)

@@ -40,8 +40,7 @@ from benchmarks.folds.spec import (
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import backend as nvfuser
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.expand import fold
-from fusioncache.template.plan import FOLD_WIDTHS
+from fusioncache.template.plan import FOLD_WIDTHS, fold
 from fusioncache.template.plan import fold_widths as widths_of_plan
 
 

@@ -23,9 +23,9 @@ from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key, template_key
 from fusioncache.template.plan import Plan
+from fusioncache.template.writer import instance_of
 
 
 class CountingEager(Eager):

@@ -8,9 +8,8 @@ from drawn_regions import ENVIRONMENT, Sketch
 from fusioncache.cache.generals import KeptPlace, keep_place, read_places
 from fusioncache.ir import Const, Graph, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
-from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key
-from fusioncache.template.skeleton import check_fits, fill, skeleton_of
+from fusioncache.template.skeleton import check_fits, fill, read_holes, skeleton_of
 
 
 def region(*shape: int, factor: float = 0.3) -> Graph:

@@ -19,7 +19,7 @@ from fusioncache.ir.request import encode_region
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.instance import instance_of
+from fusioncache.template.writer import instance_of
 
 
 def test_a_second_process_compiles_nothing(tmp_path):

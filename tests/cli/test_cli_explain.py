@@ -14,8 +14,8 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline
 
 
 @pytest.fixture(autouse=True)

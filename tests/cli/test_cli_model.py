@@ -13,7 +13,7 @@ import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cli.listings import read_template_graph
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.template.expand import inline
+from fusioncache.template.plan import inline
 
 
 @pytest.fixture(scope="module")

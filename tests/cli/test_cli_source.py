@@ -15,8 +15,8 @@ from fusioncache.backends.script import write_script
 from fusioncache.cli import output as highlight
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.store import Store, default_path
-from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline
 
 _DEFINITION = """\
 def nvfuser_fusion(fd : FusionDefinition) -> None :
@@ -212,7 +212,7 @@ def test_the_launches_of_stored_kernels():
 
 def test_code_of_all_parts_of_a_template():
     """Arity 3 is a fold of two terms, one of one term, and the core."""
-    from fusioncache.template.expand import fold
+    from fusioncache.template.plan import fold
 
     folded = fold(CHAIN.graph, (3,))
     for graph in [folded.core.graph, *(step.graph for step in folded.chains[0].folds)]:

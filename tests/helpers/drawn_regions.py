@@ -9,7 +9,7 @@ import numpy as np
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType, operands
 from fusioncache.ir.ops import CONVERT
 from fusioncache.template.canonical import Canonical, canonicalize
-from fusioncache.template.expand import fold, inline
+from fusioncache.template.plan import fold, inline
 from fusioncache.template.simplify import Commuting
 from fusioncache.template.writer import rename_operands
 

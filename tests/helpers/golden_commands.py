@@ -28,8 +28,8 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.savings import Alone
 from fusioncache.store import Store, default_path
 from fusioncache.store import store as store_module
-from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline
 
 NOW = STARTED + 3 * 86400
 _SETTINGS = "torch.default_dtype float32\ntorch.num_threads {}\ntorch.deterministic 0"

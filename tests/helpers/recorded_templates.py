@@ -11,8 +11,7 @@ from fusioncache.observe.record import writer as recorder
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.schema import record_path
 from fusioncache.observe.record.writer import RecordWriter
-from fusioncache.template.key import make_key
-from fusioncache.template.name import template_name
+from fusioncache.template.key import make_key, template_name
 
 FLOAT32 = TensorType("float32", (10, 10), "cuda")
 BFLOAT16 = TensorType("bfloat16", (10, 10), "cuda")

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from fusioncache.ir import Graph, Ref, TensorType, Value
 from fusioncache.template.canonical import Canonical
-from fusioncache.template.expand import inline
-from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization
+from fusioncache.template.generalization import Generalization, write_general_graph
+from fusioncache.template.plan import inline
 
 WIDEST = 13
 """What is padded is padded to this."""

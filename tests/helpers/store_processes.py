@@ -15,7 +15,7 @@ from fusioncache.cache.executable import Builder, BuiltFunction, Executable, lay
 from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Graph, Key, TensorType
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.instance import instance_of
+from fusioncache.template.writer import instance_of
 
 CODE = b"run it op by op"
 

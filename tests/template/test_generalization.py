@@ -6,8 +6,7 @@ from generalized_regions import find_values, instantiate
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, Variable, generalize, only
+from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
 from fusioncache.template.key import template_key
 from fusioncache.template.text import graph_text
 

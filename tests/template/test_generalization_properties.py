@@ -11,10 +11,8 @@ from sized_regions import Setting, draw_region, evaluate_general, recipes, setti
 
 from fusioncache.ir import Graph
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, Variable, generalize, only
-from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import fill, skeleton_of
+from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
+from fusioncache.template.skeleton import fill, read_holes, skeleton_of
 from fusioncache.template.text import read_exactly, write_graph
 
 several = st.lists(settings_of_sizes(), min_size=2, max_size=4)

@@ -5,8 +5,7 @@ from drawn_regions import Sketch, draw_residual
 
 from fusioncache.ir import TensorType
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import make_key
-from fusioncache.template.name import template_name
+from fusioncache.template.key import make_key, template_name
 from fusioncache.template.text import graph_text
 
 

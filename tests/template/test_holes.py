@@ -9,8 +9,7 @@ from drawn_regions import TYPE, Sketch
 
 from fusioncache.ir import Const, Graph, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import fill, skeleton_of
+from fusioncache.template.skeleton import fill, read_holes, skeleton_of
 
 
 def tensor(*shape: int, dtype: str = "float32", device: str = "cpu") -> TensorType:

@@ -15,9 +15,8 @@ from fusioncache.accelerators.precompile.requests import read_request, survey
 from fusioncache.ir import Const, Op, Ref, TensorType
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.instance import instance_of
-from fusioncache.template.operand_order import depends_on_operand_order
-from fusioncache.template.strides import Strided, strides_of
+from fusioncache.template.strides import Strided, depends_on_operand_order, strides_of
+from fusioncache.template.writer import instance_of
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 ROWS, COLUMNS = ((4, 6), (6, 1)), ((4, 6), (1, 4))

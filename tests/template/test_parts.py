@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from random_regions import graphs
 
 from fusioncache.ir import TensorType
-from fusioncache.template.parts import cut, take
+from fusioncache.template.writer import cut, take
 
 
 def run_parts(graph, place, inputs):

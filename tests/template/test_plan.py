@@ -5,8 +5,7 @@ from drawn_regions import Sketch, draw_residual
 
 from fusioncache.ir import TensorType
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.expand import fold, inline
-from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold_widths
+from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold, fold_widths, inline
 from fusioncache.template.text import graph_text
 
 STREAM = canonicalize(draw_residual(1)).graph

@@ -5,8 +5,7 @@ import torch
 from generalized_regions import find_values
 from models import compile_with
 
-from fusioncache.template.general_graph import write_general_graph
-from fusioncache.template.generalization import Generalization, generalize, only
+from fusioncache.template.generalization import Generalization, generalize, only, write_general_graph
 
 SETTINGS = ((2, 64), (3, 96), (2, 128), (5, 65), (3, 32))
 WIDTH = 32

@@ -14,9 +14,9 @@ from thunder.core import prims
 import fusioncache
 from fusioncache.ir import Graph, Ref, operands
 from fusioncache.template.canonical import CanonicalWriter, canonicalize
-from fusioncache.template.chains import Collapsed
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import folding_is_bitwise
+from fusioncache.template.simplify import Collapsed
 from fusioncache.transform.region import check_effects
 
 

@@ -26,8 +26,7 @@ from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of
-from fusioncache.template.plan import Plan
+from fusioncache.template.plan import Plan, Reordered, keeps_every_bit, reordered_values, rules_of
 from fusioncache.transform import transform as transform_module
 from fusioncache.verification import verifier
 from fusioncache.verification.verifier import (

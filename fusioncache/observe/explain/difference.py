@@ -16,9 +16,8 @@ from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKin
 from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
 from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
 from fusioncache.observe.explain.pairing import Pairing, pair_graphs
-from fusioncache.template.general_region import make_family
-from fusioncache.template.holes import read_holes
-from fusioncache.template.skeleton import Skeleton, skeleton_of
+from fusioncache.template.generalization import make_family
+from fusioncache.template.skeleton import Skeleton, read_holes, skeleton_of
 from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
 
 Texts = Mapping[str, str]

@@ -32,7 +32,7 @@ from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.secrets import hide_line
 from fusioncache.process.settings import EXPLAIN
-from fusioncache.template.name import template_name
+from fusioncache.template.key import template_name
 
 logger = logging.getLogger("fusioncache")
 

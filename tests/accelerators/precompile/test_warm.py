@@ -16,8 +16,8 @@ from fusioncache.ir.key_text import write_layouts
 from fusioncache.ir.request import ArgumentLayouts, Request, encode_region, encode_request
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key
+from fusioncache.template.writer import instance_of
 
 PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
 
