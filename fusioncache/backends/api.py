@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, ClassVar, cast
 
 from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, TensorType, Value
-from fusioncache.ir.request import Option
+from fusioncache.ir.template import Option
 from fusioncache.observe.record.savings import Alone
 from fusioncache.process import forks
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fusioncache.ir.key_text import NamedValue, write_values
-from fusioncache.ir.request import Option
+from fusioncache.backends.torch_state import is_capturing
+from fusioncache.ir.keys import NamedValue, write_values
+from fusioncache.ir.template import Option
 
 
 def is_capturing() -> bool:

@@ -28,9 +28,9 @@ from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import Ask
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
+from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
-from fusioncache.ir.permutation import pick
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES
 from fusioncache.observe.record.savings import Alone

@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
+from fusioncache.cache.executable import RejectedRegion
 from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
 from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
+from fusioncache.ir.graph import pick, picker
 from fusioncache.ir.ops import writes_of
-from fusioncache.ir.permutation import pick, picker
-from fusioncache.ir.request import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
+from fusioncache.ir.template import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from fusioncache.ir import Instance, Key
-from fusioncache.ir.request import Request
+from fusioncache.ir.template import Request
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
 from fusioncache.store import StoredArtifacts

@@ -27,9 +27,8 @@ import torch
 from fusioncache.backends.api import Run
 from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
-from fusioncache.ir.graph import argument_refs
+from fusioncache.ir.graph import argument_refs, pick
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
-from fusioncache.ir.permutation import pick
 from fusioncache.template.strides import Strided, strides_of
 
 

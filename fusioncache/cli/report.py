@@ -16,7 +16,7 @@ from fusioncache.cli.run_counts import encode_run
 from fusioncache.cli.run_misses import explain_templates
 from fusioncache.cli.show import encode_region
 from fusioncache.ir import TensorType
-from fusioncache.ir.ingredients import GRAPH
+from fusioncache.ir.keys import GRAPH
 from fusioncache.observe.record.observations import ANY_SIZES, ChoiceRecord, RegionRecord
 from fusioncache.observe.record.placements import PlacementRecord
 from fusioncache.observe.record.reader import RecordReader

@@ -38,7 +38,7 @@ from fusioncache.cli.parameters import ANY_ID, directory_option, json_option
 from fusioncache.cli.stored import TRACES, Outline, StoredEntry, format_lengths, list_sources
 from fusioncache.humanize import format_arities, format_bytes, format_count, format_ranges, format_seconds, format_time
 from fusioncache.ir import Graph, NumberType
-from fusioncache.ir.ingredients import GRAPH
+from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.reader import RecordReader

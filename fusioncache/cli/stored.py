@@ -14,7 +14,7 @@ import click
 
 from fusioncache.cli.output import ID_DIGITS, cut, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
-from fusioncache.ir.key_text import read_key, read_values
+from fusioncache.ir.keys import read_key, read_values
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.secrets import blur
 from fusioncache.store import Entry, Store, StoreError, SweepResult, default_path

@@ -1,22 +1,25 @@
 """The immutable values that travel from stage to stage. Knows no torch, no Thunder, no compiler."""
 
-from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.graph import (
     Arg,
     Const,
     GeneralRegion,
     Graph,
+    NumberType,
     Op,
+    Ref,
     Region,
+    TensorType,
     Value,
+    ValueType,
     map_arg,
     map_type,
     operands,
     refs_in,
 )
+from fusioncache.ir.ops import AS_WRITTEN, Arithmetic
 from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
-from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 
 __all__ = [
     "AS_WRITTEN",

@@ -1,11 +1,61 @@
-"""A region as data: typed inputs, ops in dependency order, outputs."""
+"""A region as data: typed inputs, ops in dependency order, outputs; and orders of values.
+
+An order is a sequence of positions: at each index of the new order, where its value was in the old one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
+from operator import itemgetter
 
-from fusioncache.ir.types import Ref, TensorType, ValueType
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of the value with this number."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The static type of a tensor.
+
+    Attributes:
+        dtype: Thunder's full dtype name, such as ``bfloat16``; weak dtypes end in ``_``.
+        shape: one entry a dimension: its size, or the number value that holds a symbolic size.
+        device: the device's type, such as ``cuda``; the index is not part of a type.
+    """
+
+    dtype: str
+    shape: tuple[int | Ref, ...]
+    device: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of a dense tensor in memory; a symbolic size counts as 1."""
+        bits = re.search(r"\d+", self.dtype)
+        item = max(1, int(bits.group()) // 8) if bits else 1
+        return item * prod(size for size in self.shape if isinstance(size, int))
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"%{size.index}" if isinstance(size, Ref) else str(size) for size in self.shape)
+        return f"{self.dtype}[{sizes}] {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """A number known only at run time: ``int``, ``float``, ``bool`` or ``complex``."""
+
+    python_type: str
+
+    def __str__(self) -> str:
+        return self.python_type
+
+
+ValueType = TensorType | NumberType
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +227,26 @@ def operands(op: Op) -> Iterator[tuple[str, int]]:
     yield from argument_refs(op)
     for position, type_ in enumerate(op.outputs):
         yield from refs_in(type_, f"type{position}")
+
+
+def pick[T](values: Sequence[T], positions: Sequence[int]) -> tuple[T, ...]:
+    """Returns the values at these positions, in this order."""
+    return tuple([values[position] for position in positions])
+
+
+def picker[T](positions: Sequence[int], count: int) -> Callable[[Sequence[T]], Sequence[T]] | None:
+    """Returns a fast function that picks from ``count`` values; None if it would return them as they are."""
+    if tuple(positions) == tuple(range(count)):
+        return None
+    if not positions:
+        return lambda values: ()
+    if len(positions) == 1:
+        (position,) = positions
+        return lambda values: (values[position],)
+    return itemgetter(*positions)
+
+
+def inverse(positions: Sequence[int]) -> tuple[int, ...]:
+    """Returns, for each old position that was picked, in ascending order, the first index where it stands now."""
+    first = {position: index for index, position in reversed(list(enumerate(positions)))}
+    return tuple([first[position] for position in sorted(first)])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fusioncache.ir import Key, codec
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.ir.strict_json import is_text
 from fusioncache.store.files import Refusal
 

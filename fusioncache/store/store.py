@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
-from fusioncache.ir.ingredients import graph_digest
+from fusioncache.ir.keys import graph_digest
 from fusioncache.ir.strict_json import is_text
 from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
-from fusioncache.ir.permutation import inverse, pick
+from fusioncache.ir.graph import inverse, pick
 from fusioncache.template.skeleton import (
     BLANK_SIZE,
     Skeleton,

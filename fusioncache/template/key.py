@@ -1,4 +1,4 @@
-"""The keys and the names of templates: how each key is made of its ingredients, which ``ir/ingredients.py`` lists."""
+"""The keys and the names of templates: how each key is made of its ingredients, which ``ir/keys.py`` lists."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from fusioncache.ir import Graph, Ingredient, Instance, Key
-from fusioncache.ir.ingredients import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level
-from fusioncache.ir.key_text import write_key, write_layouts
+from fusioncache.ir.keys import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level, write_key, write_layouts
 from fusioncache.ir.ops import RESIDUAL, op_traits
-from fusioncache.ir.request import ArgumentLayouts, encode_region
+from fusioncache.ir.template import ArgumentLayouts, encode_region
 from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.strides import depends_on_operand_order
 from fusioncache.template.text import write_graph
@@ -144,7 +143,7 @@ def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[s
     for name in texts:
         kind = INGREDIENTS.get(name)
         if kind is None:
-            raise ValueError(f"no ingredient is registered as {name!r}: add it to fusioncache/ir/ingredients.py")
+            raise ValueError(f"no ingredient is registered as {name!r}: add it to fusioncache/ir/keys.py")
         if kind.level not in levels:
             raise ValueError(f"the ingredient {name!r} cannot be in this key: its level is {kind.level.name}")
     return {name: texts[name] for name in sorted(texts)}

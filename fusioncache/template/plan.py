@@ -14,8 +14,7 @@ from math import prod, sqrt
 from types import MappingProxyType
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph, Op, Ref, TensorType, ValueType, map_type, operands
-from fusioncache.ir.arithmetic import bits_depend_on_kernel
-from fusioncache.ir.ops import ADD, CONVERT, RESIDUAL, op_traits, writes_in_place, writes_of
+from fusioncache.ir.ops import ADD, CONVERT, RESIDUAL, bits_depend_on_kernel, op_traits, writes_in_place, writes_of
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import GraphWriter
 

@@ -21,8 +21,8 @@ from math import prod
 from typing import Any
 
 from fusioncache.ir import Arg, Const, Graph, Instance, Op, Ref, TensorType, Value, ValueType
+from fusioncache.ir.graph import inverse, pick
 from fusioncache.ir.ops import OpTraits, Path, op_traits
-from fusioncache.ir.permutation import inverse, pick
 
 BLANK_SIZE = -1
 """What is in a hole for a size that holds none. No tensor has such a size."""

@@ -16,7 +16,7 @@ from functools import partial
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, refs_in
 from fusioncache.ir.ops import CONTIGUOUS, CONVERT, ELEMENTWISE, FULL_LIKE, RESHAPE, op_traits
-from fusioncache.ir.request import ArgumentLayout, ArgumentLayouts
+from fusioncache.ir.template import ArgumentLayout, ArgumentLayouts
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 """The dimensions of images, of which torch stores the channels last, from the slowest to the fastest."""

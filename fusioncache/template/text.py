@@ -115,7 +115,7 @@ def _arg_text(arg: Arg, literals: InlineLiterals, *, positional: bool = False) -
 
 
 def write_graph(graph: Graph) -> dict[str, str]:
-    """Returns the ingredients of a key that say what a graph computes, by name: ``GRAPH`` in ``ir/ingredients.py``."""
+    """Returns the ingredients of a key that say what a graph computes, by name: ``GRAPH`` in ``ir/keys.py``."""
     literals = ListedLiterals()
     ops = "\n".join(op_lines(graph, literals))
     return {

@@ -24,8 +24,8 @@ from fusioncache.ir import (
     operands,
     refs_in,
 )
+from fusioncache.ir.graph import inverse
 from fusioncache.ir.ops import op_traits
-from fusioncache.ir.permutation import inverse
 
 
 def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:

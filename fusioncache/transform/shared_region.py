@@ -14,7 +14,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.generals import Sizes
 from fusioncache.ir import Arithmetic, Binding, Declined, Instance, Key, Region, Scope
-from fusioncache.ir.permutation import pick
+from fusioncache.ir.graph import pick
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Arities
 from fusioncache.transform.executors import Origin, origin_of

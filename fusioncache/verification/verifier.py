@@ -28,8 +28,8 @@ from fusioncache.backends.torch_settings import is_capturing
 from fusioncache.cache.call import CallTarget, Dispatcher, Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Binding, Graph, Instance, Key
+from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import writes_of
-from fusioncache.ir.permutation import pick
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.schema import record_path
 from fusioncache.process.files import make_folders, open_privately
@@ -41,7 +41,6 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, Rules, inline, keeps_every_bit, rules_of
 from fusioncache.template.text import graph_text
 from fusioncache.template.writer import instance_of
-from fusioncache.verification.verifier import Site, VerifiedTemplates, copy_tensor, find_problems, write_report
 
 _ALIGNMENT = 64
 """Bytes, of all that torch allocates. How a kernel loads, and so in which order it adds up, may depend on alignment."""

@@ -14,7 +14,7 @@ from thunder_versions import VERSION
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
 from fusioncache.ir import Graph, Instance
-from fusioncache.ir.request import encode_region
+from fusioncache.ir.template import encode_region
 from fusioncache.transform.region import region_of
 
 _WORKER = """
@@ -28,7 +28,7 @@ NvFuser.prepare()
 import fake_cuda
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
 from fusioncache.backends.torch_settings import write_versions
-from fusioncache.ir.request import decode_region
+from fusioncache.ir.template import decode_region
 regions = [decode_region(text.encode()).region for text in json.load(sys.stdin)]
 with fake_cuda.pretend_gpu():
     texts = [repr(define(region, describe_contiguous(region))) for region in regions]

@@ -12,7 +12,7 @@ from threads_at_once import run_at_once
 from fusioncache.backends.nvfuser.launch import BLOCK, ZeroedMemory, find_zeroed
 from fusioncache.backends.nvfuser.recipe import RECIPE, decode
 from fusioncache.ir import Instance
-from fusioncache.ir.request import encode_region
+from fusioncache.ir.template import encode_region
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +29,7 @@ OTHER_PROCESS = """
 import sys, torch
 from pathlib import Path
 from fusioncache.backends.nvfuser import backend
-from fusioncache.ir.request import decode_region
+from fusioncache.ir.template import decode_region
 
 def refuse(*args, **kwargs):
     raise AssertionError("nvFuser was asked to compile")

@@ -28,7 +28,7 @@ from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.ir.key_text import read_changed, read_values, write_values
+from fusioncache.ir.keys import read_changed, read_values, write_values
 from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store
 from fusioncache.transform import executor

@@ -15,7 +15,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import REGION, REQUEST, Builder
 from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Instance
-from fusioncache.ir.request import encode_region
+from fusioncache.ir.template import encode_region
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize

@@ -182,7 +182,7 @@ class _Printer:
 
     def _print_templates(self) -> str:
         """Returns the templates in the order in which they came, each with digests of its graph's ingredients."""
-        from fusioncache.ir.ingredients import GRAPH
+        from fusioncache.ir.keys import GRAPH
 
         digests, lines = self._map_digests(), []
         for each in self.transform.cache.templates():
@@ -230,7 +230,7 @@ def _normalize(text: str, digests: Mapping[str, str]) -> str:
 
 def _digest_graph(template: Any) -> str:
     """Returns a digest of the part of a template's key that depends on no machine."""
-    from fusioncache.ir.ingredients import graph_digest
+    from fusioncache.ir.keys import graph_digest
 
     return graph_digest((name, _digest(text)) for name, text in template.ingredients)
 

@@ -16,7 +16,7 @@ from fusioncache.accelerators.programs.text import (
     encode_reads,
 )
 from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.key_text import write_key
+from fusioncache.ir.keys import write_key
 from fusioncache.store import Store
 
 SILU = "torch.nn.functional.silu"

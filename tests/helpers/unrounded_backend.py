@@ -6,8 +6,7 @@ from typing import Any
 
 from fusioncache.backends.eager import Eager
 from fusioncache.ir import Arithmetic, Const, Graph, Op, Ref, TensorType, ValueType, map_arg
-from fusioncache.ir.arithmetic import is_narrow
-from fusioncache.ir.ops import CONVERT
+from fusioncache.ir.ops import CONVERT, is_narrow
 
 
 class Unrounded(Eager):

@@ -15,8 +15,8 @@ from random_regions import graphs
 from store_processes import make_region
 
 from fusioncache.ir import Instance, NumberType, Ref, TensorType, codec
-from fusioncache.ir.request import decode_region, encode_region
 from fusioncache.ir.strict_json import LARGEST
+from fusioncache.ir.template import decode_region, encode_region
 
 
 class Plan(Enum):

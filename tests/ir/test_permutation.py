@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.ir.permutation import inverse, pick, picker
+from fusioncache.ir.graph import inverse, pick, picker
 
 
 @pytest.mark.parametrize("positions", [(), (0,), (2,), (0, 1, 2), (2, 0, 1), (1, 1, 0)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store_processes import make_region
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
-from fusioncache.ir.request import Request, decode_request, encode_request
+from fusioncache.ir.template import Request, decode_request, encode_request
 
 
 def _request() -> Request:

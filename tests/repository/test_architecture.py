@@ -4,7 +4,7 @@ import re
 
 from repository import DOCS, PACKAGE, ROOT
 
-from fusioncache.ir.ingredients import INGREDIENTS
+from fusioncache.ir.keys import INGREDIENTS
 
 PAGE = (DOCS / "architecture.md").read_text()
 

@@ -7,7 +7,7 @@ from drawn_regions import Sketch
 from store_contents import make_numbered_key as unlike_a_key
 
 from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.difference import explain_miss
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize

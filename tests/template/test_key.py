@@ -9,8 +9,8 @@ from drawn_regions import ENVIRONMENT, Sketch, draw_residual, make_template
 from repository import HELPERS, import_path
 
 from fusioncache.ir import Instance, Key, TensorType
-from fusioncache.ir.ingredients import INGREDIENTS, Level
-from fusioncache.ir.request import encode_region
+from fusioncache.ir.keys import INGREDIENTS, Level
+from fusioncache.ir.template import encode_region
 from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import artifact_key, executable_key, make_key, program_key_of, template_key

@@ -18,7 +18,7 @@ from fusioncache.accelerators.sizes import program_families
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 

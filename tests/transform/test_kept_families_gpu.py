@@ -5,7 +5,7 @@ import torch
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.sizes.kept_families import find_families
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.template.key import program_key_of

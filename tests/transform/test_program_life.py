@@ -23,7 +23,7 @@ from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
 from fusioncache.accelerators.programs.programs import find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 
 thunder = pytest.importorskip("thunder")
 

@@ -12,7 +12,7 @@ from stored_programs import Cell, compile_anew, counts
 from fusioncache.accelerators.programs.derivation import collect_regions
 from fusioncache.accelerators.programs.programs import count_regions, find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.observe.record.kept_regions import decode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
 from fusioncache.ir.ops import op_traits
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.template import ArgumentLayouts
 
 _LEAST, _MOST = 0.5, 1.0
 """Between these a logarithm, a root, a quotient and an exponential are all finite."""

@@ -20,8 +20,8 @@ from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.executable import Builder, not_kept
 from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Declined, Graph, Scope, is_declined
-from fusioncache.ir.permutation import pick
-from fusioncache.ir.request import Request
+from fusioncache.ir.graph import pick
+from fusioncache.ir.template import Request
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.store import COMPILE_SECONDS

@@ -13,7 +13,7 @@ from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.results import expect_layouts
 from fusioncache.ir import Binding, Graph, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.template.strides import Strided, row_major, strides_of
 from fusioncache.transform.shared_region import SharedRegion
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Declined, Instance, Scope
-from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
-from fusioncache.ir.key_text import read_key
-from fusioncache.ir.request import Request, decode_region, decode_request
+from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
+from fusioncache.ir.template import Request, decode_region, decode_request
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import is_compiled
 from fusioncache.template.key import call_ingredients

@@ -25,7 +25,7 @@ from fusioncache.accelerators.sizes.families import Family, KnownProgram
 from fusioncache.accelerators.sizes.first_traces import FirstTraces
 from fusioncache.accelerators.sizes.journal import Journal
 from fusioncache.ir import Declined, Key, Scope
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.difference import find_nearest
 from fusioncache.observe.explain.program_difference import (
     ProgramDifference,

@@ -36,7 +36,8 @@ from fusioncache.accelerators.programs.objects import (
 )
 from fusioncache.accelerators.programs.writer import ClassContent, Handler, Memory, Record, Recording, Writer, recording
 from fusioncache.ir import Declined, Scope
-from fusioncache.ir.key_text import NamedValue, write_values
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.keys import NamedValue, write_values
 
 type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
 """The hash of a class, which says all of it, and its own attributes, each with the beginning of its text."""

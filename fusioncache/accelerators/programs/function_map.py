@@ -34,7 +34,7 @@ from fusioncache.accelerators.programs.fingerprint import Fingerprint, KnownClas
 from fusioncache.accelerators.programs.introspection import are_same, is_added
 from fusioncache.accelerators.programs.literals import digest
 from fusioncache.accelerators.programs.writer import Record
-from fusioncache.ir.key_text import NamedValue, write_lines
+from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.process.collector import without_collector
 
 MODULES = (

@@ -28,8 +28,7 @@ from fusioncache.accelerators.programs.text import (
 )
 from fusioncache.accelerators.sizes.expressions import Expression, evaluate, write_constant
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Scope, TensorType
-from fusioncache.ir.graph import Arg
-from fusioncache.ir.types import ValueType
+from fusioncache.ir.graph import Arg, ValueType
 
 type Numbers = Mapping[int, int]
 type New = Callable[[Any], Any]

@@ -16,8 +16,7 @@ from fusioncache.accelerators.programs.general import read_constant, write_numbe
 from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.accelerators.sizes.expressions import Expression, Float, evaluate
 from fusioncache.ir import Const, Graph, Instance, Op, TensorType
-from fusioncache.ir.graph import Arg
-from fusioncache.ir.types import ValueType
+from fusioncache.ir.graph import Arg, ValueType
 
 type Make = Callable[..., Any]
 type Part = int

@@ -44,7 +44,7 @@ from fusioncache.accelerators.programs.options import find_groups, read_groups, 
 from fusioncache.accelerators.sizes.arguments import Place, find_integers, find_tensors
 from fusioncache.backends.torch_settings import read_torch_settings, read_variables
 from fusioncache.ir import Declined, Key, Scope
-from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
+from fusioncache.ir.keys import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import find_kind, write_text
 from fusioncache.process.sources import digest_sources

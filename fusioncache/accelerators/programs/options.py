@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.functions import describe_group
+from fusioncache.accelerators.programs.options import write_sharing_key
 from fusioncache.accelerators.programs.text import (
     AgreementReference,
     GroupReference,
@@ -34,7 +35,8 @@ from fusioncache.accelerators.programs.text import (
 from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
-from fusioncache.ir.key_text import NamedValue
+from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.ir.keys import NamedValue
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.programs.describe import Describer

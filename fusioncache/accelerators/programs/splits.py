@@ -23,7 +23,7 @@ from fusioncache.accelerators.programs.function_map import epoch_of_process, wri
 from fusioncache.accelerators.programs.key import read_state, read_variables_of_thunder, read_versions
 from fusioncache.accelerators.programs.literals import digest
 from fusioncache.ir import Declined, Key, Scope, is_declined
-from fusioncache.ir.key_text import NamedValue, write_lines
+from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store

@@ -31,8 +31,8 @@ from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import ABSENT
 from fusioncache.ir import Graph, Instance, strict_json
 from fusioncache.ir.codec import from_json, to_json
-from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.ir.strict_json import is_text
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.template.plan import Arities, Plan
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from math import isqrt
 
 from fusioncache.accelerators.residual.plans import Choice, Cost, ResidualPlan, choose
 from fusioncache.ir import Arithmetic, TensorType
-from fusioncache.ir.arithmetic import is_narrow
-from fusioncache.ir.ops import ADD, op_traits
+from fusioncache.ir.ops import ADD, is_narrow, op_traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, Op, Ref, Region, TensorType, map_arg, operands
-from fusioncache.ir.arithmetic import bits_depend_on_kernel
-from fusioncache.ir.ops import ADD, op_traits
+from fusioncache.ir.ops import ADD, bits_depend_on_kernel, op_traits
 
 _MANY = ""
 

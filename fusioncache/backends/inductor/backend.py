@@ -18,9 +18,9 @@ from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
-from fusioncache.ir.key_text import write_values
+from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
-from fusioncache.ir.request import Option
+from fusioncache.ir.template import Option
 from fusioncache.observe.record.savings import Alone
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from fusioncache.backends.nvfuser.definition import (
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
 from fusioncache.backends.torch_settings import read_variables, write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
-from fusioncache.ir.key_text import write_values
-from fusioncache.ir.request import Option
+from fusioncache.ir.keys import write_values
+from fusioncache.ir.template import Option
 from fusioncache.observe.record.savings import Alone
 
 LEAST_MEMORY = 2 << 30

@@ -12,8 +12,17 @@ from typing import Any
 
 from fusioncache.humanize import fold_text
 from fusioncache.ir import Const, Graph, Value
-from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
-from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
+from fusioncache.ir.keys import (
+    BACKEND,
+    GRAPH,
+    Comparison,
+    IngredientKind,
+    kind_of,
+    read_changed,
+    read_layouts,
+    read_values,
+    write_layouts,
+)
 from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
 from fusioncache.observe.explain.pairing import Pairing, pair_graphs
 from fusioncache.template.generalization import make_family

@@ -11,7 +11,7 @@ from operator import eq
 
 from fusioncache.ir import Arg, Graph, Op, Ref, TensorType, ValueType, map_type, operands
 from fusioncache.ir.graph import argument_refs
-from fusioncache.ir.ingredients import GRAPH
+from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import read_graph
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from fusioncache.ir.ingredients import Comparison, kind_of
-from fusioncache.ir.key_text import read_values
+from fusioncache.ir.keys import Comparison, kind_of, read_values
 from fusioncache.observe.explain.changes import shorten_values
 from fusioncache.observe.explain.difference import Texts
 from fusioncache.process.secrets import blur

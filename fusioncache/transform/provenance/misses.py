@@ -22,7 +22,7 @@ from fusioncache.backends.bound_symbols import result_names
 from fusioncache.cache.cache import Cache
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template
-from fusioncache.ir.key_text import read_key
+from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.changes import NONE
 from fusioncache.observe.explain.difference import Difference, explain_miss
 from fusioncache.observe.explain.pairing import describe_op

@@ -12,8 +12,8 @@ from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Graph
-from fusioncache.ir.key_text import write_layouts
-from fusioncache.ir.request import ArgumentLayouts, Request, encode_region, encode_request
+from fusioncache.ir.keys import write_layouts
+from fusioncache.ir.template import ArgumentLayouts, Request, encode_region, encode_request
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key

@@ -18,7 +18,7 @@ from fusioncache.accelerators.programs.text import (
     TraceText,
 )
 from fusioncache.ir import Instance
-from fusioncache.ir.ingredients import INGREDIENTS, Level
+from fusioncache.ir.keys import INGREDIENTS, Level
 from fusioncache.observe.record import kept_regions
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
 from fusioncache.template.plan import Plan

@@ -26,7 +26,7 @@ from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import write_function_map
 from fusioncache.ir.errors import Declined
-from fusioncache.ir.key_text import read_values
+from fusioncache.ir.keys import read_values
 
 X = torch.zeros(3, 4)
 
