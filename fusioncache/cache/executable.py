@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
-from fusioncache.cache.executable import RejectedRegion
 from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
 from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
 from fusioncache.ir.graph import pick, picker

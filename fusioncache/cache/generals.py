@@ -14,6 +14,7 @@ from enum import Enum
 from math import prod
 from typing import Any
 
+from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.api import (
     GeneralFunction,
     Run,
@@ -38,7 +39,7 @@ from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
-from fusioncache.template.generalization import Family, fit_holes, make_family
+from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
 from fusioncache.template.key import skeleton_key, template_name
 from fusioncache.template.skeleton import (
     Skeleton,
@@ -416,7 +417,7 @@ def _join(
     return FoundGeneral(general, family.general.values[-1])
 
 
-def _make_family(relatives: _Relatives, instances: Sequence[Holes]) -> Family:
+def _make_family(relatives: _Relatives, instances: Sequence[Holes]) -> RegionFamily:
     return make_family([fill(relatives.skeleton, instance) for instance in instances])
 
 

@@ -92,7 +92,7 @@ class Op:
         name: which operation, such as ``prims.add``.
         args: positional arguments in the order of the operation's signature.
         kwargs: keyword arguments, sorted by name.
-        outputs: the type of each result; None for a result that was dropped because nobody uses it.
+        outputs: the type of each result; None for a result that was dropped because it is not used.
     """
 
     name: str

@@ -55,7 +55,7 @@ class OpTraits:
         follows_types: it is there or not, and has its arguments, as the types of its operands and results have it.
         fusible: our own fusion executor puts it into regions.
         allocates: its results have memory of their own. Those of all others may be views of an operand, or the operand.
-        contiguous: of contiguous tensors it makes a contiguous one, whoever compiles it.
+        contiguous: of contiguous tensors it makes a contiguous one, with every compiler.
         adds: a compiler may contract it with a product among its operands into one rounding.
         passes_product: as far as contraction is concerned, its result is its operand.
         never_product: its result is never the direct result of a multiplication.

@@ -114,7 +114,7 @@ def check(path: Path) -> os.stat_result:
         if os.path.lexists(path / folder):
             _check_private(path / folder, os.lstat(path / folder))
     for above in path.parents:
-        # Whoever can write there can put another directory in this one's place. With the sticky bit only owners can.
+        # Who can write there can put another directory in this one's place. With the sticky bit only owners can.
         mode = os.stat(above).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise StoreError(f"everyone can replace {path}, because everyone can write {above}: chmod o-w {above}")

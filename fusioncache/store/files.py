@@ -38,7 +38,7 @@ def name_cause(error: Exception) -> str:
 TEMPORARY = "tmp-"
 """How the names of files begin that are being written."""
 
-# Not through a link, and not waiting for the other end if somebody put a pipe there.
+# Not through a link, and not waiting for the other end if a pipe is there.
 _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -63,7 +63,7 @@ def is_owned(status: os.stat_result) -> bool:
 def read_private(path: Path, limit: int) -> bytes | None:
     """Returns the content of a file; None if there is none.
 
-    Whoever may rename a folder above the store can put another in its place at any time, so that what was checked at
+    A user who may rename a folder above the store can put another in its place at any time, so that what was checked at
     opening says little about a file that is read later. Its owner and permissions do.
 
     Args:

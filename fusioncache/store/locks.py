@@ -45,7 +45,7 @@ class FileLock:
     def acquire(self, timeout: float, *, shared: bool = False) -> bool:
         """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
 
-        Whoever holds it may be stopped, and then each wait is in vain. So a process waits in vain once for each lock:
+        Its holder may be stopped, and then each wait is in vain. So a process waits in vain once for each lock:
         from then on it only looks, until the lock was free.
 
         Raises:
@@ -75,7 +75,7 @@ class FileLock:
         if descriptor is None:
             return
         if self._passing:
-            remove(self.path)  # while it is held: whoever waits for it finds out that it is no longer the file there
+            remove(self.path)  # while it is held: one that waits finds out that it is not the file there
         os.close(descriptor)
 
     def _try(self, mode: int) -> bool:

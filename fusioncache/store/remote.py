@@ -1,6 +1,6 @@
 """A store on another machine: immutable files under the names that they have on disk, every byte of them verified.
 
-Whoever can write there says what runs here: checksums show what broke on its way, not who wrote it.
+Who can write there says what runs here: checksums show what broke on its way, not who wrote it.
 
 Brings whole stores to another machine and from there. What is there is left alone.
 """
@@ -86,7 +86,7 @@ class Remote:
             Refusal: if what is there is damaged, of another format, or another entry.
             StoreError: if the remote cannot be used.
         """
-        content = self._transport.read(_entry_path(id_), LARGEST)
+        content = self._transport.fetch_file(_entry_path(id_), LARGEST)
         if content is None:
             return None
         if len(content) > LARGEST:
@@ -104,7 +104,7 @@ class Remote:
             Refusal: if it is not there, or not what its name says.
             StoreError: if the remote cannot be used.
         """
-        content = self._transport.read(_object_path(artifact.object), artifact.size, expected=artifact.size)
+        content = self._transport.fetch_file(_object_path(artifact.object), artifact.size, expected=artifact.size)
         if content is None:
             raise Refusal("an entry without its artifacts", artifact.object)
         if len(content) != artifact.size or hashlib.sha256(content).hexdigest() != artifact.object:
@@ -143,7 +143,7 @@ class Remote:
             StoreError: if it cannot be written.
         """
         content = encode_entry(entry)
-        self._transport.write(_entry_path(entry.id), content)
+        self._transport.put_file(_entry_path(entry.id), content)
         return len(content)
 
     def put_object(self, artifact: Artifact, content: bytes) -> None:
@@ -152,7 +152,7 @@ class Remote:
         Raises:
             StoreError: if it cannot be written.
         """
-        self._transport.write(_object_path(artifact.object), content)
+        self._transport.put_file(_object_path(artifact.object), content)
 
     def list_files(self) -> RemoteFiles:
         """Returns what is there. Files of other names are not the store's.
@@ -214,7 +214,7 @@ class ReadThrough:
             self._counts.count_bypass(f"remote: {refusal.reason}", message)
         except StoreError as error:
             self._fail(str(error))
-        except Exception as error:  # whatever it is; what it says may not be for everybody
+        except Exception as error:  # whatever it is; what it says may be secret
             self._fail(f"{remote} cannot be used ({type(error).__name__})")
         self._vain += time.monotonic() - start
         if self._vain > VAIN_SECONDS and not self._failed:

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 class Budget:
     """The time, the bytes and the files of one operation.
 
-    A thread that nobody waits for any more asks it too, and ends soon.
+    A thread that was left behind asks it too, and ends soon.
 
     Args:
         seconds: from now on.
@@ -63,7 +63,7 @@ class Budget:
         if self._files > LISTED_FILES:
             raise StoreError(f"it lists more than {LISTED_FILES} files")
 
-    def read(self, file: Any, size: int | None = None) -> bytes:
+    def take(self, file: Any, size: int | None = None) -> bytes:
         """Returns the content of a file that is open, or so many bytes of it.
 
         Raises:
@@ -162,7 +162,7 @@ def _list_folder(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str,
 def _read_page(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, None, bool]]:
     """Does the same with a page of a web server, of which fsspec would keep whatever is sent."""
     with _open_page(files, folder) as page:
-        text = budget.read(page).decode(errors="replace")
+        text = budget.take(page).decode(errors="replace")
     for found in _LINK.finditer(text):
         link = unquote(re.split("[?#]", found[1])[0])
         yield _last(link), None, link.endswith("/")
@@ -228,7 +228,7 @@ def _web_absence(files: Any, root: str) -> str | None:
 
 
 def advice(scheme: str, error: BaseException) -> str:
-    """Returns what to do about an error of a file system, after a colon; empty if nobody knows.
+    """Returns what to do about an error of a file system, after a colon; empty if there is none.
 
     Args:
         scheme: of the URL.
@@ -259,7 +259,7 @@ READ_SECONDS = 60.0
 
 LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
-"""Between one try and the next. What hangs is not tried again, because somebody waits for it."""
+"""Between one try and the next. What hangs is not tried again, because a compile waits for it."""
 
 TOO_MUCH_ADVICE = f"check the address, or set {REMOTE.name} to it, by which files are asked for one by one"
 
@@ -289,7 +289,7 @@ class Transport:
         self._dead: str | None = None
         self._opened: tuple[int, Any, str] | None = None
 
-    def read(self, path: str, limit: int, expected: int = 0) -> bytes | None:
+    def fetch_file(self, path: str, limit: int, expected: int = 0) -> bytes | None:
         """Returns the content of a file; None if there is none.
 
         Args:
@@ -306,15 +306,15 @@ class Transport:
             allowed = Budget(seconds, limit + 1)
             # Not cat_file: a server that does not know ranges would send all it has, and all would be kept.
             with files.open(_join(root, path), "rb") as file:
-                return allowed.read(file, limit + 1)
+                return allowed.take(file, limit + 1)
 
         try:
             return self._try("read", read, seconds)
         except FileNotFoundError:
             return None
 
-    def write(self, path: str, content: bytes) -> None:
-        """Puts a file in place. Whoever reads it meanwhile finds it whole or not at all.
+    def put_file(self, path: str, content: bytes) -> None:
+        """Puts a file in place. A reader finds it whole or not at all meanwhile.
 
         Raises:
             StoreError: if it cannot be written.
@@ -343,7 +343,7 @@ class Transport:
 
         Args:
             folder: whose folders are named like the first two characters of the files in them.
-            names: of the files. Those of other names are somebody else's.
+            names: of the files. Those of other names are not the store's.
 
         Raises:
             StoreError: if they cannot be listed, or are too many.

@@ -201,7 +201,7 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
     if any(value < simple.first_result for value in simple.outputs):
         raise Declined("an output is an input", Scope.REGION)
     collapsed = collapse(simple) if chains else Collapsed(simple, ())
-    return CanonicalWriter(collapsed).write()
+    return CanonicalWriter(collapsed).make_canonical()
 
 
 class CanonicalWriter:
@@ -223,7 +223,7 @@ class CanonicalWriter:
             commuting.define(op)
         self.rank = _ranks(self.old, self.commutes)
 
-    def write(self) -> Canonical:
+    def make_canonical(self) -> Canonical:
         """Returns the canonical graph, and what of the graph fills it."""
         outputs = sorted(set(self.old.outputs), key=self._order)
         effects = sorted((first for op, first in self.old.results() if op_traits(op.name).writes), key=self._order)

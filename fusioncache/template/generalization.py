@@ -150,7 +150,7 @@ def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class RegionFamily:
     """Regions with one skeleton, what they have in common, and the same as a compiler is given it."""
 
     generalization: Generalization
@@ -162,7 +162,7 @@ class Family:
         return self.generalization.variables
 
 
-def make_family(regions: Sequence[Graph]) -> Family:
+def make_family(regions: Sequence[Graph]) -> RegionFamily:
     """Returns the family of some regions.
 
     Raises:
@@ -176,7 +176,7 @@ def make_family(regions: Sequence[Graph]) -> Family:
         tuple(regions),
         tuple(found for found in values if found is not None),
     )
-    return Family(generalization, general)
+    return RegionFamily(generalization, general)
 
 
 def _find_places(generalization: Generalization) -> tuple[tuple[int, int] | None, ...]:

@@ -134,7 +134,7 @@ def _rank(arg: Arg) -> tuple:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A left-to-right sum whose partial sums nobody else uses.
+    """A left-to-right sum whose partial sums have no other use.
 
     Attributes:
         head: the region input where the sum starts; it may have other uses.
@@ -180,7 +180,7 @@ def collapse(graph: Graph) -> Collapsed:
 
 def _chains(graph: Graph) -> dict[int, Chain]:
     """Returns the chains by the number of their last sum."""
-    finder = _Finder(graph)
+    finder = _ChainFinder(graph)
     chains: dict[int, _Growing] = {}
     for op, first in graph.results():
         finder.define(op, first)
@@ -211,7 +211,7 @@ class _Growing:
         self.head, self.terms, self.term = self.terms[0], [self.head], term
 
 
-class _Finder:
+class _ChainFinder:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.uses = Counter(index for op in graph.ops for _, index in operands(op))
@@ -225,7 +225,7 @@ class _Finder:
             self.converted[first] = op.args[0].index
 
     def extend(self, op: Op, chains: dict[int, _Growing]) -> _Growing | None:
-        """Returns the chain that goes on with this add from one of its operands, which nobody else uses."""
+        """Returns the chain that goes on with this add from one of its operands, which has no other use."""
         for partial, term in self._sides(op):
             chain = chains.get(partial)
             source = self._term(term, op)

@@ -148,7 +148,7 @@ _MIDDLE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GraphPart:
     """Some operations of a graph, as a graph of their own.
 
     Attributes:
@@ -175,7 +175,7 @@ def cut(graph: Graph) -> int | None:
     return min(range(least, max(least, most) + 1), key=lambda place: (passing[place], abs(2 * place - count)))
 
 
-def take(graph: Graph, start: int, stop: int) -> Part:
+def take(graph: Graph, start: int, stop: int) -> GraphPart:
     """Returns the operations of a graph from one place to another.
 
     Its inputs are what these operations use of the graph's inputs and of earlier results, in order of their numbers.
@@ -196,7 +196,7 @@ def take(graph: Graph, start: int, stop: int) -> Part:
     types = _list_types(graph)
     inputs = [type_ for number in used if (type_ := types[number]) is not None]
     part = renumber(lambda number: Ref(numbers[number]), inputs, ops, wanted)
-    return Part(part, tuple(used), tuple(wanted))
+    return GraphPart(part, tuple(used), tuple(wanted))
 
 
 def _list_types(graph: Graph) -> Sequence[ValueType | None]:

@@ -14,7 +14,7 @@ from models import are_same
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
-from fusioncache.template.generalization import Family, make_family, only
+from fusioncache.template.generalization import RegionFamily, make_family, only
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -43,7 +43,7 @@ def made() -> Compiled[GeneralFunction]:
     return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
 
 
-def load(family: Family = FAMILY, **artifacts: bytes) -> Any:
+def load(family: RegionFamily = FAMILY, **artifacts: bytes) -> Any:
     content = {name.replace("_", "."): text for name, text in artifacts.items()}
     return Inductor().load_general({**(made().artifacts or {}), **content}, family.general, arguments(2, 6))
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.functions import describe_group
-from fusioncache.accelerators.programs.options import write_sharing_key
 from fusioncache.accelerators.programs.text import (
     AgreementReference,
     GroupReference,
