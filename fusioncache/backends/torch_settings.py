@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.torch_state import is_capturing
 from fusioncache.ir.keys import NamedValue, write_values
 from fusioncache.ir.template import Option
 

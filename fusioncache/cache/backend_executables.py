@@ -40,7 +40,7 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process import forks
 from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
-from fusioncache.template.writer import Part, cut, take
+from fusioncache.template.writer import GraphPart, cut, take
 
 logger = logging.getLogger("fusioncache")
 
@@ -198,7 +198,7 @@ def run_in_pieces(
         Exception: what an operation raises by itself.
     """
     pending, values = deque(_halve(region, 0, len(region.ops))), dict(enumerate(args))
-    steps: list[tuple[Part, Run]] = []
+    steps: list[tuple[GraphPart, Run]] = []
     compiled: list[bool] = []
     while pending:
         start, stop, compiles = pending.popleft()

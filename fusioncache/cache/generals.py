@@ -14,7 +14,6 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.api import (
     GeneralFunction,
     Run,
@@ -224,7 +223,7 @@ class GeneralExecutable:
         own: counts the sizes that got a function of their own.
     """
 
-    def __init__(self, family: Family, builder: Builder):
+    def __init__(self, family: RegionFamily, builder: Builder):
         self.family = family
         self.own = Allowance()
         self._builder = builder

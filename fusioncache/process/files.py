@@ -11,9 +11,9 @@ import os
 import sqlite3
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.process.warning import warn
@@ -119,9 +119,6 @@ def free(path: Path, *, follows: bool = False) -> bool:
     return False
 
 
-Upgrade = Callable[[sqlite3.Connection], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The tables of a file.
@@ -130,7 +127,6 @@ class Schema:
         version: is written into the file.
         tables: the statements that make them.
         pragma: a statement that each connection begins with before it writes.
-        upgrades: make a file of an earlier version one of this version.
         make_error: makes what is raised for a file at this path that has another version; 0 if it is no file of ours.
         is_vacuumed: whether pages that are freed leave a file that is made now at the end of each transaction.
     """
@@ -139,7 +135,6 @@ class Schema:
     tables: tuple[str, ...]
     pragma: str
     make_error: Callable[[Path, int], Exception]
-    upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
     is_vacuumed: bool = False
 
     @contextmanager
@@ -152,7 +147,7 @@ class Schema:
 
         Raises:
             sqlite3.Error: if the file cannot be written.
-            Exception: what ``make_error`` makes, if the file has another version, and there is no upgrade from that.
+            Exception: what ``make_error`` makes, if the file has another version.
         """
         free(path, follows=True)
         free(path.with_name(f"{path.name}-journal"))
@@ -196,8 +191,6 @@ class Schema:
         if version == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
             for table in self.tables:
                 database.execute(table)
-        elif version in self.upgrades:
-            self.upgrades[version](database)
         else:
             raise self.make_error(path, version)
         database.execute(f"PRAGMA user_version = {self.version}")
