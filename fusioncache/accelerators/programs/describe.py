@@ -36,7 +36,6 @@ from fusioncache.accelerators.programs.objects import (
 )
 from fusioncache.accelerators.programs.writer import ClassContent, Handler, Memory, Record, Recording, Writer, recording
 from fusioncache.ir import Declined, Scope
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_values
 
 type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]

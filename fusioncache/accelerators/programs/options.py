@@ -34,7 +34,6 @@ from fusioncache.accelerators.programs.text import (
 from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
-from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.keys import NamedValue
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from typing import Any
 from fusioncache.backends.inductor.artifacts import FORMAT
 from fusioncache.backends.torch_settings import read_variables
 from fusioncache.ir import Declined, Scope
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_changed
 
 _PREFIXES = (
