@@ -303,7 +303,9 @@ class BackendExecutables:
         Raises:
             Declined: if what is compiled now may not be shared.
         """
-        environment = self.backend.environment()
+        return self._find_executable(graph, instance, self.backend.environment())
+
+    def _find_executable(self, graph: Graph, instance: Instance | None, environment: Mapping[str, str]) -> Executable:
         return self._cache.executable(
             graph, environment, lambda: Executable(graph, self.builder(environment), instance)
         )
@@ -324,17 +326,21 @@ class BackendExecutables:
     def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
-        Of a graph that is known with other sizes, it is the one that was compiled for its own or that is in the store,
-        or else one for any sizes. Of others, and where there is none, it is compiled.
+        Of a graph that is known with other sizes, it is the one that was compiled for its own, or one for any sizes;
+        before there is one of these, it is the one that the store has for its own. Of others, and where there is none,
+        it is compiled.
 
         Raises:
             Declined: if what is compiled now may not be shared.
             RejectedRegion: if the compiler rejects the graph, or rejected it with other sizes.
             Exception: whatever else the backend raises.
         """
-        executable = self.executable(asked.graph, asked.instance)
+        environment = self.backend.environment()
+        executable = self._find_executable(asked.graph, asked.instance, environment)
         if self._sizes is not Sizes.STATIC and asked.generation is not None:
-            run = self._find_general(executable, args, asked, asked.generation)
+            region = in_order_of_template(executable.source_for(args, asked.instance))
+            found = self._cache.generals.find(region, asked.generation, self._sizes, self.builder(environment))
+            run = self._serve_general(executable, region, args, asked, found) if found else None
             if run is not None:
                 return run
         rejections = self._cache.rejections
@@ -392,18 +398,14 @@ class BackendExecutables:
         builder = self.builder(self.backend.environment())
         return self._cache.generals.expects(region, generation, self._sizes, builder)
 
-    def _find_general(
-        self, executable: Executable, args: Sequence[Any], asked: BuildRequest, generation: Generation
+    def _serve_general(
+        self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
     ) -> Run | None:
         """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
-        region = in_order_of_template(executable.source_for(args, asked.instance))
-        builder = self.builder(self.backend.environment())
-        found = self._cache.generals.find(region, generation, self._sizes, builder)
-        if found is None:
-            return None
-        kept = executable.find_for(args, asked.on_build, asked.instance) if self.backend.generalizes else None
-        if kept is not None:
-            return kept
+        if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(args)):
+            kept = executable.find_for(args, asked.on_build, asked.instance)
+            if kept is not None:
+                return kept
         try:
             check_general(region)
             served = found.executable.serve(args, found.values)

@@ -259,6 +259,10 @@ class GeneralExecutable:
             raise Declined(built, Scope.GENERAL)
         return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
 
+    def is_ready(self, args: Sequence[Any]) -> bool:
+        """True if there is a function for this kind of layout, which may be for other sizes."""
+        return isinstance(self._functions.get(self._builder.backend.general_layout(args)), BuiltFunction)
+
     def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltFunction[GeneralFunction] | str:
         """Returns what the builder makes, or why it makes nothing, which is not asked again.
 

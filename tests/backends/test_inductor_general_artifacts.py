@@ -59,7 +59,7 @@ def test_what_is_loaded_is_each_of_its_regions(sizes):
     assert made().reason is None and made().artifacts is not None
     args = arguments(*sizes)
     expected = Inductor().compile(region(*sizes), args)(args)
-    for function in (made().function, load()):
+    for function in (made().run, load()):
         results = fit(function, *sizes)(args)
         assert are_same(list(results), list(expected)) and results[0].stride() == expected[0].stride()
 

@@ -62,8 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def _restart(monkeypatch: pytest.MonkeyPatch) -> None:
     new = CompilerStarts()
-    for module in ("executable", "general_executable"):
-        monkeypatch.setattr(f"fusioncache.cache.{module}.process_starts", lambda: new)
+    monkeypatch.setattr("fusioncache.cache.executable.process_starts", lambda: new)
 
 
 def _seconds(process: Process) -> list[float]:
