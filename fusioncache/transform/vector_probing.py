@@ -1,4 +1,4 @@
-"""Has TorchInductor probe the CPU's vector instructions as ``backends/inductor/vector_probe.py`` does."""
+"""Has TorchInductor probe the CPU's vector instructions as ``backends/inductor/joined_kernels.py`` does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from fusioncache.backends.inductor.vector_probe import can_use
+from fusioncache.backends.inductor.joined_kernels import can_use
 from fusioncache.thunder_adapter.installation import install_more
 
 logger = logging.getLogger("fusioncache")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.backends.inductor.conditions import check_condition, evaluate
+from fusioncache.backends.inductor.artifacts import check_condition, evaluate
 from fusioncache.ir.errors import Declined
 
 VALUES = {"v0": 6, "v1": 4, "size_0_1": 24}

@@ -13,7 +13,8 @@ from inductor_artifacts import CASES, artifacts_of, digest, made
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from fusioncache.backends.api import Compiled
-from fusioncache.backends.inductor import joined_kernels, persistence, vector_probe
+from fusioncache.backends.inductor import joined_kernels, persistence
+from fusioncache.backends.inductor import joined_kernels as vector_probe
 from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")

@@ -67,7 +67,7 @@ def test_a_hostile_signature_is_refused(name):
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"format": value} for value in (2, 4, None)),
+        *({"format": value} for value in (3, 5, None)),
         *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
         *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
         *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),

@@ -15,9 +15,9 @@ from inductor_artifacts import CASES, artifacts_of, made, sum_of_two, tensor, tw
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled
+from fusioncache.backends.inductor import artifacts as compiled
 from fusioncache.backends.inductor import artifacts as files
-from fusioncache.backends.inductor import language
-from fusioncache.backends.inductor import package as compiled
+from fusioncache.backends.inductor import artifacts as language
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 
@@ -135,7 +135,7 @@ def test_a_product_that_was_replaced_is_not_kept():
 
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
-    seen = []
+    artifacts, seen = artifacts_of(made("two")), []  # which imports TorchInductor
     load = files.load_library
 
     def watching(library: bytes, folder: Path) -> Any:
@@ -143,7 +143,6 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
         return load(library, folder)
 
     monkeypatch.setattr(files, "load_library", watching)
-    artifacts = artifacts_of(made("two"))  # which imports TorchInductor
     before = {name for name in sys.modules if "kernel" in name}
     backend = Inductor(scratch=tmp_path)
     backend.load(artifacts, *CASES["two"]())

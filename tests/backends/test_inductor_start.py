@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.backends.inductor.start import ALONE_SECONDS, HEADER_SECONDS, KILOBYTE_SECONDS, estimate_alone
+from fusioncache.backends.inductor.joined_kernels import ALONE_SECONDS, HEADER_SECONDS, KILOBYTE_SECONDS, estimate_alone
 
 KILOBYTE = "x" * 1000
 RUN = HEADER_SECONDS + KILOBYTE_SECONDS

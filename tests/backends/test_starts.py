@@ -11,7 +11,7 @@ from store_processes import PersistentEager, Process, X, Y, make_region, make_un
 
 from fusioncache.backends.api import CompilerStarts, device_of
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.inductor import start as inductor_start
+from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.executable import Builder, GeneralTask
 from fusioncache.ir import Graph
@@ -193,7 +193,7 @@ def test_starting_torchinductor_compiles_one_function(device, joined, expected, 
     for name in (*inductor_start.MODULES, "torch._inductor.codegen.triton", "torch._inductor.codegen.cpp"):
         importlib.import_module(name)
     monkeypatch.setattr(
-        "fusioncache.backends.inductor.package.compile_graph", lambda function, *_: compiled.append(function.__name__)
+        "fusioncache.backends.inductor.artifacts.compile_graph", lambda function, *_: compiled.append(function.__name__)
     )
     Inductor().start(device, joined=joined)
     assert compiled == [expected]
@@ -204,7 +204,7 @@ def test_a_joined_start_builds_no_kernel_and_leaves_checks_to_the_joined_library
     from torch._inductor.cpp_builder import CppBuilder
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-    from fusioncache.backends.inductor.vector_probe import forget_probes
+    from fusioncache.backends.inductor.joined_kernels import forget_probes
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     built: list[str] = []
@@ -240,7 +240,7 @@ def test_nothing_is_compiled_in_a_mode_that_would_take_part_in_it(monkeypatch):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     compiled = []
-    monkeypatch.setattr("fusioncache.backends.inductor.package.compile_graph", lambda *args: compiled.append(args))
+    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.compile_graph", lambda *args: compiled.append(args))
     with TorchDispatchMode():
         Inductor().start("cuda", joined=False)
     assert not compiled

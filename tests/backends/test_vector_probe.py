@@ -9,7 +9,7 @@ from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
-from fusioncache.backends.inductor import vector_probe
+from fusioncache.backends.inductor import joined_kernels
 from fusioncache.thunder_adapter.patches import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
 
@@ -19,11 +19,11 @@ def _check(monkeypatch, tmp_path):
     """Returns what asks, and a list that has an item for each time that it was not known."""
     asked: list[str] = []
     machine = ("flags : avx2",)
-    monkeypatch.setattr(vector_probe, "list_machine", lambda: machine)
+    monkeypatch.setattr(joined_kernels, "list_machine", lambda: machine)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert cache_dir_utils.cache_dir() == str(tmp_path)
-    monkeypatch.setattr(vector_probe, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
-    return vector_probe.can_use, asked
+    monkeypatch.setattr(joined_kernels, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
+    return joined_kernels.can_use, asked
 
 
 def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
@@ -58,7 +58,7 @@ CHANGES = {
     "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
     "the macros": lambda patch: another(_macro=["OTHER"]),
     "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
-    "the CPU": lambda patch: patch.setattr(vector_probe, "list_machine", lambda: ("flags : avx512f",)),
+    "the CPU": lambda patch: patch.setattr(joined_kernels, "list_machine", lambda: ("flags : avx512f",)),
     "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
     "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
     "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
@@ -98,19 +98,19 @@ def test_other_libraries_of_torch_have_it_ask_again(check, monkeypatch, tmp_path
 
 def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
     ask, asked = check
-    monkeypatch.setattr(vector_probe, "list_machine", lambda: 1 / 0)
+    monkeypatch.setattr(joined_kernels, "list_machine", lambda: 1 / 0)
     assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
-    monkeypatch.setattr(vector_probe, "list_machine", lambda: ())
-    monkeypatch.setattr(vector_probe.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(joined_kernels, "list_machine", lambda: ())
+    monkeypatch.setattr(joined_kernels.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
     assert ask(VecAVX2(), "code") and len(asked) == 3
 
 
 def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     plain = another(_macro=[], _arch_flags="")
-    assert vector_probe.can_use(plain, "int known = 1;")
-    assert not vector_probe.can_use(plain, "this is no C++")
-    assert not vector_probe.can_use(plain, "int gone(); int used = gone();")
+    assert joined_kernels.can_use(plain, "int known = 1;")
+    assert not joined_kernels.can_use(plain, "this is no C++")
+    assert not joined_kernels.can_use(plain, "int gone(); int used = gone();")
     assert len(list(tmp_path.glob("fusioncache-instruction-sets/*"))) == 1
 
 

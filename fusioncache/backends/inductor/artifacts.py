@@ -1,7 +1,15 @@
-"""Compiled code as artifacts and back: a signature, the text of a wrapper, and the libraries of its kernels."""
+"""Compiled code as artifacts and back: a signature, the text of a wrapper, and the libraries of its kernels.
+
+What TorchInductor made of a graph is taken apart. The wrapper is in a small language, and is compiled only if it is.
+
+What must hold of sizes and strides for code to be right are conditions: texts in a language of integers. Where torch
+says it, it is a guard of its shape environment. A text has integers, names of integers, sums, differences, products,
+quotients without remainder, remainders, comparisons, and, or, not; it calls nothing and looks into nothing.
+"""
 
 from __future__ import annotations
 
+import ast
 import atexit
 import hashlib
 import importlib.machinery
@@ -12,21 +20,372 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType, SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.api import Description, Source
-from fusioncache.backends.inductor.joined_kernels import ENTRY
-from fusioncache.backends.inductor.language import RESERVED
-from fusioncache.backends.inductor.package import Package
-from fusioncache.ir import Graph
+from fusioncache.backends.api import Description, Run, Source
+from fusioncache.backends.inductor.joined_kernels import ENTRY, Kernel, read_kernel
+from fusioncache.ir import Declined, Graph, Scope
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process import forks
 
-FORMAT = 3
+_LONGEST_CONDITION = 10_000
+_NODES = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+)
+
+
+def check_condition(text: str, names: Collection[str]) -> None:
+    """Checks that a text is in the language and has no other names.
+
+    Raises:
+        Declined: says what it has besides.
+    """
+    unknown = set(_compile_condition(text).co_names).difference(names)
+    if unknown:
+        raise Declined(f"a condition with the name {min(unknown)[:60]}", Scope.STORING)
+
+
+def evaluate(text: str, values: Mapping[str, Any]) -> Any:
+    """Returns what a text says where its names stand for these integers, which may be symbolic.
+
+    Raises:
+        Declined: if it is not in the language.
+        NameError, ZeroDivisionError: if a name stands for nothing, or something is divided by zero.
+    """
+    return eval(_compile_condition(text), {"__builtins__": {}}, dict(values))
+
+
+def _compile_condition(text: str) -> CodeType:
+    if len(text) > _LONGEST_CONDITION:
+        raise Declined("a long condition", Scope.STORING)
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Declined("a condition that is no Python", Scope.STORING) from error
+    for node in ast.walk(tree):
+        if not isinstance(node, _NODES) or (isinstance(node, ast.Constant) and type(node.value) not in (int, bool)):
+            raise Declined(f"a condition with {type(node).__name__}", Scope.STORING)
+    return compile(tree, "<a condition on sizes>", "eval", dont_inherit=True)
+
+
+TORCH_FUNCTIONS = {
+    "assert_size_stride": "assert_size_stride",
+    "empty_strided_cpu": "_empty_strided_cpu",
+    "reinterpret_tensor": "_reinterpret_tensor",
+}
+"""What a wrapper may call besides kernels, with its name in ``torch._C._dynamo.guards``."""
+OPERATIONS = ("mm", "bmm", "addmm", "baddbmm")
+"""Functions of torch that a wrapper may call by the name under which TorchInductor has them."""
+EXTERNAL = "extern_kernels"
+_OPERATIONS = frozenset((EXTERNAL, operation) for operation in OPERATIONS)
+_KEYWORDS = frozenset({"out", "alpha", "beta"})
+RESERVED = frozenset({"call", "torch", "args", EXTERNAL, *TORCH_FUNCTIONS})
+"""Names that no kernel may have."""
+_STATEMENTS = (ast.Assign, ast.Delete, ast.Expr, ast.Return)
+_EXPRESSIONS = (
+    ast.Call,
+    ast.Name,
+    ast.Tuple,
+    ast.List,
+    ast.Constant,
+    ast.UnaryOp,
+    ast.USub,
+    # What is made of sizes, in code for any of them.
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.FloorDiv,
+    ast.Attribute,
+    ast.keyword,
+)
+_CONTEXTS = (ast.Load, ast.Store, ast.Del)
+_LONGEST = 4_000_000
+_DTYPES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+def check_wrapper(wrapper: str, kernels: Collection[str]) -> CodeType:
+    """Compiles a text that is a wrapper of these kernels.
+
+    Raises:
+        Declined: names what the text does besides.
+    """
+    if len(wrapper) > _LONGEST:
+        raise Declined("a long wrapper", Scope.STORING)
+    try:
+        tree = ast.parse(wrapper)
+        code = compile(tree, "<TorchInductor's wrapper, kept>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Declined("a wrapper that is no Python", Scope.STORING) from error
+    match tree.body:
+        case [
+            ast.FunctionDef("call", ast.arguments([], [ast.arg("args", None)], None, [], [], None, []), body, [], None)
+        ]:
+            _check_body(body, {*TORCH_FUNCTIONS, *kernels})
+        case _:
+            raise Declined("a wrapper that is no single function", Scope.STORING)
+    return code
+
+
+def _check_body(body: Sequence[ast.stmt], functions: set[str]) -> None:
+    if any(not isinstance(statement, _STATEMENTS) for statement in body):
+        raise Declined("a wrapper with control flow", Scope.STORING)
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    given = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    if given & {*functions, *RESERVED}:
+        raise Declined("a wrapper that redefines what it uses", Scope.STORING)
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    called = {id(part) for function in calls for part in (function, getattr(function, "value", None))}
+    for node in nodes:
+        if id(node) not in called:
+            _check_node(node, functions, {*given, "torch", "args"})
+
+
+def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
+    """Looks at all nodes but those that say which function is called."""
+    match node:
+        case ast.Attribute(ast.Name("torch"), dtype, ast.Load()) if dtype in _DTYPES:
+            pass
+        case ast.Attribute():
+            raise Declined(f"a wrapper that uses {node.attr[:60]}", Scope.STORING)
+        case ast.Call(ast.Name(name), _, []) if name in functions:
+            pass
+        case ast.Call(ast.Attribute(ast.Name(name), operation), _, keywords) if (name, operation) in _OPERATIONS:
+            if not _KEYWORDS.issuperset(keyword.arg for keyword in keywords):
+                raise Declined(f"a wrapper that calls {operation} in another way", Scope.STORING)
+        case ast.Call():
+            raise Declined(
+                f"a wrapper that calls {getattr(node.func, 'attr', getattr(node.func, 'id', ''))[:60]}", Scope.STORING
+            )
+        case ast.Name(name) if name not in values:
+            raise Declined(f"a wrapper that uses {name[:60]}", Scope.STORING)
+        case ast.Constant(value) if type(value) not in (int, float, bool, type(None)):
+            raise Declined(f"a wrapper with a literal of type {type(value).__name__}", Scope.STORING)
+        case _ if not isinstance(node, _STATEMENTS + _EXPRESSIONS + _CONTEXTS):
+            raise Declined(f"a wrapper with {type(node).__name__}", Scope.STORING)
+
+
+def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:
+    """Makes the function that a checked text defines.
+
+    It holds no state, and neither do kernels, so threads may call it at the same time. Autograd and autocast act on
+    operations that are dispatched: where there are any in it, both are off.
+    """
+    import torch
+
+    guards = torch._C._dynamo.guards
+    names = {name: getattr(guards, theirs) for name, theirs in TORCH_FUNCTIONS.items()}
+    operations = SimpleNamespace(**{name: getattr(torch, name) for name in OPERATIONS})
+    names |= {"__builtins__": {}, "torch": torch, EXTERNAL: operations, **kernels}
+    exec(code, names)
+    run = names["call"]
+    if EXTERNAL not in run.__code__.co_names:
+        return run
+
+    def run_as_it_is(args: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return run(args)
+
+    return run_as_it_is
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A compiled graph, taken apart.
+
+    Attributes:
+        wrapper: the function that calls the kernels, as text.
+        code: the same, compiled.
+        kernels: that the wrapper calls, by the names that it has for them.
+        source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
+        outputs: how many the wrapper returns.
+        conditions: what must hold of sizes and strides, if it is code for any sizes.
+        alone_seconds: estimate of what compiling the graph alone takes, if it was compiled together with others.
+    """
+
+    wrapper: str
+    code: CodeType
+    kernels: Mapping[str, Kernel]
+    source: str
+    outputs: int
+    conditions: tuple[str, ...] = ()
+    alone_seconds: float | None = None
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The kernels' functions, by the same names."""
+        return {name: kernel.function for name, kernel in self.kernels.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph that TorchInductor wrote code for. Of its kernels some may not be compiled yet.
+
+    Attributes:
+        wrapper: as in ``Package``.
+        code: the same.
+        functions: what the wrapper calls, by name: compiled kernels, and collected ones.
+        source: as in ``Package``.
+        outputs: the same.
+        conditions: the same.
+    """
+
+    wrapper: str
+    code: CodeType
+    functions: Mapping[str, Any]
+    source: str
+    outputs: int
+    conditions: tuple[str, ...] = ()
+
+    def pack(self) -> Package:
+        """Returns the package. A kernel that was collected and not compiled is compiled alone.
+
+        Raises:
+            Declined: if a kernel is in no library.
+        """
+        kernels = {name: read_kernel(function) for name, function in self.functions.items()}
+        return Package(self.wrapper, self.code, kernels, self.source, self.outputs, self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Fakes:
+    """Arguments without numbers in them, to trace a function with.
+
+    Attributes:
+        mode: that they are made in.
+        args: tensors, each by itself, as code for f(x, x) must be right for f(x, y), and symbolic integers.
+    """
+
+    mode: Any
+    args: Sequence[Any]
+
+
+def fake(args: Sequence[Any]) -> Fakes:
+    """Returns fakes of tensors, of the same layouts."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        fakes = [torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device) for arg in args]
+    return Fakes(mode, fakes)
+
+
+def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Lowered:
+    """Has TorchInductor write code for a function of torch operations, and compile kernels that are not collected.
+
+    Raises:
+        Declined: if the code could not be kept.
+    """
+    compiled = compile_graph(function, fakes, mode)
+    source = getattr(compiled, "source_code", None)
+    if source is None:
+        raise Declined("nothing to compile", Scope.STORING)
+    if compiled.mutated_input_idxs:
+        raise Declined("in-place effects", Scope.STORING)
+    if compiled.constants or compiled.torchbind_constants:
+        raise Declined("constant tensors", Scope.STORING)
+    wrapper, outputs = read_wrapper(source)
+    call = compiled.current_callable
+    values = getattr(getattr(call, "__func__", call), "__globals__", {})
+    functions = {
+        name: values[name] for name in _names_of_calls(wrapper) if name not in TORCH_FUNCTIONS and name in values
+    }
+    code = check_wrapper(wrapper, functions)
+    check_operations(values.get(EXTERNAL))
+    return Lowered(wrapper, code, functions, _cpp(source, functions), outputs)
+
+
+def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Any:
+    """Makes what torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
+
+    The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
+    code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
+    """
+    import torch
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._functorch import config as functorch_config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fusioncache.thunder_adapter.api import no_autocast
+
+    found = []
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        found.append(compile_fx_inner(*args, **kwargs))
+        return found[-1]
+
+    def lower() -> None:
+        with fakes.mode:
+            traced = make_fx(function)(*fakes.args)
+        options = list_mode_options(mode) if mode else {}
+        # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
+        # there is no context of Dynamo's; its cache of libraries does not.
+        with functorch_config.patch(enable_autograd_cache=False):
+            compile_fx(traced, fakes.args, inner_compile=inner, config_patches=options)
+
+    with compile_lock:
+        torch.no_grad()(no_autocast(lower))()
+    if len(found) != 1:
+        raise Declined(f"{len(found)} graphs in place of one", Scope.STORING)
+    return found[0]
+
+
+def check_operations(external: Any) -> None:
+    """Refuses operations that are not torch's own: TorchInductor lets them be replaced."""
+    import torch
+
+    if any(
+        getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
+    ):
+        raise Declined("an operation that was replaced", Scope.STORING)
+
+
+def read_wrapper(source: str) -> tuple[str, int]:
+    """Reads the function in the module that TorchInductor wrote, as a text of its own, and counts its outputs."""
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
+    ]
+    if len(functions) != 1:
+        raise Declined("a wrapper in several parts", Scope.STORING)
+    body = [statement for statement in functions[0].body if ast.unparse(statement) != "args.clear()"]
+    if not body or not isinstance(body[-1], ast.Return) or not isinstance(body[-1].value, ast.Tuple):
+        raise Declined("a wrapper without a plain return", Scope.STORING)
+    outputs = body[-1].value.elts
+    body[-1] = ast.Return(ast.List(outputs, ast.Load()))
+    text = "\n    ".join(["def call(args):", *(line for node in body for line in ast.unparse(node).splitlines())])
+    return text + "\n", len(outputs)
+
+
+def _cpp(source: str, kernels: Collection[str]) -> str:
+    """Collects the C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
+    texts = []
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Call(args=[*_, ast.Constant(str(text))])) if name in kernels:
+                texts.append(f"// {name}\n{text.strip()}\n")
+    return "\n".join(texts)
+
+
+def _names_of_calls(wrapper: str) -> list[str]:
+    """Returns the names of the functions that a wrapper calls, in order, each once."""
+    calls = [node.func for node in ast.walk(ast.parse(wrapper)) if isinstance(node, ast.Call)]
+    return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))
+
+
+FORMAT = 4
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
 _SOURCE = "kernels.cpp"
@@ -50,6 +409,7 @@ class Signature:
         kernels: name and place of each.
         libraries: the digest of each.
         wrapper: its digest.
+        conditions: what must hold of sizes and strides, if it is code for any sizes.
     """
 
     inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -58,6 +418,7 @@ class Signature:
     kernels: tuple[tuple[str, Place], ...]
     libraries: tuple[str, ...]
     wrapper: str
+    conditions: tuple[str, ...]
 
 
 def pack(package: Package, args: Sequence[Any]) -> dict[str, bytes]:
@@ -80,6 +441,7 @@ def pack(package: Package, args: Sequence[Any]) -> dict[str, bytes]:
         "kernels": [[name, *place] for name, place in places.items()],
         "libraries": [_digest(library) for library in libraries],
         "wrapper": _digest(text),
+        "conditions": package.conditions,
     }
     files = {_KERNEL.format(number): library for number, library in enumerate(libraries)}
     if package.source:
@@ -96,8 +458,9 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
     if _SIGNATURE not in artifacts:
         raise ValueError(f"artifacts without {_SIGNATURE}")
     body = decode(artifacts[_SIGNATURE], "signature", format=FORMAT)
-    names_of_fields = "inputs", "outputs", "threads", "kernels", "libraries", "wrapper"
-    inputs, outputs, threads, kernels, libraries, wrapper = body.fields(*names_of_fields)
+    inputs, outputs, threads, kernels, libraries, wrapper, conditions = body.fields(
+        *("inputs", "outputs", "threads", "kernels", "libraries", "wrapper", "conditions")
+    )
     digests = tuple(digest.text() for digest in libraries.items())
     arguments = (argument.items(3) for argument in inputs.items())
     named = tuple(
@@ -114,6 +477,7 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
         named,
         digests,
         wrapper.text(),
+        tuple(condition.text() for condition in conditions.items()),
     )
 
 
@@ -128,8 +492,14 @@ def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes,
     return _read_whole(artifacts, _WRAPPER, signature.wrapper), libraries
 
 
-def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any]) -> None:
-    """Checks that code is for this graph and for arguments of this layout. They need not be plain tensors.
+def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, any_size: bool) -> None:
+    """Checks that code is for this graph and such arguments. They need not be plain tensors.
+
+    Args:
+        signature: of the code.
+        graph: the graph.
+        args: the arguments.
+        any_size: whether the code is for any sizes and layouts.
 
     Raises:
         ValueError: says what does not fit.
@@ -138,26 +508,13 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any]) -> 
 
     if not all(isinstance(arg, torch.Tensor) and arg.device.type == "cpu" for arg in args):
         raise ValueError("stored code is for tensors on the CPU")
-    if signature.inputs != _describe_arguments(args) or len(graph.inputs) != len(args):
+    found = _describe_arguments(args)
+    if any_size:
+        types = [[(dtype, len(sizes)) for dtype, sizes, _ in inputs] for inputs in (signature.inputs, found)]
+        if types[0] != types[1]:
+            raise ValueError("stored code is for arguments of other types")
+    elif signature.inputs != found or len(graph.inputs) != len(args):
         raise ValueError("stored code is for arguments of another layout")
-    _check_use(signature, graph)
-
-
-def check_arguments_of_any_size(signature: Signature, graph: Graph, args: Sequence[Any]) -> None:
-    """Checks that code is for this graph, and for arguments of these types, whatever their sizes and layouts.
-
-    Raises:
-        ValueError: says what does not fit.
-    """
-    types = [(dtype, len(sizes)) for dtype, sizes, _ in signature.inputs]
-    if types != [(dtype, len(sizes)) for dtype, sizes, _ in _describe_arguments(args)]:
-        raise ValueError("stored code is for arguments of other types")
-    _check_use(signature, graph)
-
-
-def _check_use(signature: Signature, graph: Graph) -> None:
-    import torch
-
     if signature.outputs != len(graph.outputs):
         raise ValueError("stored code has another number of outputs")
     if signature.threads != torch.get_num_threads():

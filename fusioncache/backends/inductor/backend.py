@@ -1,4 +1,4 @@
-"""TorchInductor, so that every machine can run the project."""
+"""TorchInductor, so that every machine can run the project: it compiles, persists and loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Progress, Run
-from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
@@ -24,7 +23,91 @@ from fusioncache.ir.template import Option
 from fusioncache.observe.record.savings import Alone
 
 if TYPE_CHECKING:
-    from fusioncache.backends.inductor.package import Package
+    from fusioncache.backends.inductor.artifacts import Package
+    from fusioncache.backends.inductor.persistence import CarriedRegion, Otherwise
+
+
+MODULES = (
+    *("torch._inductor.compile_fx", "torch._dynamo.convert_frame", "torch.fx.experimental.proxy_tensor"),
+    "fusioncache.backends.inductor.persistence",
+)
+"""The modules that a compile imports."""
+
+DYNAMO_SHARE = 0.003
+"""The seconds of Dynamo, which Thunder alone runs on a region, for each operation, as a share of a compile here."""
+AGAIN_SHARE, AGAIN_OPERATION_SHARE = 0.06, 0.003
+"""The seconds that Thunder alone spends on a further equal region, as a share of a compile, and those per operation:
+Dynamo and AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++
+compiler, which takes most of a compile of few operations, does not run. ``python -m benchmarks.saved_seconds`` measures
+the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
+
+
+def start_compiler(device: str, *, joined: bool) -> None:
+    """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function that belongs to no region.
+
+    The function is compiled for the sake of the tables that TorchInductor makes when it is first used, and of the
+    headers that it compiles before its first kernel. A joined compile uses no such headers: then no kernel is compiled.
+    On a GPU the function has no kernel, as none may be launched while a graph is captured.
+    """
+    for name in MODULES:
+        importlib.import_module(name)
+    if device != "cpu":
+        importlib.import_module("torch._inductor.codegen.triton")
+        _compile(_transpose)
+    elif joined:
+        from fusioncache.backends.inductor.joined_kernels import collect_kernels
+
+        with collect_kernels():
+            _compile(_subtract)
+    else:
+        _compile(_subtract)
+
+
+def _compile(function: Callable[[Any], Any]) -> None:
+    """Compiles a function in the very surroundings in which a region is compiled."""
+    import torch
+
+    from fusioncache.backends.inductor.artifacts import compile_graph, fake
+    from fusioncache.backends.inductor.persistence import find_mode
+
+    if find_mode() is None:
+        compile_graph(function, fake([torch.empty(2, 3, device="cpu")]), None)
+
+
+def _subtract(x: Any) -> Any:
+    return [x - 3]
+
+
+def _transpose(x: Any) -> Any:
+    return [x.t()]
+
+
+def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
+    """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
+
+    Where TorchInductor's cache on disk has graphs, it is taken to have those of an executable that was loaded, too:
+    rather too little counts as saved than too much.
+    """
+    from torch._inductor import config
+
+    first = seconds * (1 + DYNAMO_SHARE * operations)
+    if not config.fx_graph_cache or config.force_disable_caches:
+        return Alone(first, first)
+    again = seconds * min(AGAIN_SHARE + AGAIN_OPERATION_SHARE * operations, 1.0)
+    return Alone(again if loaded and _has_graphs() else first, again)
+
+
+def _has_graphs() -> bool:
+    """True if TorchInductor's cache on disk has any graph."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
+    try:
+        with os.scandir(os.path.join(directory, "fxgraph")) as found:
+            return next(found, None) is not None
+    except OSError:
+        return False
+
 
 logger = logging.getLogger("fusioncache")
 
@@ -109,9 +192,7 @@ class Inductor(Backend):
 
     def start(self, device: str, *, joined: bool) -> None:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.start import start
-
-        start(device, joined=joined)
+        start_compiler(device, joined=joined)
 
     def is_joined(self, graph: Graph, args: Sequence[Any]) -> bool:
         """See ``Backend``."""
@@ -119,8 +200,6 @@ class Inductor(Backend):
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.start import compile_alone
-
         return compile_alone(seconds, operations, loaded=loaded)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
@@ -153,13 +232,13 @@ class Inductor(Backend):
 
     def general_layout(self, args: Sequence[Any]) -> Hashable:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.general import layout_of_any_size
+        from fusioncache.backends.inductor.persistence import layout_of_any_size
 
         return layout_of_any_size(args)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.general import GeneralCode
+        from fusioncache.backends.inductor.persistence import GeneralCode, carry_numbers
 
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
@@ -169,11 +248,11 @@ class Inductor(Backend):
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.general_persistence import persist_general
+        from fusioncache.backends.inductor.persistence import carry_numbers, persist
 
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
-        compiled = persist_general(carried, args, values, self._mode)
+        compiled = persist(carried, args, values, self._mode, self._otherwise(carried))
         return replace(compiled, run=carried.wrap(compiled.run))
 
     def load_general(
@@ -185,21 +264,31 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this region.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.general_persistence import load_general
+        from fusioncache.backends.inductor.persistence import carry_numbers, load
 
         carried = carry_numbers(general)
         args = carried.carry(args, general.values[0])
-        return carried.wrap(load_general(artifacts, carried, args, self._mode, self._scratch))
+        return carried.wrap(load(artifacts, carried, args, self._otherwise(carried), self._scratch))
+
+    def _otherwise(self, carried: CarriedRegion) -> Otherwise:
+        """Returns what compiles a region where its code cannot be persisted, or is not for what it is called with."""
+        from fusioncache.backends.inductor.persistence import GeneralCode
+
+        if carried.general.places:
+            return lambda args, values: GeneralCode(carried, args, values, self._mode).fit
+        return lambda *_: lambda args, _: self.compile(carried.general.graph, args)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import package_together, persist
+        from fusioncache.backends.inductor.persistence import carry_nothing, package_together, persist
 
-        package = self._together.pop((graph, self.layout(args)), None)
+        package, carried = self._together.pop((graph, self.layout(args)), None), carry_nothing(graph)
         if package is None and self._alone < _MOST_ALONE:
             self._alone += 1
             package = package_together([(graph, args)], self._mode, self._scratch, lambda left: None).get(0)
-        return persist(self, graph, args, self._mode, package)
+        made = persist(carried, args, (), self._mode, self._otherwise(carried), package)
+        run = made.run(args, ())
+        return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
     @contextmanager
     def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
@@ -224,9 +313,10 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.persistence import load
+        from fusioncache.backends.inductor.persistence import carry_nothing, load
 
-        return load(self, artifacts, graph, args, self._scratch)
+        carried = carry_nothing(graph)
+        return load(artifacts, carried, args, self._otherwise(carried), self._scratch)(args, ())
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:

@@ -1,23 +1,50 @@
-"""TorchInductor's code, compiled as ``Inductor`` compiles it, bit for bit, and given as bytes as well.
+"""TorchInductor's code as ``torch.compile`` makes it, bit for bit, and given as bytes as well.
 
-Kernels read memory as it lies there, and only ever that: what they are not for is refused, or given to ``Inductor``.
+Kernels read memory as it lies there, and only ever that: what they are not for is refused, or compiled otherwise. A
+region for arguments of one layout is the general one without variables.
+
+What varies is a symbolic integer from the start, one for each variable, and code takes these behind its tensors. What
+TorchInductor found out about them while it compiled, and how arguments lie, are conditions that each use asks first.
+
+Numbers of the arithmetic become tensors of one element, for code that is right whatever their values are. A number that
+varies, among the inputs of a region or from one region to the next, cannot be a number for TorchInductor: it would be a
+constant, or silently stay what it was at first (pytorch#194976). As a tensor without dimensions it gives the same bits
+where a tensor with dimensions is the other operand of a sum, a difference, a product or a quotient: it does not change
+the result's type, and is converted as a number is. Where the result has no dimensions either, it would change the type,
+and has that type itself. All else is refused.
+
+Where code for any sizes cannot be stored, ``torch.compile`` compiles it once, and its guards say what it is right for.
+A variable that is a size of an argument is read there, inside of what is compiled. Any other one, such as the product
+of two sizes, is the size of an empty tensor that is given beside the arguments.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Progress, Run
+from fusioncache.backends.api import Compiled, GeneralFunction, Progress, Run
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, move_variables, read_shapes
 from fusioncache.backends.inductor.artifacts import (
+    Fakes,
+    Lowered,
+    Package,
     check_arguments,
+    check_condition,
+    check_wrapper,
+    define,
+    evaluate,
+    fake,
     find_kernel,
     load_kernels,
     load_module,
+    lower,
     pack,
     read_signature,
     unpack,
@@ -27,65 +54,264 @@ from fusioncache.backends.inductor.joined_kernels import (
     Kernel,
     collect_kernels,
     compile_joined,
+    estimate_alone,
     keep_vector_proofs,
 )
-from fusioncache.backends.inductor.language import check_wrapper, define
-from fusioncache.backends.inductor.package import Lowered, Package, fake, lower
-from fusioncache.backends.inductor.start import estimate_alone
-from fusioncache.ir import Declined, Graph, Scope, TensorType, is_declined
-from fusioncache.ir.ops import writes_in_place
+from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Ref, Scope, TensorType, Value, is_declined
+from fusioncache.ir.graph import argument_refs
+from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
+
+_DOUBLE = "float64"
+_FLOATING = ("float16", "bfloat16", "float32", _DOUBLE)
+_OWN_TYPE = ("float32", _DOUBLE)
+"""What a number may be given in where the result has no dimensions: what a number is rounded to there anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRegion:
+    """A general region that takes tensors for the numbers of its arithmetic.
+
+    Its arguments are those of the region, and behind them a tensor for each variable that is such a number. Its
+    variables are the others, which are integers.
+
+    Attributes:
+        general: the region.
+        inputs: which of its inputs are numbers, with the dtype of the tensor in their place.
+        numbers: which of its variables are.
+    """
+
+    general: GeneralRegion
+    inputs: Mapping[int, str]
+    numbers: Mapping[int, str]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of the arguments."""
+        own = self.general.graph.inputs[: len(self.general.regions[0].inputs)]
+        carried = [_type_of(self.inputs[index]) if index in self.inputs else type_ for index, type_ in enumerate(own)]
+        return (*carried, *map(_type_of, self.numbers.values()))  # type: ignore[arg-type]
+
+    @property
+    def places(self) -> tuple[tuple[int, int] | None, ...]:
+        """For each variable, the argument and the dimension of it where it is found; None if it is no size of one."""
+        return self.without_numbers(self.general.places)
+
+    def without_numbers[T](self, of_variables: Sequence[T]) -> tuple[T, ...]:
+        """Returns what belongs to the variables, of what belongs to the variables of the original region."""
+        return tuple(one for index, one in enumerate(of_variables) if index not in self.numbers)
+
+    def carry(self, args: Sequence[Any], values: Sequence[Value]) -> list[Any]:
+        """Returns the arguments for those of the original region, and for the values of its variables."""
+        return [*self._carry_inputs(args), *self._carry_numbers(values)]
+
+    def source(self, gpu: int) -> FunctionSource:
+        """Returns the source of a function of the arguments and, behind them, the variables.
+
+        Raises:
+            Declined: if Thunder runs regions of other sizes by other operations.
+        """
+        from fusioncache.backends.bound_symbols import general_torch_source, torch_source
+
+        if not self.general.places:
+            return torch_source(self.general.graph, gpu)
+        return move_variables(general_torch_source(self.general, gpu), len(self.general.places), tuple(self.numbers))
+
+    def wrap(self, function: GeneralFunction) -> GeneralFunction:
+        """Returns the function of the original region."""
+        if not self.inputs and not self.numbers:
+            return function
+
+        def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
+            constants = self._carry_numbers(values)
+            run = function([*self._carry_inputs(args), *constants], self.without_numbers(values))
+            if not self.inputs:
+                return lambda args: run([*args, *constants])
+            return lambda args: run([*self._carry_inputs(args), *constants])
+
+        return fit
+
+    def _carry_inputs(self, args: Sequence[Any]) -> list[Any]:
+        carried = list(args)
+        for index, dtype in self.inputs.items():
+            carried[index] = _make_tensor(args[index], dtype)
+        return carried
+
+    def _carry_numbers(self, values: Sequence[Value]) -> list[Any]:
+        from fusioncache.backends.bound_symbols import read_numbers
+
+        numbers = read_numbers([values[index] for index in self.numbers])
+        return [_make_tensor(number, dtype) for number, dtype in zip(numbers, self.numbers.values(), strict=True)]
+
+
+def carry_nothing(region: Graph) -> CarriedRegion:
+    """Returns a region for arguments of one layout: the general one without variables."""
+    return CarriedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
+
+
+def carry_numbers(general: GeneralRegion) -> CarriedRegion:
+    """Returns a general region with tensors for the numbers of its arithmetic.
+
+    Raises:
+        Declined: if there cannot be one for each of them.
+    """
+    own = len(general.regions[0].inputs)
+    dtypes = {
+        index: _find_dtype(general.graph, index)
+        for index, type_ in enumerate(general.graph.inputs)
+        if isinstance(type_, NumberType) and type_.python_type == "float"
+    }
+    variables = [variable for variable, place in enumerate(general.places) if place is None]
+    return CarriedRegion(
+        general,
+        {index: dtype for index, dtype in dtypes.items() if index < own},
+        {variables[index - own]: dtype for index, dtype in dtypes.items() if index >= own},
+    )
+
+
+def _find_dtype(graph: Graph, number: int) -> str:
+    """Returns the dtype of the tensor that may stand for a number.
+
+    Raises:
+        Declined: if no dtype can.
+    """
+    if number in graph.outputs:
+        raise Declined("a variable number is a result", Scope.GENERAL)
+    found = {dtype for op in graph.ops for dtype in _find_dtypes(op, number)}
+    if len(found) > 1:
+        raise Declined("a variable number together with tensors with and without dimensions", Scope.GENERAL)
+    return found.pop() if found else _DOUBLE
+
+
+def _find_dtypes(op: Op, number: int) -> Iterator[str]:
+    """Yields the dtype of the tensor that may stand for a number, for each use of the number by an operation."""
+    for path, index in argument_refs(op):
+        if index == number:
+            if not path.isdecimal() or (int(path),) not in op_traits(op.name).scalar_arguments:
+                raise Declined(f"a variable number in {op.name}", Scope.GENERAL)
+            yield _dtype_beside(op.outputs[0])
+
+
+def _dtype_beside(result: object) -> str:
+    """Returns the dtype of the tensor that may stand for an operand, by the result of the operation."""
+    if not isinstance(result, TensorType):
+        raise Declined("a number computed from a variable number", Scope.GENERAL)
+    if result.device != "cpu":
+        raise Declined("a variable number on a GPU", Scope.GENERAL)
+    dtype = result.dtype.removesuffix("_")
+    if dtype not in (_FLOATING if result.shape else _OWN_TYPE):
+        raise Declined(f"a variable number together with {dtype}", Scope.GENERAL)
+    return _DOUBLE if result.shape else dtype
+
+
+def _type_of(dtype: str) -> TensorType:
+    return TensorType(dtype, (), "cpu")
+
+
+def _make_tensor(number: float, dtype: str) -> Any:
+    import torch
+
+    return torch.tensor(number, dtype=getattr(torch, dtype), device="cpu")
+
 
 logger = logging.getLogger("fusioncache")
 
 _ELSEWHERE = "a tensor that is not on the CPU"
 
 
+Otherwise = Callable[[Sequence[Any], Sequence[Value]], GeneralFunction]
+"""Compiles a region where its code cannot be persisted, or is not for what it is called with."""
+
+
 def persist(
-    backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None, package: Package | None = None
-) -> Compiled[Run]:
-    """Compiles a graph and gives the artifacts to load it from, or the reason why there are none.
+    carried: CarriedRegion,
+    args: Sequence[Any],
+    values: Sequence[Value],
+    mode: str | None,
+    otherwise: Otherwise,
+    package: Package | None = None,
+) -> Compiled[GeneralFunction]:
+    """Compiles a region and gives the artifacts to load it from, or the reason why there are none.
 
     Args:
-        backend: compiles where code cannot be persisted.
-        graph: to be computed.
-        args: that it is for.
+        carried: to be computed.
+        args: that it is for; those of one instance, if there are variables.
+        values: of the variables.
         mode: as for ``torch.compile``.
-        package: the code, if it was compiled together with that of other graphs.
+        otherwise: compiles where code cannot be persisted.
+        package: the code, if it was compiled together with that of other regions.
 
     Raises:
-        Exception: whatever ``backend`` raises, which compiles where code cannot be persisted.
+        Declined: if it cannot be compiled for any sizes.
+        Exception: whatever ``otherwise`` raises.
     """
     try:
-        run, artifacts = _compile(backend, graph, args, mode, package)
-        return Compiled(run, artifacts, None, alone_seconds=package.alone_seconds if package else None)
+        refuse_unpersistable(carried, args)
+        package = package or _lower(carried, args, values, mode).pack()
+        if package.outputs != len(carried.general.graph.outputs):
+            raise Declined("outputs of TorchInductor's own", Scope.STORING)
+        _check_conditions(package.conditions, carried)
+        run = define(package.code, package.functions)
+        run([*args, *values])  # what cannot run shows here
+        function = partial(_fit, carried, run, package.conditions, otherwise)
+        return Compiled(function, pack(package, args), None, alone_seconds=package.alone_seconds)
     except Exception as error:  # a region that fails here may well work with torch.compile
+        if is_declined(error, Scope.GENERAL):
+            raise
         lasting = is_declined(error, Scope.STORING)
         is_refused = lasting or is_declined(error, Scope.STORING_NOW)
         reason = str(error) if is_refused else f"{type(error).__name__} where its code is to be stored"
-    return Compiled(backend.compile(graph, args), None, reason, lasting)
+    return Compiled(otherwise(args, values), None, reason, lasting)
 
 
 def load(
-    backend: Backend, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any], scratch: Path | None
-) -> Run:
+    artifacts: Mapping[str, bytes],
+    carried: CarriedRegion,
+    args: Sequence[Any],
+    otherwise: Otherwise,
+    scratch: Path | None,
+) -> GeneralFunction:
     """Makes the function of artifacts. Nothing is compiled, nothing is run.
 
     Raises:
-        ValueError: if they are none of this format, or not for this graph and arguments of this layout.
+        ValueError: if they are none of this format, or not for this region and, if it has no variables, not for
+            arguments of this layout.
         Declined: if the code is not in the language that is stored.
         OSError: if there is no room for temporary files.
     """
     signature = read_signature(artifacts)
-    check_arguments(signature, graph, args)
+    check_arguments(signature, carried.general.graph, args, any_size=bool(carried.general.places))
     wrapper, libraries = unpack(artifacts, signature)
+    _check_conditions(signature.conditions, carried)
     try:
         run = define(
             check_wrapper(wrapper.decode(), dict(signature.kernels)), load_kernels(signature, libraries, scratch)
         )
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
-    return guard_plain(run, args, lambda args: backend.compile(graph, args))
+    return partial(_fit, carried, run, signature.conditions, otherwise)
+
+
+def _fit(
+    carried: CarriedRegion,
+    run: Run,
+    conditions: Sequence[str],
+    otherwise: Otherwise,
+    args: Sequence[Any],
+    values: Sequence[Value],
+) -> Run:
+    """See ``GeneralFunction``."""
+    own = run
+    if carried.general.places:
+        names = {_name(number): value for number, value in enumerate(values)} | _name_layouts(args)
+        if not all(evaluate(text, names) for text in conditions):
+            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
+        own = partial(_run_with, run, tuple(values))
+    return guard_plain(own, args, lambda args: otherwise(args, values)(args, values))
+
+
+def _run_with(run: Run, values: Sequence[Value], args: Sequence[Any]) -> Sequence[Any]:
+    return run([*args, *values])
 
 
 def package_together(
@@ -103,7 +329,9 @@ def package_together(
             progress(len(graphs) - number)
             begun = time.perf_counter()
             try:
-                lowered[number] = _lower(graph, args, mode)
+                carried = carry_nothing(graph)
+                refuse_unpersistable(carried, args)
+                lowered[number] = _lower(carried, args, (), mode)
             except Exception as error:  # it comes again when the graph is compiled by itself
                 logger.info("a region is not compiled together with others", exc_info=error)
             seconds[number] = time.perf_counter() - begun
@@ -139,35 +367,26 @@ def _find_collected(lowered: Lowered) -> list[CollectedKernel]:
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
-def _lower(graph: Graph, args: Sequence[Any], mode: str | None) -> Lowered:
-    from fusioncache.backends.bound_symbols import bind, torch_function
+def _lower(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Lowered:
+    from fusioncache.backends.bound_symbols import define_source
 
-    refuse_unpersistable(graph, args)
-    bound = bind(graph)
-    function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-    return lower(function, fake(args), mode)
-
-
-def _compile(
-    backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None, package: Package | None
-) -> tuple[Run, Mapping[str, bytes]]:
-    refuse_unpersistable(graph, args)
-    package = package or _lower(graph, args, mode).pack()
-    if package.outputs != len(graph.outputs):
-        raise Declined("outputs of TorchInductor's own", Scope.STORING)
-    run = define(package.code, package.functions)
-    run(args)  # what cannot run shows here
-    return guard_plain(run, args, lambda args: backend.compile(graph, args)), pack(package, args)
+    function = define_source(carried.source(gpu=0))
+    if not carried.general.places:
+        return lower(function, fake(args), mode)
+    symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
+    lowered = lower(_with_symbols(function), _fake(layouts, args, symbols), mode)
+    return replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
 
 
-def refuse_unpersistable(graph: Graph, args: Sequence[Any]) -> None:
+def refuse_unpersistable(carried: CarriedRegion, args: Sequence[Any]) -> None:
     """Refuses what is known not to be persistable before it is compiled.
 
     Raises:
         Declined: names it.
     """
-    if (obstacle := find_obstacle(graph)) is not None:
-        raise Declined(obstacle, Scope.STORING)
+    for region in carried.general.regions:
+        if (obstacle := find_obstacle(replace(region, inputs=carried.types))) is not None:
+            raise Declined(obstacle, Scope.STORING)
     if any(arg.device.type != "cpu" for arg in args):
         raise Declined(_ELSEWHERE, Scope.STORING)
     if (problem := find_mode() or _find_odd_tensor(args)) is not None:
@@ -244,3 +463,258 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
         return run(args)
 
     return for_these
+
+
+def layout_of_any_size(args: Sequence[Any]) -> Hashable:
+    """Returns the order of the dimensions of each tensor in memory, and whether there are gaps; None for a number.
+
+    What else code may depend on is in the guards of ``torch.compile``, and they are asked.
+    """
+    return tuple(_kind_of_layout(arg) if hasattr(arg, "stride") else None for arg in args)
+
+
+def _kind_of_layout(tensor: Any) -> Hashable:
+    dimensions = [index for index, size in enumerate(tensor.shape) if size != 1]
+    order = tuple(sorted(dimensions, key=lambda index: -tensor.stride(index)))
+    step = 1
+    for index in reversed(order):
+        if tensor.stride(index) != step:
+            return order, tuple(tensor.stride(index) == 0 for index in dimensions)
+        step *= tensor.shape[index]
+    return order
+
+
+class GeneralCode:
+    """Compiles a region for any sizes, and says for which its code is right.
+
+    Args:
+        carried: the region.
+        args: of one of its instances.
+        values: of its variables there.
+        mode: as for ``torch.compile``.
+
+    Raises:
+        Declined: if Thunder runs other sizes by other operations.
+        Exception: whatever TorchInductor raises, also where it takes a size for constant.
+    """
+
+    def __init__(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None):
+        from fusioncache.backends.bound_symbols import on_each_gpu
+
+        def make(gpu: int) -> Callable[..., Any]:
+            # One function with all that is compiled: Dynamo keeps its guards by code, and only a few for each.
+            source = read_shapes(carried.source(gpu), carried.places)
+            return _compile_dynamic(define_source(source), self._compile_graph)
+
+        self._places = carried.places
+        self._mode = mode
+        self._checking: int | None = None
+        self._run = on_each_gpu(carried.general.graph, args, make)
+        self._run_first(carried, args, values)
+
+    def fit(self, args: Sequence[Any], values: Sequence[Value]) -> Run:
+        """Returns the function for arguments of these sizes.
+
+        Raises:
+            Declined: if the code is not for them.
+        """
+        run, carriers = self._run, _make_carriers(self._places, values)
+
+        def for_these(args: Sequence[Any]) -> Sequence[Any]:
+            results: Sequence[Any] = run([*map(_plain, args), *carriers])
+            return results
+
+        self._check_guards(for_these, args)
+        return for_these
+
+    def _run_first(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value]) -> None:
+        """Compiles, with those sizes marked that vary. Sizes that are equal here need not be elsewhere."""
+        from torch._dynamo import mark_dynamic
+        from torch.fx.experimental import _config
+
+        tensors, carriers = [_plain(arg) for arg in args], _make_carriers(self._places, values)
+        for tensor, type_ in zip(tensors, carried.types, strict=True):
+            for dimension, size in enumerate(type_.shape):
+                if isinstance(size, Ref):
+                    mark_dynamic(tensor, dimension)
+        for carrier in carriers:
+            mark_dynamic(carrier, 0)
+        with _config.patch(use_duck_shape=False):
+            self._run([*tensors, *carriers])
+
+    def _check_guards(self, run: Run, args: Sequence[Any]) -> None:
+        """Runs once what must not compile.
+
+        Raises:
+            Declined: if it would have to.
+        """
+        from torch._dynamo.exc import BackendCompilerFailed
+
+        self._checking = threading.get_ident()
+        try:
+            run(args)
+        except BackendCompilerFailed as error:
+            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL) from error
+        finally:
+            self._checking = None
+
+    def _compile_graph(self, graph: Any, inputs: Sequence[Any]) -> Any:
+        """Compiles what Dynamo found, as its backend, unless guards are being checked on this thread."""
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        if self._checking == threading.get_ident():
+            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
+        return compile_fx(graph, inputs, config_patches=list_mode_options(self._mode) if self._mode else {})
+
+
+def _make_carriers(places: Sequence[tuple[int, int] | None], values: Sequence[Value]) -> list[Any]:
+    """Makes an empty tensor for each variable that is no size of an argument."""
+    import torch
+
+    further = [value for place, value in zip(places, values, strict=True) if place is None]
+    return [torch.empty((value, 0), dtype=torch.float32, device="cpu") for value in further]  # type: ignore[list-item]
+
+
+def _compile_dynamic(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    from fusioncache.thunder_adapter.api import no_autocast
+
+    compiled: Callable[..., Any] = torch.no_grad()(
+        no_autocast(torch.compile(function, backend=backend, fullgraph=True))
+    )
+    return compiled
+
+
+def _plain(tensor: Any) -> Any:
+    """Returns a tensor that differs from others of its layout in its numbers only, so that one guard fits all.
+
+    What is to be negated or conjugated when it is read is copied: torch.compile forgets to do so.
+    """
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+FORMAT = 1
+_CONDITIONS = "conditions.json"
+
+
+def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
+    """Checks that conditions are in their language, and say something of each size and stride.
+
+    Raises:
+        Declined: if they are not in the language.
+        ValueError: if they leave one out.
+    """
+    layouts = set(_list_layout_names(carried)) if carried.general.places else set()
+    names = {*layouts, *map(_name, range(len(carried.places)))}
+    for text in conditions:
+        check_condition(text, names)
+    missing = layouts.difference(*(text.split() for text in conditions))
+    if missing:
+        raise ValueError(f"conditions that say nothing of {min(missing)}")
+
+
+def _name(variable: int) -> str:
+    return f"v{variable}"
+
+
+def _list_layout_names(carried: CarriedRegion) -> Iterator[str]:
+    for number, type_ in enumerate(carried.types):
+        for dimension in range(len(type_.shape)):
+            yield from (f"size_{number}_{dimension}", f"stride_{number}_{dimension}")
+
+
+def _name_layouts(args: Sequence[Any]) -> dict[str, Any]:
+    """Returns the sizes and strides of arguments by their names in conditions."""
+    names: dict[str, Any] = {}
+    for number, arg in enumerate(args):
+        for dimension, (size, stride) in enumerate(zip(arg.shape, arg.stride(), strict=True)):
+            names |= {f"size_{number}_{dimension}": size, f"stride_{number}_{dimension}": stride}
+    return names
+
+
+Layout = tuple[list[str], list[str]]
+"""Sizes and strides of a tensor, made of the names of variables."""
+
+
+def _describe_layouts(carried: CarriedRegion, args: Sequence[Any]) -> Iterator[Layout]:
+    """Yields how arguments lie, as far as that follows from their sizes; other strides are what they are."""
+    shapes = [type_.shape for type_ in carried.types]
+    names = {
+        shapes[place[0]][place[1]]: _name(number) for number, place in enumerate(carried.places) if place is not None
+    }
+    for arg, shape in zip(args, shapes, strict=True):
+        sizes = [names[size] if isinstance(size, Ref) else str(size) for size in shape]
+        yield sizes, _describe_strides(arg, sizes)
+
+
+def _describe_strides(tensor: Any, sizes: Sequence[str]) -> list[str]:
+    strides = [str(stride) for stride in tensor.stride()]
+    follows: dict[int, str] = {}
+    for dimension in sorted(range(tensor.dim()), key=lambda dimension: (tensor.stride(dimension), -dimension)):
+        stride, size = tensor.stride(dimension), tensor.shape[dimension]
+        strides[dimension] = follows.get(stride, str(stride)) if stride > 1 else str(stride)
+        follows.setdefault(stride * size, f"{strides[dimension]}*{sizes[dimension]}")
+    return strides
+
+
+def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function that can be traced with symbolic integers: in C++ some operations take plain ones only."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    def call(*args: Any) -> Any:
+        with enable_python_dispatcher():
+            return function(*args)
+
+    return call
+
+
+def _fake(layouts: Sequence[Layout], args: Sequence[Any], symbols: _Symbols) -> Fakes:
+    import torch
+
+    tensors = []
+    with symbols.mode:
+        for (sizes, strides), arg in zip(layouts, args, strict=True):
+            shape, steps = ([evaluate(text, symbols.values) for text in texts] for texts in (sizes, strides))
+            tensors.append(torch.empty_strided(shape, steps, dtype=arg.dtype, device=arg.device))
+    return Fakes(symbols.mode, [*tensors, *symbols.values.values()])
+
+
+def _write_layouts(layouts: Sequence[Layout]) -> Iterator[str]:
+    for number, (sizes, strides) in enumerate(layouts):
+        for dimension, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+            yield f"size_{number}_{dimension} == {size}"
+            yield f"stride_{number}_{dimension} == {stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """A symbolic integer for each variable, by its name, and what torch finds out about them."""
+
+    mode: Any
+    values: Mapping[str, Any]
+    guards: Callable[[], list[str]]
+
+
+def _make_symbols(values: Sequence[Value]) -> _Symbols:
+    """Makes the symbols. No two are taken for one because they are equal at first, and none for a constant."""
+    from torch._dynamo.source import LocalSource
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    environment = ShapeEnv(duck_shape=False)
+    sources = [LocalSource(_name(number)) for number in range(len(values))]
+    symbols = [
+        environment.create_symintnode(
+            environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC), hint=value, source=source
+        )
+        for value, source in zip(values, sources, strict=True)
+    ]
+
+    def guards() -> list[str]:
+        found: list[str] = environment.produce_guards(symbols, sources, source_ref=lambda source: source.local_name)
+        return found
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment)
+    return _Symbols(mode, {source.local_name: symbol for source, symbol in zip(sources, symbols, strict=True)}, guards)
