@@ -179,7 +179,7 @@ class Fallback:
         return [results[position] for position in self.outputs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class AllowedRegions:
     """Regions for which a template may be called, as ``TemplateCall.allow`` was told of them.
 
@@ -189,6 +189,8 @@ class AllowedRegions:
         fallback: one of the regions, as Thunder made it.
         instance: the same in the terms of the template, where that is known.
         layouts: of the arguments, in each way that was foreseen.
+        operations: runs one of the regions operation by operation, once that was needed.
+        source: what the function for any sizes was compiled from that serves them, if one does.
     """
 
     arities: Arities
@@ -196,6 +198,8 @@ class AllowedRegions:
     fallback: Fallback
     instance: Instance | None
     layouts: tuple[ArgumentLayouts, ...] = ()
+    operations: Run | None = None
+    source: Graph | None = None
 
 
 class TemplateCall:
@@ -236,22 +240,17 @@ class TemplateCall:
         self._called = called
         self._generation = generation
         self._count_left = count_left
-        self._plans: dict[Arities, Plan] = {}
-        self._fallbacks: dict[Arities, Fallback] = {}
+        self._regions: dict[Arities, AllowedRegions] = {}
         self._instances: dict[Arities, Instance | None] = {}
-        self._operations: dict[Arities, Run] = {}
         self._rejected: set[Run] = set()
-        self._sources: dict[Arities, Graph] = {}
-        self._foreseen: dict[Arities, dict[ArgumentLayouts, None]] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
         """Says how to run regions with these arities, and gives one of them. What was said first stands."""
-        self._plans.setdefault(arities, plan)
-        self._fallbacks.setdefault(arities, fallback)
-        self._instances.setdefault(arities, instance)
+        instance = self._instances.setdefault(arities, instance)
+        self._regions.setdefault(arities, AllowedRegions(arities, plan, fallback, instance))
 
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
         """Tells whether this is the call of all these regions. If it is not that of one, nothing is decided of any.
@@ -266,27 +265,19 @@ class TemplateCall:
 
     def allowed(self) -> tuple[AllowedRegions, ...]:
         """Returns the regions for which calls are allowed."""
-        return tuple(
-            AllowedRegions(
-                arities,
-                plan,
-                self._fallbacks[arities],
-                self._instances[arities],
-                tuple(self._foreseen.get(arities, ())),
-            )
-            for arities, plan in self._plans.items()
-        )
+        return tuple(self._regions.values())
 
     def arities(self) -> tuple[Arities, ...]:
         """Returns the numbers of residual terms that calls may have."""
-        return tuple(self._plans)
+        return tuple(self._regions)
 
     def executables(self, arities: Arities) -> list[Executable]:
         """Returns what is compiled for a call with these arities, in order of use. Compiles nothing."""
-        if self._plans[arities] is Plan.INLINE:
+        regions = self._regions[arities]
+        if regions.plan is Plan.INLINE:
             executable = self._inline_executable(arities)
-            if arities in self._sources:
-                executable.add_source(self._sources[arities])
+            if regions.source is not None:
+                executable.add_source(regions.source)
             return [executable]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
@@ -297,9 +288,11 @@ class TemplateCall:
 
         Of folds only those of contiguous terms are foreseen.
         """
-        self._foreseen.setdefault(arities, {})[layouts] = None
+        regions = self._regions[arities]
+        if layouts not in regions.layouts:
+            regions.layouts = (*regions.layouts, layouts)
         graph = inline(self.template.graph, arities)
-        if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
+        if regions.plan is Plan.INLINE or depends_on_operand_order(graph, layouts):
             instance = self._compiled_instance(arities)
             if self.compiler.expects_general(graph, instance, self._generation):
                 return []
@@ -318,7 +311,7 @@ class TemplateCall:
             run = self._prepare(args, arities, failures)
         start = time.perf_counter()
         run, results = self._execute(run, args, arities, failures)
-        instance = self._instances[arities]
+        instance = self._regions[arities].instance
         if instance is not None and self.compiler.backend.lays_out_as_torch:
             run, results = as_torch_gives(run, instance, args, results)
         ended = time.perf_counter()
@@ -339,7 +332,7 @@ class TemplateCall:
         try:
             return run, run(args)
         except Exception as error:  # what was compiled for other sizes was never executed with these
-            if run is self._operations.get(arities) or not may_run_again(self.template.graph):
+            if run is self._regions[arities].operations or not may_run_again(self.template.graph):
                 raise
             if is_out_of_memory(error) or is_device_lost():
                 raise
@@ -347,7 +340,7 @@ class TemplateCall:
             if rejection is not None:
                 other = self._run_rejected(args, arities, rejection, failures)
             else:
-                failures.append(("fallback" if run is self._fallbacks[arities] else "compile", error))
+                failures.append(("fallback" if run is self._regions[arities].fallback else "compile", error))
                 other = self._fall_back(args, arities, run)
             return self._execute(other, args, arities, failures)
 
@@ -387,7 +380,7 @@ class TemplateCall:
 
     def _reject_launch(self, run: Run, arities: Arities, error: Exception) -> RejectedRegion | None:
         """Returns the rejection of a compiled function that failed when it first ran; None for any other function."""
-        if run is self._fallbacks[arities] or run in self._rejected:
+        if run is self._regions[arities].fallback or run in self._rejected:
             return None
         return self.compiler.reject_launch(self._request(arities), error)
 
@@ -406,14 +399,14 @@ class TemplateCall:
 
     def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
         """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
-        if self._plans[arities] is Plan.INLINE:
+        if self._regions[arities].plan is Plan.INLINE:
             return False
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _request(self, arities: Arities) -> BuildRequest:
         def on_general(served: ServedGeneral, *, whole: bool = True) -> None:
             if whole:
-                self._sources[arities] = served.source
+                self._regions[arities].source = served.source
                 self._note(arities, plan=ANY_SIZES)
             self._on_general(served)
 
@@ -429,7 +422,7 @@ class TemplateCall:
 
     def _compiled_instance(self, arities: Arities) -> Instance | None:
         """Returns the region that is compiled, where that is known."""
-        instance = self._instances[arities]
+        instance = self._regions[arities].instance
         return None if instance is None else instance.compiled
 
     def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
@@ -510,14 +503,16 @@ class TemplateCall:
         What draws random numbers has its backward from the same generator, and so from the same compiler. What writes
         into its inputs is not tried with a second compiler, because it may have written when that fails.
         """
-        fallback, graph = self._fallbacks[arities], self.template.graph
+        fallback, graph = self._regions[arities].fallback, self.template.graph
         may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))
         return fallback if may_work and failed is not fallback else self._run_operations(args, arities)
 
     def _run_operations(self, args: Sequence[Any], arities: Arities) -> Run:
-        instance = self._instances[arities] or instance_in_order(inline(self.template.graph, arities))
+        instance = self._regions[arities].instance or instance_in_order(inline(self.template.graph, arities))
         run = reorder(run_one_by_one(instance.region, pick(args, instance.inputs)), instance, len(args))
-        return self._operations.setdefault(arities, run)
+        regions = self._regions[arities]
+        regions.operations = regions.operations or run
+        return regions.operations
 
     def _report_failure(self, failure: _Failure, run: Run, arities: Arities) -> None:
         """Reports what failed, once something else ran: what nothing can compute is the model's own error."""
@@ -526,7 +521,7 @@ class TemplateCall:
         reason = f"{what} failed: {type(error).__name__}"
         self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
-            how = "as Thunder made it" if run is self._fallbacks[arities] else "operation by operation"
+            how = "as Thunder made it" if run is self._regions[arities].fallback else "operation by operation"
             warn(f"{name} could not be compiled and runs {how}: {error}")
 
     def _bypass(self, arities: Arities, reason: str) -> Run:
@@ -534,7 +529,7 @@ class TemplateCall:
         logger.info("%s bypassed: %s", self.template.name, reason)
         self._note(arities, reason=reason)
         self._ledger.count_bypass(reason, self.template)
-        return self._fallbacks[arities]
+        return self._regions[arities].fallback
 
     def _note(self, arities: Arities, **fields: str) -> None:
         self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)
