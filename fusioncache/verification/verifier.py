@@ -316,33 +316,65 @@ class Verifier:
         self._ledger = ledger
         self._on_count = on_count
         self._numbers = count()
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, bool] = {}  # by the digest of a template, for all of its sites
 
     def verify(self, site: Site) -> CallTarget:
-        """Returns what a trace calls at a site. The names of two sites of one template differ."""
-        if self._when is When.TEMPLATE:
-            key, compiler = site.call.template.key, site.backend.name
-            if self._verified.has(key, compiler):
-                return site.call.target
-            verdict = self._verdicts.setdefault(key.digest, Verdict())
-            judge = partial(self._judge, key, compiler)
-            function = make_judging_function(site, verdict, self._ledger.count_verify_compile, judge)
-        else:
-            function = make_verifying_function(
-                site, self._when, self._ledger.count_verify_compile, self._count_verified
-            )
-        return replace(
-            site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", function=function
-        )
+        """Returns what a trace calls at a site. The names of two sites of one template differ.
 
-    def _judge(self, key: Key, compiler: str, report: str | None) -> None:
-        """Counts that a template was compared with its region, or why its regions are called in its place."""
-        if report is None:
-            self._verified.add(key, compiler)
-            self._count_verified()
-            return
-        self._ledger.count_bypass(DIFFERENT, region=False)
-        warn_once(f"{DIFFERENT}: regions of it run as Thunder made them. {report}")
+        The function compares nothing while a CUDA graph is captured.
+        """
+        target, judges = site.call.target, self._when is When.TEMPLATE
+        if judges and self._verified.has(target.template.key, site.backend.name):
+            return target
+        comparison = Comparison(site, self._ledger.count_verify_compile)
+        function = self._make_judge(comparison, site) if judges else self._make_check(comparison)
+        return replace(target, name=f"{target.name}_verified_{next(self._numbers)}", function=function)
+
+    def _make_check(self, comparison: Comparison) -> Dispatcher:
+        """Makes a function that calls the template and raises a ``VerificationError`` where the region differs.
+
+        A call that raises has written into its inputs all the same.
+        """
+        verified: set[Any] = set()
+
+        def check(*args: Any) -> Sequence[Any]:
+            layout = _layout_of(comparison.values_of(args))
+            if (self._when is When.FIRST and layout in verified) or is_capturing():
+                return comparison.run(*args)
+            compared = comparison.compare(args)
+            if compared.report is not None:
+                raise VerificationError(compared.report)
+            if layout not in verified:
+                verified.add(layout)
+                self._count_verified()
+            return compared.results
+
+        return check
+
+    def _make_judge(self, comparison: Comparison, site: Site) -> Dispatcher:
+        """Makes a function that calls the template, or its region once the template was found to be wrong.
+
+        While a CUDA graph is captured, a template that was not compared yet is not called either.
+        """
+        key, verdicts = site.call.template.key, self._verdicts
+
+        def judge(*args: Any) -> Sequence[Any]:
+            is_right = verdicts.get(key.digest)
+            if is_right:
+                return comparison.run(*args)
+            if is_right is False or is_capturing():
+                return comparison.run_region(comparison.values_of(args))
+            compared = comparison.compare(args)
+            verdicts[key.digest] = compared.report is None
+            if compared.report is None:
+                self._verified.add(key, site.backend.name)
+                self._count_verified()
+                return compared.results
+            self._ledger.count_bypass(DIFFERENT, region=False)
+            warn_once(f"{DIFFERENT}: regions of it run as Thunder made them. {compared.report}")
+            return compared.correct()
+
+        return judge
 
     def _count_verified(self) -> None:
         self._ledger.count_verified()
@@ -410,73 +442,6 @@ class Compared:
             if _layout_of([result]) == _layout_of([copy]) and result.data_ptr() == copy.data_ptr():
                 return tensor
         return result
-
-
-def make_verifying_function(
-    site: Site, when: When, on_compile: Callable[[float], None], on_equal: Callable[[], None]
-) -> Dispatcher:
-    """Makes a function that calls the template of a site and raises a ``VerificationError`` where the region differs.
-
-    The function compares nothing while a CUDA graph is captured. A call that raises has written into its inputs all the
-    same.
-
-    Args:
-        site: the region and the call that takes its place.
-        when: the calls in which to compare.
-        on_compile: is told the seconds of what is compiled for the comparison only.
-        on_equal: is called after the first comparison for each layout that found no difference.
-    """
-    comparison = Comparison(site, on_compile)
-    verified: set[Any] = set()
-
-    def verify(*args: Any) -> Sequence[Any]:
-        layout = _layout_of(comparison.values_of(args))
-        if (when is When.FIRST and layout in verified) or is_capturing():
-            return comparison.run(*args)
-        compared = comparison.compare(args)
-        if compared.report is not None:
-            raise VerificationError(compared.report)
-        if layout not in verified:
-            verified.add(layout)
-            on_equal()
-        return compared.results
-
-    return verify
-
-
-@dataclass(slots=True)
-class Verdict:
-    """Whether a template computes what its region does, for all of its sites; None before the first comparison."""
-
-    is_right: bool | None = None
-
-
-def make_judging_function(
-    site: Site, verdict: Verdict, on_compile: Callable[[float], None], on_verdict: Callable[[str | None], None]
-) -> Dispatcher:
-    """Makes a function that calls a site's template, or its region once the template was found to be wrong.
-
-    While a CUDA graph is captured, a template that was not compared yet is not called either.
-
-    Args:
-        site: the region and the call that takes its place.
-        verdict: of the template, for all of its sites.
-        on_compile: is told the seconds of what is compiled for the comparison only.
-        on_verdict: is told once for each template: None if there was no difference, else what differed.
-    """
-    comparison = Comparison(site, on_compile)
-
-    def judge(*args: Any) -> Sequence[Any]:
-        if verdict.is_right:
-            return comparison.run(*args)
-        if verdict.is_right is False or is_capturing():
-            return comparison.run_region(comparison.values_of(args))
-        compared = comparison.compare(args)
-        verdict.is_right = compared.report is None
-        on_verdict(compared.report)
-        return compared.results if verdict.is_right else compared.correct()
-
-    return judge
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
