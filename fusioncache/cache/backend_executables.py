@@ -339,7 +339,7 @@ class BackendExecutables:
         executable = self._find_executable(asked.graph, asked.instance, environment)
         if self._sizes is not Sizes.STATIC and asked.generation is not None:
             region = in_order_of_template(executable.source_for(args, asked.instance))
-            found = self._cache.generals.find(region, asked.generation, self._sizes, self.builder(environment))
+            found = self._cache.generals.join(region, asked.generation, self._sizes, self.builder(environment))
             run = self._serve_general(executable, region, args, asked, found) if found else None
             if run is not None:
                 return run

@@ -356,8 +356,8 @@ class GeneralRegions:
         """Forgets all of them. What was compiled lives on with those who use it, and what is stored in the store."""
         self._relatives.clear()
 
-    def find(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> FoundGeneral | None:
-        """Finds what may serve a region that is called for the first time; None if it is the first one of its place.
+    def join(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> FoundGeneral | None:
+        """Adds a region to its place, and returns what may serve it; None if it is the first one there.
 
         Args:
             region: with inputs and outputs in the order of its template.
@@ -372,7 +372,7 @@ class GeneralRegions:
             return found or _join(relatives, holes, generation, sizes, builder)
 
     def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> bool:
-        """Tells whether ``find`` is likely to find something for a region."""
+        """Tells whether ``join`` is likely to find something for a region."""
         with self._lock:
             relatives = self._find_relatives(skeleton_of(region), builder)
             instance = read_holes(region)

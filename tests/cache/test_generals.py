@@ -27,7 +27,7 @@ class Seen:
         self.sizes = sizes
 
     def find(self, number: int, *shape: int, function: object = FUNCTION) -> FoundGeneral | None:
-        return self.generals.find(region(*shape), Generation(function, number), self.sizes, Builder(Eager()))
+        return self.generals.join(region(*shape), Generation(function, number), self.sizes, Builder(Eager()))
 
     def expects(self, number: int, *shape: int) -> bool:
         return self.generals.expects(region(*shape), Generation(FUNCTION, number), self.sizes, Builder(Eager()))
