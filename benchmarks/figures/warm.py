@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures.markdown import format_seconds, make_table
-from fusioncache.observe.record.phases import PHASES
+from fusioncache.observe.record.observations import PHASES
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]

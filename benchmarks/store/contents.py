@@ -6,6 +6,7 @@ import hashlib
 import random
 
 from fusioncache.ir import Const, Graph, Ingredient, Key, Op, Ref, Template, TensorType
+from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.observe.record.writer import RecordWriter
@@ -49,11 +50,11 @@ def fill_record(count: int, ops: int) -> None:
     for number in range(count):
         one = make_template(number, ops)
         ledger.count_region(one, (), hit=False)
-        ledger.count_compile(one, 0.001 * (number % 1000))
+        ledger.tell(one, CompileEvent("nvfuser", 0.001 * (number % 1000), template=one))
         source = Source(f"layers.{number}", number, (Line("model.py", 10),))
         where = ("Model", "forward", 0, number, f"nvFusion{number}", one.key.digest, "miss", None, (), "inline")
         regions.append(RegionRecord(*where, source, ops, 1, 1))
-    ledger.history.add_regions(regions)
+    ledger.history.add(*regions)
     RecordWriter(ledger).save()
 
 

@@ -134,7 +134,7 @@ def make_accelerators(
     compares = verify in (When.FIRST, When.EVERY)
     if options.tracing:
         install()
-    yield LeanSteps(options.lean, transform.ledger.count_taken_out, order_entries)
+    yield LeanSteps(options.lean, transform.count_taken_out, order_entries)
     yield Collectives(options.schedule, transform.report_left)
     yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
     if not transform.compiler:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 
 from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, TensorType, Value
 from fusioncache.ir.template import Option
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 from fusioncache.process import forks
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]

@@ -412,7 +412,7 @@ class BackendExecutables:
         except Declined as refusal:
             refusal.require(Scope.GENERAL)
             logger.info("compiled for one size only: %s", refusal)
-            self.ledger.count_own_sizes(str(refusal))
+            self.ledger.count("own_sizes", of=str(refusal))
             return None
         asked.on_general(served)
         return self._replace_if_reused(found, served, args, asked, executable)
@@ -441,7 +441,7 @@ class BackendExecutables:
             ask = executable.foresee(layouts, asked.instance)
             if ask is not None and helpers is not None and allowance.take(most):
                 handed_over.append(ask)
-                self.ledger.count_handed_over(helpers.hand_over(handed_over))
+                self.ledger.count("handed_over", helpers.hand_over(handed_over))
             return ask is not None
 
         def is_done() -> bool:

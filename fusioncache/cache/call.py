@@ -32,8 +32,7 @@ from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
 from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.observe.record.events import CompileEvent
-from fusioncache.observe.record.observations import ANY_SIZES
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import ANY_SIZES, Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
 from fusioncache.template.plan import Arities, ChainFolds, Plan, fold, inline
@@ -412,7 +411,7 @@ class TemplateCall:
 
         def on_own() -> None:
             self._note(arities, plan=Plan.INLINE.value)
-            self._ledger.count_reused_sizes()
+            self._ledger.count("reused_sizes")
 
         graph, instance = inline(self.template.graph, arities), self._compiled_instance(arities)
         return BuildRequest(graph, self._on_build, on_general, on_own, self._generation, instance)
@@ -549,7 +548,7 @@ class TemplateCall:
         if built.loaded:
             self._ledger.count_general_hit(self.template)
         else:
-            self._ledger.count_generalization()
+            self._ledger.count("generalizations")
 
     def _count(self, built: BuiltFunction[Any], loaded: bool, **fields: Any) -> None:
         event = CompileEvent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.api import check_fold, make_backend, problem
@@ -182,13 +182,13 @@ class TemplateTransform(Transform):
         def watch(name: str, after: Any, seconds: float) -> None:
             files.write_trace(name, after)
             if name in _PLANNING:
-                self.ledger.add_plan_seconds(seconds)
+                self.ledger.count("plan_seconds", seconds)
 
         try:
             trace = run_passes(self._passes, trace, context, self, watch)
         finally:
             notes.finish()
-            self.ledger.add_canonicalize_seconds(time.perf_counter() - start)
+            self.ledger.count("canonicalize_seconds", time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             self._handover.put(trace, ForwardState(notes.forward_trace, generation, context.leaves))
@@ -206,6 +206,11 @@ class TemplateTransform(Transform):
         self.cache.append()
         if self._misses:
             self._misses.note_call(template)
+
+    def count_taken_out(self, taken: Mapping[str, int]) -> None:
+        """Counts what a final trace is without, by what it was."""
+        for what, number in taken.items():
+            self.ledger.count("taken_out", number, of=what)
 
     def report_left(self, reason: str) -> None:
         """Counts something of a trace or a model that stays as it is, such as a sum of a residual stream."""

@@ -326,7 +326,7 @@ class Verifier:
         target, judges = site.call.target, self._when is When.TEMPLATE
         if judges and self._verified.has(target.template.key, site.backend.name):
             return target
-        comparison = Comparison(site, self._ledger.count_verify_compile)
+        comparison = Comparison(site, self._count_compile)
         function = self._make_judge(comparison, site) if judges else self._make_check(comparison)
         return replace(target, name=f"{target.name}_verified_{next(self._numbers)}", function=function)
 
@@ -376,8 +376,12 @@ class Verifier:
 
         return judge
 
+    def _count_compile(self, seconds: float) -> None:
+        self._ledger.count("verify_compiles")
+        self._ledger.count("verify_compile_seconds", seconds)
+
     def _count_verified(self) -> None:
-        self._ledger.count_verified()
+        self._ledger.count("verified")
         self._on_count()
 
 

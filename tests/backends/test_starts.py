@@ -15,7 +15,7 @@ from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.executable import Builder, GeneralTask
 from fusioncache.ir import Graph
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 
 
 class Clock:

@@ -16,7 +16,7 @@ from commands import (
     save_run,
     save_two_runs,
 )
-from recorded_templates import STARTED, make_cast_template, make_ledger, save_ledger
+from recorded_templates import STARTED, count_load, make_cast_template, make_ledger, save_ledger
 
 from fusioncache.observe.record.ledger import Ledger
 
@@ -71,7 +71,7 @@ def test_nothing_changed(monkeypatch):
     save_two_runs(monkeypatch)
     ledger = Ledger()
     ledger.count_region(CAST, (), hit=False)
-    ledger.count_load(CAST, 0.5, 28.5)
+    count_load(ledger, CAST, 0.5, 28.5)
     save_other(monkeypatch, ledger)
     save_ledger(monkeypatch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
     result = call("diff", "ab", "ac")

@@ -5,7 +5,15 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 from drawn_regions import Sketch
-from recorded_templates import STARTED, make_cast_template, make_chain_template, make_ledger, save_ledger
+from recorded_templates import (
+    STARTED,
+    count_compile,
+    count_load,
+    make_cast_template,
+    make_chain_template,
+    make_ledger,
+    save_ledger,
+)
 
 from fusioncache.cli import run_misses
 from fusioncache.cli.main import main
@@ -119,16 +127,16 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = make_ledger(make_chain_template("chain_a", options="fast_math on"))
     new = make_chain_template("chain_c", options="fast_math odd")
     ledger.count_region(new, (2,), hit=False)
-    ledger.count_compile(new, 0.25)
-    ledger.count_compile(new, 0.25)
+    count_compile(ledger, new, 0.25)
+    count_compile(ledger, new, 0.25)
     cast, last = make_cast_template("cast"), make_cast_template("last", options="other")
     for template in (cast, last):
         ledger.count_region(template, (), hit=False)
-    ledger.count_load(cast, 0.001)
+    count_load(ledger, cast, 0.001)
     where = Source("blocks.2", 2, (Line("/home/me/model.py", 31),))
     digest = new.key.digest
-    ledger.history.add_regions(
-        [RegionRecord("M", "forward", 0, 1, "nvFusion0", digest, "miss", None, (2,), "inline", where, 3, 2, 1)]
+    ledger.history.add(
+        RegionRecord("M", "forward", 0, 1, "nvFusion0", digest, "miss", None, (2,), "inline", where, 3, 2, 1)
     )
     save_ledger(monkeypatch, ledger, run="b" * 32, started=STARTED + 60)
 
@@ -188,7 +196,7 @@ def keep_note(template: Template, reason: str) -> None:
 def test_a_run_that_compiled_nothing(monkeypatch):
     ledger = Ledger()
     ledger.count_region(make_cast_template("cast"), (), hit=False)
-    ledger.count_load(make_cast_template("cast"), 0.001)
+    count_load(ledger, make_cast_template("cast"), 0.001)
     save_ledger(monkeypatch, ledger, run="c" * 32, started=STARTED + 60)
     assert call().stdout.startswith("0 of 1 template compiled, 1 loaded from the store in run cccccccccccc")
     save_ledger(monkeypatch, without_templates(), run="d" * 32, started=STARTED + 120)

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, call, get_error, get_output, save_run, save_two_runs
-from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
+from recorded_templates import count_compile, make_cast_template, make_chain_template, make_ledger, save_ledger
 from store_contents import make_numbered_key
 from store_contents import save as fill
 
@@ -102,7 +102,7 @@ def test_a_backend_is_the_whole_of_its_ingredient_and_of_no_other(monkeypatch):
 @pytest.mark.parametrize("sort", get_args(Sort))
 def test_among_equals_the_most_expensive_come_first(monkeypatch, sort):
     ledger = make_ledger(*(make_cast_template(name, options=name) for name in "cab"))
-    ledger.count_compile(make_cast_template("b", options="b"), 2.0)
+    count_compile(ledger, make_cast_template("b", options="b"), 2.0)
     save_ledger(monkeypatch, ledger)
     assert _names("--sort", sort) == (["a", "b", "c"] if sort == "name" else ["b", "a", "c"])
 
@@ -200,7 +200,7 @@ def long_names(monkeypatch):
         template = make_chain_template(name, options=name)
         for arity in range(1, 40, 2):
             ledger.count_region(template, (arity,), hit=arity > 1)
-        ledger.count_compile(template, 12345.678)
+        count_compile(ledger, template, 12345.678)
     save_ledger(monkeypatch, ledger)
     opened = Store.open()
     for number, name in enumerate(names):

@@ -287,8 +287,8 @@ def test_explain_of_nothing_that_is_there_names_all_places():
 
 def test_explain_says_what_became_of_the_programs_of_a_run(monkeypatch):
     ledger = make_ledger(CAST)
-    ledger.count_program_made("GPT")
-    ledger.count_program_refused("a lock")
+    ledger.emit("program made", model="GPT")
+    ledger.emit("program refused", reason="a lock")
     save_ledger(monkeypatch, ledger)
     said = "\nprograms: 1 traced and stored; 1 traced and not stored, or found in the store and not used: a lock (1)\n"
     assert get_output("explain").endswith(said)

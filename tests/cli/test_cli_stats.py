@@ -17,7 +17,7 @@ from commands import (
     save_run,
     save_two_runs,
 )
-from recorded_templates import STARTED, make_full_ledger, make_ledger, save_ledger
+from recorded_templates import STARTED, count_load, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
 from fusioncache.observe.record import limits
@@ -43,8 +43,8 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
         ledger.history.begin_trace(model)
     for number in range(40):
         ledger.count_bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
-        ledger.count_unkept(f"cannot be stored: reason {number}")
-    ledger.count_verified()
+        ledger.emit("unkept", reason=f"cannot be stored: reason {number}")
+    ledger.count("verified")
     save_ledger(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
     shown = get_output("stats").splitlines()
     assert len(shown) <= 30 and max(map(len, shown)) <= 80
@@ -55,7 +55,7 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
 def test_loading_that_takes_longer_than_compiling_is_a_loss(monkeypatch):
     ledger = Ledger()
     ledger.count_region(CAST, (), hit=False)
-    ledger.count_load(CAST, 0.5, 0.25)
+    count_load(ledger, CAST, 0.5, 0.25)
     save_ledger(monkeypatch, ledger)
     text = get_output("stats")
     assert "saved       about 250 ms lost: what fusioncache itself took is more than what it" in text
@@ -67,21 +67,21 @@ def test_loading_that_takes_longer_than_compiling_is_a_loss(monkeypatch):
 def test_whole_programs_are_counted(monkeypatch):
     ledger = make_ledger(CAST)
     for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
-        ledger.add_program_seconds(part, seconds)
+        ledger.count("program_seconds", seconds, of=part)
     ledger.count_program_loaded("GPT", 0.4375, 38.5)
-    ledger.count_program_made("GPT")
+    ledger.emit("program made", model="GPT")
     for _ in range(2):
-        ledger.count_program_refused("a lock has no value to compare")
-    ledger.count_program_replayed("GPT")
+        ledger.emit("program refused", reason="a lock has no value to compare")
+    ledger.emit("program replayed", model="GPT")
     for _ in range(3):
-        ledger.count_program_filled("GPT")
-    ledger.count_passes_repeated("two rows so far")
-    ledger.graphs.count_capture()
+        ledger.emit("program filled", model="GPT")
+    ledger.count("passes_repeated", of="two rows so far")
+    ledger.count("captures")
     for _ in range(2):
-        ledger.graphs.count_graph_replay()
+        ledger.count("graph_replays")
     for _ in range(3):
-        ledger.graphs.count_not_captured("random numbers")
-    ledger.count_program_interpreted("model.py:7 compares: x < 100")
+        ledger.count("not_captured", of="random numbers")
+    ledger.count("programs_interpreted", of="model.py:7 compares: x < 100")
     save_ledger(monkeypatch, ledger)
     data = json.loads(get_output("stats", "--json"))
     assert (data["programs_loaded"], data["programs_made"], data["loaded_program_seconds"]) == (1, 1, 38.5)

@@ -34,7 +34,7 @@ def compute_gradients(saved_for_backward, cotangents):
 def make_graphs(recorder=None):
     """What captures, with its recorder and its counts."""
     recorder, ledger = recorder or FakeRecorder(), Ledger()
-    return CudaGraphs(ledger.graphs, lambda device: recorder), recorder, ledger
+    return CudaGraphs(ledger, lambda device: recorder), recorder, ledger
 
 
 class Layer:

@@ -48,7 +48,7 @@ def drop_first_break(text: str) -> str:
 def make_run_ledger() -> Ledger:
     """What a run with two templates and six regions counted."""
     ledger = make_full_ledger()
-    ledger.history.add_regions(_regions())
+    ledger.history.add(*_regions())
     return ledger
 
 

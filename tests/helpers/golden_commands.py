@@ -16,7 +16,7 @@ import pytest
 from commands import CAST, CHAIN, call, make_run_ledger, save_other
 from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
 from long_names import fill_long_store, record_long_runs
-from recorded_templates import STARTED, make_cast_template, save_ledger
+from recorded_templates import STARTED, count_compile, count_load, make_cast_template, save_ledger
 
 from fusioncache.accelerators.programs.kept_passes import encode_outline
 from fusioncache.accelerators.programs.text import Read, encode_reads
@@ -25,7 +25,7 @@ from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 from fusioncache.store import Store, default_path
 from fusioncache.store import store as store_module
 from fusioncache.template.key import make_key
@@ -168,32 +168,33 @@ def _record_runs(patch: pytest.MonkeyPatch) -> None:
         ledger.history.add_seconds(phase, seconds)
     _count_sizes(ledger)
     _count_programs(ledger)
-    ledger.count_verify_compile(0.25)
-    ledger.count_verified()
+    ledger.count("verify_compiles")
+    ledger.count("verify_compile_seconds", 0.25)
+    ledger.count("verified")
     save_ledger(patch, ledger)
     _record_later_run(patch)
 
 
 def _count_sizes(ledger: Ledger) -> None:
-    ledger.count_generalization()
+    ledger.count("generalizations")
     for seconds in (0.0, 0.5):
         ledger.count_general_hit(CHAIN, Alone(seconds, seconds))
-    ledger.count_own_sizes("random numbers")
+    ledger.count("own_sizes", of="random numbers")
 
 
 def _count_programs(ledger: Ledger) -> None:
     for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
-        ledger.add_program_seconds(part, seconds)
+        ledger.count("program_seconds", seconds, of=part)
     ledger.count_program_loaded("GPT", 0.4375, 38.5)
-    ledger.count_program_made("GPT")
-    ledger.count_program_refused("a lock has no value to compare")
-    ledger.count_program_replayed("GPT")
-    ledger.count_program_filled("GPT")
-    ledger.count_passes_repeated("two rows so far")
-    ledger.count_program_interpreted("model.py:7 compares: x < 100")
-    ledger.graphs.count_capture()
-    ledger.graphs.count_graph_replay()
-    ledger.graphs.count_not_captured("random numbers")
+    ledger.emit("program made", model="GPT")
+    ledger.emit("program refused", reason="a lock has no value to compare")
+    ledger.emit("program replayed", model="GPT")
+    ledger.emit("program filled", model="GPT")
+    ledger.count("passes_repeated", of="two rows so far")
+    ledger.count("programs_interpreted", of="model.py:7 compares: x < 100")
+    ledger.count("captures")
+    ledger.count("graph_replays")
+    ledger.count("not_captured", of="random numbers")
 
 
 def _record_later_run(patch: pytest.MonkeyPatch) -> None:
@@ -201,10 +202,10 @@ def _record_later_run(patch: pytest.MonkeyPatch) -> None:
     for template in (CAST, _NEW):
         ledger.count_region(template, (), hit=False)
     ledger.count_region(_NEW, (), hit=True)
-    ledger.count_compile(_NEW, 1.0)
-    ledger.count_load(CAST, 0.004, 0.125)
+    count_compile(ledger, _NEW, 1.0)
+    count_load(ledger, CAST, 0.004, 0.125)
     ledger.count_program_loaded("Llama", 0.5, 38.5)
-    ledger.count_program_refused("reads the time")
+    ledger.emit("program refused", reason="reads the time")
     save_other(patch, ledger)
 
 

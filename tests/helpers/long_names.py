@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from commands import save_other
 from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
-from recorded_templates import make_cast_template, make_chain_template, save_ledger
+from recorded_templates import count_compile, make_cast_template, make_chain_template, save_ledger
 
 from fusioncache.accelerators.programs.kept_passes import encode_outline
 from fusioncache.accelerators.programs.text import Read, encode_reads
@@ -53,8 +53,8 @@ def _count(ledger: Ledger) -> Ledger:
     for template in (_NARROW, _WIDE, _CAST):
         arities = () if template is _CAST else (5,)
         ledger.count_region(template, arities, hit=False)
-        ledger.count_compile(template, 12345.678)
-        ledger.history.add_regions([_make_region(number, template.key.digest, arities) for number in (0, 31)])
+        count_compile(ledger, template, 12345.678)
+        ledger.history.add(*(_make_region(number, template.key.digest, arities) for number in (0, 31)))
     for number in range(1, 60, 2):
         ledger.count_region(_NARROW, (number,), hit=True)
     for phase, seconds in (("dynamo", 2.25), ("splitting", 2.5), ("other_compilers", 4.75), ("other", 4.5)):
@@ -62,11 +62,11 @@ def _count(ledger: Ledger) -> Ledger:
     ledger.count_bypass(f"{NOT_GIVEN}{_REASON}", region=False)
     ledger.count_bypass(f"{NOT_GIVEN}addmm only has an automatic torch fallback in thunder", region=False)
     ledger.count_bypass(_REASON)
-    ledger.count_own_sizes(_REASON)
-    ledger.count_program_refused(f"{_MODEL} has {_REASON}")
+    ledger.count("own_sizes", of=_REASON)
+    ledger.emit("program refused", reason=f"{_MODEL} has {_REASON}")
     for part in range(1, 12):
         ledger.count_program_loaded(f"{_MODEL} (part {part} of 11)", 0.5, 38.5)
-    ledger.graphs.count_not_captured(_REASON)
+    ledger.count("not_captured", of=_REASON)
     return ledger
 
 

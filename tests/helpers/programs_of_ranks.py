@@ -11,6 +11,7 @@ from sharded_training import device_of, list_calls, share
 import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.distributed.tensor_parallel import TensorParallelTransform
+from fusioncache.observe.record.observations import PlacementRecord
 
 MODES = ("zero2", "zero3", "ddp", "layers", "rows")
 WIDTH = 6
@@ -62,7 +63,7 @@ def run(rank: int, jitted: Any) -> dict[str, Any]:
         "values": values,
         "counts": (stats.programs_made, stats.programs_loaded),
         "refused": dict(stats.programs_refused),
-        "placed": [len(one.flights) for one in transform.cache.ledger.history.read().placements.values()],
+        "placed": [len(one.flights) for one in transform.cache.ledger.history.records(PlacementRecord)],
         "calls": [list_calls(trace) for trace in traces],
     }
 

@@ -8,7 +8,9 @@ import pytest
 
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
 from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Alone
 from fusioncache.observe.record.schema import record_path
 from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.template.key import make_key, template_name
@@ -46,12 +48,24 @@ def _template(graph: Graph, name: str | None, options: str) -> Template:
     return Template(graph, key, name or template_name(graph, key))
 
 
+def count_compile(ledger: Ledger, template: Template, seconds: float, alone: Alone | None = None) -> None:
+    """Counts a function that was compiled for a template."""
+    ledger.tell(template, CompileEvent("eager", seconds, template=template, alone=alone))
+
+
+def count_load(
+    ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, alone: Alone | None = None
+) -> None:
+    """Counts a function that was loaded for a template, and what compiling it took where it was compiled."""
+    ledger.tell(template, CompileEvent("eager", seconds, True, compile_seconds, template, alone=alone))
+
+
 def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:
     """A ledger that saw one region of each, and compiled it."""
     ledger = Ledger()
     for template in templates:
         ledger.count_region(template, (), hit=False)
-        ledger.count_compile(template, seconds)
+        count_compile(ledger, template, seconds)
     return ledger
 
 
@@ -59,17 +73,17 @@ def make_full_ledger() -> Ledger:
     """Both templates, in several arities, with a bypass of each sort."""
     ledger, chain, cast = Ledger(), make_chain_template(), make_cast_template()
     ledger.count_region(cast, (), hit=False)
-    ledger.count_compile(cast, 0.125)
+    count_compile(ledger, cast, 0.125)
     for arity in (1, 2, 3, 7):
         ledger.count_region(chain, (arity,), hit=arity > 1)
-    ledger.count_compile(chain, 1.25)
-    ledger.count_compile(chain, 0.75)
-    ledger.count_load(cast, 0.00390625, 0.125)
-    ledger.count_unkept("a number among its inputs")
+    count_compile(ledger, chain, 1.25)
+    count_compile(ledger, chain, 0.75)
+    count_load(ledger, cast, 0.00390625, 0.125)
+    ledger.emit("unkept", reason="a number among its inputs")
     ledger.count_bypass("unknown op")
     ledger.count_bypass("unknown op")
     ledger.count_bypass("compile failed: ValueError", chain)
-    ledger.add_canonicalize_seconds(0.03125)
+    ledger.count("canonicalize_seconds", 0.03125)
     return ledger
 
 

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from pytest import MonkeyPatch
-from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
+from recorded_templates import count_compile, make_cast_template, make_chain_template, make_ledger, save_ledger
 
 from fusioncache.cli.report import Contents, ReportRegion, read_contents
 from fusioncache.cli.report_page import render_report
@@ -52,7 +52,7 @@ def make_wide_ledger(templates: int, name: str = "wide") -> Ledger:
     ledger = make_ledger(*made)
     ledger.history.begin_trace("Model")
     regions = [make_region_record(number, digest=each.key.digest) for number, each in enumerate(made)]
-    ledger.history.add_regions(regions)
+    ledger.history.add(*regions)
     return ledger
 
 
@@ -97,22 +97,22 @@ def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
     chain, cast = make_chain_template(name=HOSTILE, options=HOSTILE), make_cast_template(options=HOSTILE)
     for template in (chain, cast):
         ledger.count_region(template, (), hit=False)
-        ledger.count_compile(template, 0.5)
+        count_compile(ledger, template, 0.5)
     ledger.count_bypass(HOSTILE)
-    ledger.count_unkept(HOSTILE)
+    ledger.emit("unkept", reason=HOSTILE)
     ledger.count_program_loaded(HOSTILE, 0.5, 8.0)
-    ledger.count_program_refused(HOSTILE)
-    ledger.add_program_seconds(HOSTILE, 0.5)
+    ledger.emit("program refused", reason=HOSTILE)
+    ledger.count("program_seconds", 0.5, of=HOSTILE)
     source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
     bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
     for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):
         good = make_region_record(number, digest=digest)
-        ledger.history.add_regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
+        ledger.history.add(RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad}))
     costs = (PlanCost(HOSTILE, 10, 0, 1), PlanCost("inline", 1_000_000, 2_000, 3))
-    ledger.history.add_choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
+    ledger.history.add(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
     bound = BoundRecord(HOSTILE, 1, 1, 1, 1)
     placement = make_placement(HOSTILE, model=HOSTILE, reason=HOSTILE, calls=(HOSTILE,) * 6, bounds=(bound,))
-    ledger.history.add_placement(placement)
+    ledger.history.add(placement)
     save_ledger(monkeypatch, ledger, argv=[HOSTILE])
     return read_newest()
 

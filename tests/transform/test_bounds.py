@@ -18,7 +18,7 @@ import fusioncache
 from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.sizes import lengths
-from fusioncache.observe.record import history, ledger
+from fusioncache.observe.record import ledger
 from fusioncache.transform import templates
 
 MOST = 6
@@ -64,7 +64,7 @@ def few(monkeypatch):
     monkeypatch.setattr(program_list, "MOST_ENTRIES", MOST)
     monkeypatch.setattr(templates, "MOST_CALLED", MOST)
     monkeypatch.setattr(ledger, "MOST_TEMPLATES", MOST)
-    monkeypatch.setattr(history, "MOST_OBSERVATIONS", MOST)
+    monkeypatch.setattr(ledger, "MOST_OBSERVATIONS", MOST)
 
 
 @pytest.fixture

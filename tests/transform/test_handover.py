@@ -15,6 +15,7 @@ from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
 
 import fusioncache
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.transform.handover import ForwardState, Handover
 from fusioncache.transform.provenance.compilation import Compilation
 from fusioncache.transform.provenance.source import Sources
@@ -80,7 +81,7 @@ def test_traces_of_two_models_may_come_in_any_order(order):
         assert len(left) < len(models[forward][0].bound_symbols[-1].args[1][0])
         if backward in new:
             assert [proxy.name for proxy in new[backward].args[0][0]] == [proxy.name for proxy in left]
-    regions = transform.cache.ledger.history.read().regions.values()
+    regions = transform.cache.ledger.history.records(RegionRecord)
     counts = Counter((region.trace, region.trace_number) for region in regions)
     numbers = {step: number for number, step in enumerate(step for step in order if step in "fF")}
     for step, trace in new.items():

@@ -15,7 +15,7 @@ from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.keys import read_key
 from fusioncache.observe.record.kept_regions import decode_regions
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
+from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord
 
 CHAIN, CAST = make_chain_template(), make_cast_template()
 TEMPLATES = {template.key.digest: template for template in (CHAIN, CAST)}
@@ -31,8 +31,8 @@ def derive(ledger: Ledger, model: str = "GPT") -> int:
         for at, (digest, trace, reason) in enumerate(kinds)
     ]
     bypassed = make_region_record(3, "h.3", 3, trace_number=number, model=model, reason="unknown op")
-    ledger.history.add_regions([*(replace(region, arities=(2,)) for region in regions), bypassed])
-    ledger.history.add_choice(ChoiceRecord(model, "forward", number, "t7", 3, "carry", (PlanCost("carry", 3, 4, 2),)))
+    ledger.history.add(*(replace(region, arities=(2,)) for region in regions), bypassed)
+    ledger.history.add(ChoiceRecord(model, "forward", number, "t7", 3, "carry", (PlanCost("carry", 3, 4, 2),)))
     return number
 
 
@@ -45,12 +45,12 @@ def test_regions_are_counted_and_recorded_again():
     stats = second.stats()
     assert (stats.regions, stats.templates, stats.hits, stats.misses) == (4, 2, 1, 2)
     assert (cache.stats().regions, dict(stats.bypasses)) == (4, {"unknown op": 1})
-    regions = second.history.find_regions(0)
+    regions = second.history.records(RegionRecord, 0)
     assert [region.outcome for region in regions] == ["miss", "hit", "miss", "bypass"]
     assert [region.reason for region in regions] == [None, None, None, "unknown op"]
     assert [region.source.module for region in regions] == ["h.0", "h.1", "h.2", "h.3"]
     assert [template.arities for template in second.templates()] == [((2,),), ((2,),)]
-    assert second.history.find_choices(0) == first.history.find_choices(0) != ()
+    assert second.history.records(ChoiceRecord, 0) == first.history.records(ChoiceRecord, 0) != ()
     assert second.history.models == ("GPT",) and second.history.traces == 1
 
 
@@ -61,7 +61,7 @@ def test_of_a_second_program_templates_are_known():
     for _ in range(2):
         count_regions(content, "GPT", cache, cache, TEMPLATES.get)
     assert (cache.stats().hits, cache.stats().misses) == (4, 2)
-    assert [region.outcome for region in cache.history.find_regions(1)] == ["hit", "hit", "hit", "bypass"]
+    assert [region.outcome for region in cache.history.records(RegionRecord, 1)] == ["hit", "hit", "hit", "bypass"]
 
 
 def test_those_of_a_program_that_is_filled_in_are_of_this_run():
@@ -71,7 +71,7 @@ def test_those_of_a_program_that_is_filled_in_are_of_this_run():
     kept = replace(decode_regions(content, None, 7), choices=())
     for _ in range(2):
         count_regions(kept, "GPT", cache, cache, TEMPLATES.get)
-    regions = cache.history.find_regions(1)
+    regions = cache.history.records(RegionRecord, 1)
     assert [(region.model, region.outcome) for region in regions] == [
         ("GPT", name) for name in ("hit",) * 3 + ("bypass",)
     ]
@@ -107,7 +107,7 @@ def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
     derived, loaded = ((transform.stats(), transform.cache.ledger.history) for transform in transforms)
     for count in ("regions", "templates", "hits", "misses", "bypasses"):
         assert getattr(derived[0], count) == getattr(loaded[0], count)
-    assert derived[0].hits and derived[1].find_regions(0) == loaded[1].find_regions(0)
+    assert derived[0].hits and derived[1].records(RegionRecord, 0) == loaded[1].records(RegionRecord, 0)
 
 
 def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path):

@@ -11,6 +11,7 @@ from models import are_same, compile_plain, compile_with
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.transform.generations import Generations
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -189,7 +190,7 @@ def test_what_is_general_is_on_record_and_explained(cache, capsys):
     compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, explain=True)
     for length in (64, 96, 200):
         compiled(torch.randn(2, length))
-    plans = [region.plan for _, region in sorted(cache.ledger.history.read().regions.items())]
+    plans = [region.plan for region in cache.ledger.history.records(RegionRecord)]
     assert plans == ["inline", "any sizes", "any sizes"]
     said = capsys.readouterr().err
     assert "They are the same but for sizes: 96 here, 64 there. It was compiled for any sizes" in said

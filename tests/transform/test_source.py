@@ -26,7 +26,7 @@ def watched(
     else:
         with torch.no_grad():
             compiled(*inputs)
-    return list(cache.ledger.history.read().regions.values()), cache
+    return list(cache.ledger.history.records(RegionRecord)), cache
 
 
 def of(regions: list[RegionRecord], trace: str) -> list[RegionRecord]:

@@ -9,6 +9,7 @@ from models import Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.transform import transform as transform_module
 
@@ -69,7 +70,7 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
     monkeypatch.setattr(transform_module, "region_of", odd)
     cache = fusioncache.Cache(record=False)
     trained(Blocks(2), cache)
-    left = [region for region in cache.ledger.history.read().regions.values() if region.outcome == "bypass"]
+    left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
     assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
     assert {region.ops for region in left} == {1}
     assert cache.stats().bypasses == {"a lonely operation": len(left)}
@@ -80,7 +81,7 @@ def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
     monkeypatch.setattr(transform_module, "region_of", lambda fusion: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.history.read().regions.values())
+    regions = tuple(cache.ledger.history.records(RegionRecord))
     assert len(regions) == cache.stats().regions
     assert {(region.outcome, region.reason) for region in regions} == {("bypass", "failed: IndexError")}
 
@@ -89,7 +90,7 @@ def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
     monkeypatch.setattr(transform_module, "replace_symbols", lambda *_: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.history.read().regions.values())
+    regions = tuple(cache.ledger.history.records(RegionRecord))
     assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
     assert {region.reason for region in regions} == {"its trace stayed as it was"}
 
@@ -101,7 +102,7 @@ def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
     monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
     cache = fusioncache.Cache(record=False)
     trained(Residual(2), cache)
-    regions = tuple(cache.ledger.history.read().regions.values())
+    regions = tuple(cache.ledger.history.records(RegionRecord))
     assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
     assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
 
@@ -127,4 +128,4 @@ def test_folded_regions_have_that_plan():
     cache = fusioncache.Cache(record=False)
     with recompute():
         trained(Residual(4), cache, residual="fold")
-    assert {region.plan for region in cache.ledger.history.read().regions.values() if region.arities > (4,)} == {"fold"}
+    assert {region.plan for region in cache.ledger.history.records(RegionRecord) if region.arities > (4,)} == {"fold"}

@@ -20,7 +20,7 @@ from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
 from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.accelerators.graphs.graphed_programs import BackwardProgram, ForwardProgram
 from fusioncache.accelerators.graphs.memory import GraphMemory
-from fusioncache.accelerators.graphs.recorder import Failures, GraphCounter, GraphRecorder
+from fusioncache.accelerators.graphs.recorder import Failures, GraphRecorder
 from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.programs.functions import list_names
 from fusioncache.accelerators.programs.options import TRANSFORM
@@ -52,7 +52,7 @@ class CudaGraphs(Accelerator):
     """Captures the programs of one transform, all in one pool of memory for each device.
 
     Args:
-        tally: counts.
+        ledger: counts.
         find_recorder: returns what captures on a device, or raises ``Declined``.
 
     Attributes:
@@ -61,9 +61,9 @@ class CudaGraphs(Accelerator):
 
     name = "graphs"
 
-    def __init__(self, tally: GraphCounter, find_recorder: Callable[[Any], GraphRecorder]):
+    def __init__(self, ledger: Ledger, find_recorder: Callable[[Any], GraphRecorder]):
         install_more("stored programs")
-        self._failures = Failures(tally)
+        self._failures = Failures(ledger)
         self.find_recorder = find_recorder
         self._memories: dict[Any, GraphMemory] = {}
 
@@ -130,9 +130,9 @@ def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaG
     if not (GRAPHS.get_text() == "1" if option is None else option):
         return None
     if verifies:
-        ledger.graphs.count_not_captured("verify mode")
+        ledger.count("not_captured", of="verify mode")
         return None
-    return CudaGraphs(ledger.graphs, find_recorder)
+    return CudaGraphs(ledger, find_recorder)
 
 
 def capture_entry(entry: Any, compile_data: Any) -> Any:

@@ -116,7 +116,7 @@ class ForwardProgram:
             result = captured.run(args)
         finally:
             memory.end()
-        self._failures.tally.count_graph_replay()
+        self._failures.ledger.count("graph_replays")
         return result
 
     def _capture(self, kind: _Captured, args: Sequence[Any]) -> CapturedForward:
@@ -130,7 +130,7 @@ class ForwardProgram:
                 raise
             kind.captures.refused = self._failures.explain(error, "a forward program")
             raise Declined(kind.captures.refused, Scope.CAPTURE) from None
-        self._failures.tally.count_capture()
+        self._failures.ledger.count("captures")
         return captured
 
 
@@ -240,8 +240,8 @@ class BackwardProgram:
             promise.end()
         finally:
             memory.end()
-        self._failures.tally.count_graph_replay()
-        self._failures.tally.count_gradients_copied(captured.count_copies())
+        self._failures.ledger.count("graph_replays")
+        self._failures.ledger.count("gradients_copied", captured.count_copies())
         for emptied in (saved, cotangents, saved_for_backward):
             emptied.clear()
         return gradients
@@ -266,7 +266,7 @@ class BackwardProgram:
             raise Declined(warm.refused, Scope.CAPTURE) from None
         promise.captured.backwards.add(captured)
         promise.captured.let_go()
-        self._failures.tally.count_capture()
+        self._failures.ledger.count("captures")
         return captured
 
     def _run(self, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fusioncache.ir.errors import Scope, is_declined
+from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.warning import warn
 
 
@@ -30,22 +31,6 @@ FORWARD = 0
 
 Record = Callable[[list[Any]], Sequence[Any]]
 """What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
-
-
-class GraphCounter(Protocol):
-    """Counts."""
-
-    def count_capture(self) -> None:
-        """Counts a forward or backward program that was captured."""
-
-    def count_graph_replay(self) -> None:
-        """Counts a call for which a captured program was replayed."""
-
-    def count_gradients_copied(self, count: int) -> None:
-        """Counts gradients that were copied out of a graph's memory after a replay."""
-
-    def count_not_captured(self, reason: str) -> bool:
-        """Counts a program that is not captured, or a call for which it was not replayed. True for a new reason."""
 
 
 class GraphRecorder(Protocol):
@@ -88,15 +73,15 @@ class Failures:
     """Counts why programs run as they are.
 
     Attributes:
-        tally: has the counts.
+        ledger: has the counts.
     """
 
-    tally: GraphCounter
+    ledger: Ledger
 
     def refuse(self, reason: str) -> bool:
         """Counts a program that is not captured, or a call for which none is replayed; True for a new reason."""
         logger.debug("runs without a CUDA graph: %s", reason)
-        return self.tally.count_not_captured(reason)
+        return self.ledger.count("not_captured", of=reason)
 
     def explain(self, error: Exception, what: str) -> str:
         """Returns the reason that an error in a capture is, and warns of it if it should not have happened."""

@@ -50,7 +50,7 @@ class Precompilation(Accelerator):
                 if (layouts := foresight.layouts_of(one.fusion, one.binding)) is not None
             }
             asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
-            self._ledger.count_handed_over(self.helpers.hand_over(asks))
+            self._ledger.count("handed_over", self.helpers.hand_over(asks))
         except Exception as error:  # whatever it is, this process compiles for itself
             logger.info("nothing is compiled beside", exc_info=error)
 

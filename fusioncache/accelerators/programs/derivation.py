@@ -35,7 +35,7 @@ from fusioncache.observe.explain.program_difference import (
 )
 from fusioncache.observe.record.kept_regions import KeptRegions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store
@@ -85,8 +85,9 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
     history = ledger.history
     if history.traces != trace_number + 1:
         return None
-    regions = (replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
-    return encode_regions(regions, history.find_choices(trace_number), history.find_placements(trace_number))
+    regions = (replace(region, reason=_lasting(region)) for region in history.records(RegionRecord, trace_number))
+    choices, placements = (history.records(kind, trace_number) for kind in (ChoiceRecord, PlacementRecord))
+    return encode_regions(regions, choices, placements)
 
 
 def _lasting(region: RegionRecord) -> str | None:
@@ -297,7 +298,7 @@ class Derivation:
         others: dict[str, Any] = {"unfit": self.unfit, "regions": program.regions}
         kept = keep_program(store, self.key, program.text, self.reads, **about, **others)
         if kept:
-            self.keeper.ledger.count_program_made(self.call.name)
+            self.keeper.ledger.emit("program made", model=self.call.name)
             self.keeper.cache.save()
         return kept
 

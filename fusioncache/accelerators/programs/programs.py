@@ -329,7 +329,7 @@ class ProgramKeeper:
         try:
             yield
         finally:
-            self.ledger.add_program_seconds(part, time.perf_counter() - start)
+            self.ledger.count("program_seconds", time.perf_counter() - start, of=part)
 
     def describe(self, call: Call, last: LastKey | None = None) -> tuple[Key, Definitions]:
         """Returns the key of the program for a call, and what named the values that it depends on.
@@ -384,7 +384,7 @@ class ProgramKeeper:
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
-        self.templates.expect(candidate.text, self.ledger.count_handed_over)
+        self.templates.expect(candidate.text, self._count_handed_over)
         if candidate.regions is not None:
             self._count_regions(candidate.regions, call)
         if self.explains:
@@ -395,10 +395,13 @@ class ProgramKeeper:
 
     def note_filled(self, candidate: Candidate, call: Call) -> None:
         """Counts a program that runs because it is known at other lengths."""
-        self.ledger.count_program_filled(call.name)
+        self.ledger.emit("program filled", model=call.name)
         if candidate.regions is not None:
             self._count_regions(candidate.regions, call)
         self.cache.append()
+
+    def _count_handed_over(self, number: int) -> None:
+        self.ledger.count("handed_over", number)
 
     def _count_regions(self, regions: bytes | KeptRegions, call: Call) -> None:
         find = self.templates.calls.find_template
@@ -410,7 +413,7 @@ class ProgramKeeper:
     def refuse(self, reason: str) -> None:
         """Counts why a program is neither loaded nor kept."""
         logger.info("a program is not stored or not used: %s", reason)
-        self.ledger.count_program_refused(reason)
+        self.ledger.emit("program refused", reason=reason)
 
     def report_failure(self, error: Exception) -> None:
         """Counts something that should not have happened: Thunder goes on as if there were no programs."""
@@ -418,7 +421,7 @@ class ProgramKeeper:
             self.refuse(error.reason)
             return
         logger.info("a program can neither be loaded nor stored", exc_info=error)
-        if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
+        if self.ledger.emit("program refused", reason=f"failed: {type(error).__name__}"):
             warn(f"programs are neither loaded nor stored: {type(error).__name__}")
 
 
@@ -453,11 +456,7 @@ def count_regions(
         hit = known.has(template)
         ledger.count_region(template, region.arities, hit=hit)
         counted.append(replace(region, outcome="hit" if hit else "miss", **about))
-    ledger.history.add_regions(counted)
-    for choice in kept.choices:
-        ledger.history.add_choice(choice)
-    for placement in kept.placements:
-        ledger.history.add_placement(placement)
+    ledger.history.add(*counted, *kept.choices, *kept.placements)
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:

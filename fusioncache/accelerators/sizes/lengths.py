@@ -148,7 +148,7 @@ class Lengths:
                 reason = reason or f"failed: {type(error).__name__}"
             else:
                 derivation.reads = way.instance.reads
-                derivation.keeper.ledger.count_program_replayed(derivation.call.name)
+                derivation.keeper.ledger.emit("program replayed", model=derivation.call.name)
                 return traces.results()
         if reason is not None:
             self._count(derivation, reason)
@@ -276,7 +276,7 @@ class Lengths:
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
-        derivation.keeper.ledger.count_program_interpreted(reason)
+        derivation.keeper.ledger.count("programs_interpreted", of=reason)
 
 
 def is_cut(compile_data: Any) -> bool:

@@ -97,7 +97,7 @@ class Families:
         except Exception as error:
             is_expected = is_declined(error, Scope.LENGTH)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
+            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
             return
         families = self._families.setdefault(form, [])
         families[:] = [each for each in families if not each.is_same(family)]
@@ -189,7 +189,7 @@ def _fill(family: Family, derivation: Derivation) -> Candidate:
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
     logger.info("Thunder's passes go over a program at another length: %s", reason)
-    derivation.keeper.ledger.count_passes_repeated(reason)
+    derivation.keeper.ledger.count("passes_repeated", of=reason)
 
 
 def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:

@@ -20,7 +20,7 @@ from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import Option
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 
 if TYPE_CHECKING:
     from fusioncache.backends.inductor.artifacts import Package

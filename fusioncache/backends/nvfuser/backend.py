@@ -28,7 +28,7 @@ from fusioncache.backends.torch_settings import read_variables, write_settings, 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.template import Option
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 
 LEAST_MEMORY = 2 << 30
 """How many bytes of a GPU must be free so that a process that only compiles takes some."""

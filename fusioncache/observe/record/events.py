@@ -21,7 +21,7 @@ from typing import Literal
 from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.keys import BACKEND
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import Alone
 from fusioncache.process import forks
 from fusioncache.process.files import open_privately
 from fusioncache.process.settings import LOG

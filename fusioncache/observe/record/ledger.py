@@ -1,72 +1,294 @@
-"""Counts events as they happen, on any thread."""
+"""Counts what happens, on any thread, keeps what was observed one by one, and has events published.
+
+Everything that is counted is a field of ``Stats``, under its name. What is counted in the ledger of a transform is
+counted in that of its cache as well.
+
+Saved are the seconds that this process would have spent longer without fusioncache, on compiling regions and on
+deriving programs, less the seconds that fusioncache itself took for that: loading, keys, canonicalizing, storing
+programs. Negative is a loss. Three things are left out. A compiler's one-time start is counted by itself, because
+Thunder alone pays it as well. Faster tracing and faster later steps are not counted: only Thunder itself could tell how
+long it would have taken.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 from fusioncache.ir import Template
-from fusioncache.observe.record.accounts import Account, Counts, ProgramCounts
-from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventPublisher
-from fusioncache.observe.record.graph_counts import GraphCounts
-from fusioncache.observe.record.history import History
-from fusioncache.observe.record.observations import CompileRecord, Phases
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventPublisher, What
+from fusioncache.observe.record.observations import Alone, CompileRecord, Phases, Record, RegionRecord, Source
 from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
 MOST_TEMPLATES = 4096
 """Of how many templates the counts are kept apart: those for which something was counted last. All are in ``Stats``."""
+MOST_OBSERVATIONS = 20_000
+"""How many observations of one kind are kept."""
+
+_COUNTED_AS: Mapping[What, str] = MappingProxyType(
+    {
+        "bypass": "bypasses",
+        "unkept": "unkept",
+        "program loaded": "programs_loaded",
+        "program made": "programs_made",
+        "program refused": "programs_refused",
+        "program replayed": "programs_replayed",
+        "program filled": "programs_filled",
+    }
+)
+"""The field of ``Stats`` that an event is counted in. A region or an executable is counted in several."""
+
+_NOTHING: Mapping[str, float] = MappingProxyType(
+    {each.name: each.default for each in fields(Stats) if isinstance(each.default, int | float)}
+)
+"""The fields of ``Stats`` that are numbers, as they are at first."""
+
+_NOTHING_ALONE = Alone(0.0, 0.0)
+
+_Kind = tuple[str | None, tuple[int, ...]]
+"""A template's digest and arities: regions that share these share what is learned when they are called."""
+
+Observed = Mapping[type[Any], Mapping[int, Any]]
+"""Observations of each kind by their numbers, which count from 0. One that changes keeps its number."""
+
+
+class History:
+    """Collects observations, on any thread. A cache has one, which all the transforms that use the cache share.
+
+    Attributes:
+        traces: how many forward traces there were.
+        unrecorded: how many observations there was no room for.
+        seconds: of each phase of ``Phases`` that was measured.
+    """
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+        self._models: dict[str, None] = {}
+        self._records: dict[type[Any], list[Any]] = defaultdict(list)
+        self._changed: dict[type[Any], set[int]] = defaultdict(set)
+        self._numbers: dict[_Kind, list[int]] = defaultdict(list)
+        self._amendments: LruMap[_Kind, dict[str, Any]] = LruMap(MOST_OBSERVATIONS)
+        self.traces = self.unrecorded = 0
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def begin_trace(self, model: str | None = None) -> int:
+        """Counts a forward trace of this model. Returns its number."""
+        with self._lock:
+            self.add_model(model)
+            self.traces += 1
+            return self.traces - 1
+
+    def add_model(self, model: str | None) -> None:
+        """Adds a model that was traced, or whose program was loaded."""
+        if model is not None:
+            with self._lock:
+                self._models[model] = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that were traced or loaded, in their order, each once."""
+        with self._lock:
+            return tuple(self._models)
+
+    @property
+    def changed(self) -> bool:
+        """Whether ``take_changes`` would return anything."""
+        return any(self._changed.values())
+
+    def add(self, *records: Record) -> None:
+        """Adds observations. What was learned of regions before is filled in."""
+        with self._lock:
+            for record in records:
+                known = self._records[type(record)]
+                if len(known) >= MOST_OBSERVATIONS:
+                    self.unrecorded += 1
+                    continue
+                if isinstance(record, RegionRecord):
+                    kind = (record.digest, record.arities)
+                    self._numbers[kind].append(len(known))
+                    record = replace(record, **self._amendments.get(kind) or {})
+                self._changed[type(record)].add(len(known))
+                known.append(record)
+
+    def records[T: Record](self, kind: type[T], trace_number: int | None = None) -> tuple[T, ...]:
+        """Returns the observations of one kind: all, or those of a forward trace and its backward trace."""
+        with self._lock:
+            found = self._records.get(kind, ())
+            return tuple(each for each in found if trace_number in (None, getattr(each, "trace_number", None)))
+
+    def find_source(self, digest: str, arities: tuple[int, ...]) -> Source:
+        """Returns where the first region of this template with these arities comes from, as far as that is known."""
+        with self._lock:
+            numbers = self._numbers.get((digest, arities))
+            return self._records[RegionRecord][numbers[0]].source if numbers else Source()
+
+    def amend_regions(self, digest: str, arities: tuple[int, ...], **fields: Any) -> None:
+        """Sets fields of all regions of this template with these arities, of earlier ones and of later ones."""
+        kind = (digest, arities)
+        with self._lock:
+            self._amendments.get_or_make(kind, dict)[0].update(fields)
+            regions = self._records[RegionRecord]
+            for number in self._numbers.get(kind, ()):
+                regions[number] = replace(regions[number], **fields)
+                self._changed[RegionRecord].add(number)
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Adds seconds to a phase of ``Phases``."""
+        with self._lock:
+            self.seconds[phase] += seconds
+
+    def take_changes(self, *, whole: bool = False) -> Observed:
+        """Returns what is new or changed since the last call, or all of it."""
+        with self._lock:
+            changed, self._changed = self._changed, defaultdict(set)
+            numbers = {kind: range(len(known)) for kind, known in self._records.items()} if whole else changed
+            return {kind: {number: self._records[kind][number] for number in sorted(numbers[kind])} for kind in numbers}
+
+
+@dataclass(slots=True, eq=False)
+class _TemplateCounts:
+    """The counts of one template, and what sharing it saved.
+
+    Attributes:
+        template: it.
+        number: how many templates were seen before it.
+        counts: fields of ``Stats``, and of these the template's share.
+        arities: the numbers of residual terms that it was asked for.
+        alone: the seconds that Thunder alone spends on the first regions, and on further ones.
+        saved: seconds.
+        is_changed: whether something was counted that was not taken since.
+    """
+
+    template: Template
+    number: int
+    counts: dict[str, Any] = field(default_factory=lambda: defaultdict(int))
+    arities: set[tuple[int, ...]] = field(default_factory=set)
+    alone: Alone = _NOTHING_ALONE
+    saved: float = 0.0
+    is_changed: bool = True
+
+    def save(self, again: float) -> float:
+        """Computes what was saved. Returns what is new.
+
+        Args:
+            again: the seconds that Thunder alone spends on further regions, one for each executable of the template.
+        """
+        counts, before = self.counts, self.saved
+        repeats, kinds = repeats_of(counts["hits"], len(self.arities), counts["compiles"] + counts["loads"])
+        spared = self.alone.first + again / kinds * repeats
+        self.saved = spared - counts["compile_seconds"] - counts["load_seconds"]
+        return self.saved - before
+
+    def freeze(self) -> TemplateStats:
+        """Returns the counts now."""
+        key, counts = self.template.key, self.counts
+        return TemplateStats(
+            name=self.template.name,
+            digest=key.digest,
+            ops=len(self.template.graph.ops),
+            regions=counts["regions"],
+            hits=counts["hits"],
+            arities=tuple(sorted(self.arities)),
+            compiles=counts["compiles"],
+            compile_seconds=float(counts["compile_seconds"]),
+            loads=counts["loads"],
+            load_seconds=float(counts["load_seconds"]),
+            loaded_compile_seconds=float(counts["loaded_compile_seconds"]),
+            ingredients=tuple((part.name, part.text) for part in key.ingredients),
+        )
+
+
+def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
+    """Returns how many regions repeat one that was compiled, and to how many kinds of region the executables belong.
+
+    Regions of one template with other arities are other regions to a compiler. Where each of them has an executable,
+    the first region of each is compiled here too, and saves nothing. Where folds serve them all, each saves a compile.
+
+    Args:
+        hits: regions whose template was known.
+        arities: how many arities the template's regions have.
+        executables: how many were compiled or loaded for the template.
+    """
+    if arities > 1 and executables >= arities:
+        return max(hits - (arities - 1), 0), arities
+    return hits, 1
 
 
 class Ledger:
     """The running counts behind ``Stats``. Each event costs the same, and so do the counts, however many there were.
 
     Args:
-        parent: every event is also entered there.
-        events: publishes every event, if there is no parent.
+        parent: everything is also counted there.
+        events: publishes events, if there is no parent.
 
     Attributes:
         history: what happened one by one; the parent's, if there is one.
-        graphs: counts what is captured in CUDA graphs.
         observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
     """
 
     def __init__(self, parent: Ledger | None = None, events: EventPublisher | None = None):
-        self._parent = parent
-        self._events = events or EventPublisher()
+        self._lineage: tuple[Ledger, ...] = (self, *(parent._lineage if parent else ()))
+        self._lock: threading.RLock = parent._lock if parent else forks.lock()
+        self._events: EventPublisher = parent._events if parent else events or EventPublisher()
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
-        self.graphs: GraphCounts = GraphCounts(parent.graphs if parent else None)
-        self._lock = forks.lock()
-        self._accounts: LruMap[str, Account] = LruMap(MOST_TEMPLATES)
+        self._counts: dict[str, Any] = dict(_NOTHING)
+        self._counts_of: dict[str, dict[str, Any]] = defaultdict(dict)
+        self._templates: LruMap[str, _TemplateCounts] = LruMap(MOST_TEMPLATES)
         self._seen = 0
-        self._total = Counts()
-        self._templates = 0
-        self._bypasses: Counter[str] = Counter()
-        self._unkept: Counter[str] = Counter()
-        self._own_sizes: Counter[str] = Counter()
-        self._taken_out: Counter[str] = Counter()
-        self._bypassed_regions = self._verified = self._verify_compiles = 0
-        self._handed_over = self._helped = 0
-        self._generalizations = self._general_hits = self._reused_sizes = 0
-        self._programs = ProgramCounts()
-        self._start_seconds: dict[str, float] = {}
-        self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
+        self._saved = 0.0
+
+    def count(self, name: str, number: float = 1, *, of: str | None = None) -> bool:
+        """Adds a number to a field of ``Stats``.
+
+        Args:
+            name: of the field.
+            number: it.
+            of: the reason or the part that is counted, if the field is a mapping.
+
+        Returns:
+            Whether this is the first time for this reason.
+        """
+        with self._lock:
+            first = of not in self._counts_of.get(name, ())
+            for ledger in self._lineage:
+                if of is None:
+                    ledger._counts[name] += number
+                else:
+                    counts = ledger._counts_of[name]
+                    counts[of] = counts.get(of, 0) + number
+        return first
+
+    def emit(
+        self,
+        what: What,
+        template: Template | None = None,
+        *,
+        reason: str | None = None,
+        model: str | None = None,
+        seconds: float | None = None,
+    ) -> bool:
+        """Counts an event and has it published. Its fields are those of ``Event``.
+
+        Returns:
+            Whether this is the first time for this reason.
+        """
+        first = self.count(_COUNTED_AS[what], of=reason)
+        self._events.publish(what, template, reason=reason, model=model, seconds=seconds)
+        return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
         """Counts a region that has this template."""
-        with self._lock:
-            account = self._add(template, regions=1, hits=int(hit))
-            account.arities.add(arities)
-            self._templates += account.regions == 1
-        if self._parent:
-            self._parent.count_region(template, arities, hit=hit)
-        else:
-            self._events.publish("hit" if hit else "miss", template, arities=arities)
+        what: What = "hit" if hit else "miss"
+        self._count_template(template, {"regions": 1, "hits": int(hit), "misses": int(not hit)}, arities=arities)
+        self._events.publish(what, template, arities=arities)
 
     def count_bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
         """Counts a region that is left as Thunder made it.
@@ -79,94 +301,31 @@ class Ledger:
         Returns:
             Whether this is the first time for this reason.
         """
-        with self._lock:
-            self._bypasses[reason] += 1
-            self._bypassed_regions += region and template is None
-            first = self._bypasses[reason] == 1
-        if self._parent:
-            self._parent.count_bypass(reason, template, region=region)
-        else:
-            self._events.publish("bypass", template, reason=reason)
-        return first
+        self.count("regions", region and template is None)
+        return self.emit("bypass", template, reason=reason)
 
     def tell(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and tells the observers."""
+        seconds, digest = event.seconds, template.key.digest
+        compiled = event.compile_seconds if event.loaded else seconds
         if event.loaded:
-            self.count_load(template, event.seconds, event.compile_seconds, event.alone)
-            if event.helped:
-                self.count_helped()
+            counts = {"loads": 1, "load_seconds": seconds, "loaded_compile_seconds": compiled}
+            self.count("helped", event.helped)
         else:
-            self.count_compile(template, event.seconds, event.alone)
-        ledger: Ledger | None = self
-        while ledger is not None:
-            for observer in ledger.observers:
-                observer(event)
-            ledger = ledger._parent
-
-    def count_compile(self, template: Template, seconds: float, alone: Alone | None = None) -> None:
-        """Counts something that the backend compiled for this template.
-
-        Args:
-            template: it.
-            seconds: that compiling took, without the compiler's start.
-            alone: what Thunder alone spends on the regions that it serves; None for the same, each time.
-        """
-        alone = alone or Alone(seconds, seconds)
-        with self._lock:
-            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
-            self._add(template, compiles=1, compile_seconds=seconds, **spared)
-        if self._parent:
-            self._parent.count_compile(template, seconds, alone)
-        else:
-            self._add_compile(template, seconds, seconds, loaded=False)
+            counts = {"compiles": 1, "compile_seconds": seconds}
+        self._count_template(template, counts, event.alone or Alone(compiled, compiled))
+        self.history.add(CompileRecord(digest, event.loaded, time.time() - seconds, seconds, compiled))
+        self._events.publish("load" if event.loaded else "compile", template, seconds=seconds)
+        for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
+            observer(event)
 
     def count_start(self, title: str, seconds: float) -> None:
         """Counts the one-time start of a compiler in this process, by its title."""
-        with self._lock:
-            self._start_seconds[title] = self._start_seconds.get(title, 0.0) + seconds
-        if self._parent:
-            self._parent.count_start(title, seconds)
+        self.count("start_seconds", seconds, of=title)
 
-    def count_handed_over(self, number: int) -> None:
-        """Counts what processes beside this one are to compile for it."""
-        with self._lock:
-            self._handed_over += number
-        if self._parent:
-            self._parent.count_handed_over(number)
-
-    def count_helped(self) -> None:
-        """Counts what was loaded because such a process had compiled it."""
-        with self._lock:
-            self._helped += 1
-        if self._parent:
-            self._parent.count_helped()
-
-    def count_load(
-        self, template: Template, seconds: float, compile_seconds: float = 0.0, alone: Alone | None = None
-    ) -> None:
-        """Counts something that was loaded from the store for this template.
-
-        Args:
-            template: it.
-            seconds: that loading took.
-            compile_seconds: that compiling it took, where it was compiled.
-            alone: what Thunder alone spends on the regions that it serves; None for ``compile_seconds``, each time.
-        """
-        alone = alone or Alone(compile_seconds, compile_seconds)
-        with self._lock:
-            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
-            self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds, **spared)
-        if self._parent:
-            self._parent.count_load(template, seconds, compile_seconds, alone)
-        else:
-            self._add_compile(template, seconds, compile_seconds, loaded=True)
-
-    def count_generalization(self) -> None:
-        """Counts something that was compiled for any sizes."""
-        with self._lock:
-            self._generalizations += 1
-        if self._parent:
-            self._parent.count_generalization()
+    def count_unkept(self, reason: str) -> None:
+        """Counts something that was compiled and could not be stored."""
+        self.emit("unkept", reason=reason)
 
     def count_general_hit(self, template: Template, alone: Alone | None = None) -> None:
         """Counts a graph of this template that needs no compile, because what was compiled for any sizes serves it.
@@ -175,262 +334,99 @@ class Ledger:
             template: it.
             alone: what Thunder alone spends on such a graph, if what serves it was for another template.
         """
-        alone = alone or Alone(0.0, 0.0)
-        with self._lock:
-            self._general_hits += 1
-            spared = {"first_seconds": alone.first, "again_seconds": alone.again}
-            self._add(template, general_seconds=alone.first, **spared)
-        if self._parent:
-            self._parent.count_general_hit(template, alone)
-
-    def count_reused_sizes(self) -> None:
-        """Counts a graph that got a function for its own sizes because it was called so often."""
-        with self._lock:
-            self._reused_sizes += 1
-        if self._parent:
-            self._parent.count_reused_sizes()
-
-    def count_own_sizes(self, reason: str) -> None:
-        """Counts a graph that is compiled for its own sizes although it is known with others."""
-        with self._lock:
-            self._own_sizes[reason] += 1
-        if self._parent:
-            self._parent.count_own_sizes(reason)
-
-    def count_taken_out(self, taken: Mapping[str, int]) -> None:
-        """Counts what a final trace is without, by what it was."""
-        with self._lock:
-            self._taken_out.update(taken)
-        if self._parent:
-            self._parent.count_taken_out(taken)
-
-    def count_unkept(self, reason: str) -> None:
-        """Counts something that was compiled and could not be stored."""
-        with self._lock:
-            self._unkept[reason] += 1
-        if self._parent:
-            self._parent.count_unkept(reason)
-        else:
-            self._events.publish("unkept", reason=reason)
+        alone = alone or _NOTHING_ALONE
+        self._count_template(template, {"general_hits": 1, "general_saved_seconds": alone.first}, alone)
 
     def count_program_loaded(self, model: str | None, seconds: float, made_seconds: float) -> None:
         """Counts a program that came from the store.
 
         Args:
             model: class of the module, or name of the function, that it is for.
-            seconds: that it took, those of ``add_program_seconds`` together.
+            seconds: that it took, those of ``Stats.program_seconds`` together.
             made_seconds: that deriving it took, where it was derived.
         """
-        with self._lock:
-            self._programs.loaded += 1
-            self._programs.loaded_seconds += made_seconds
-        if self._parent:
-            self._parent.count_program_loaded(model, seconds, made_seconds)
-        else:
-            self.history.add_model(model)
-            self._events.publish("program loaded", model=model, seconds=seconds)
-
-    def count_program_made(self, model: str | None) -> None:
-        """Counts a program that Thunder derived here and that the store has now."""
-        with self._lock:
-            self._programs.made += 1
-        if self._parent:
-            self._parent.count_program_made(model)
-        else:
-            self._events.publish("program made", model=model)
-
-    def count_program_replayed(self, model: str | None) -> None:
-        """Counts a program at another length for which nothing was interpreted."""
-        with self._lock:
-            self._programs.replayed += 1
-        if self._parent:
-            self._parent.count_program_replayed(model)
-        else:
-            self._events.publish("program replayed", model=model)
-
-    def count_program_filled(self, model: str | None) -> None:
-        """Counts a program at another length over which no pass of Thunder's went."""
-        with self._lock:
-            self._programs.filled += 1
-        if self._parent:
-            self._parent.count_program_filled(model)
-        else:
-            self._events.publish("program filled", model=model)
-
-    def count_passes_repeated(self, reason: str) -> None:
-        """Counts a program over which Thunder's passes went although they had gone over it at other lengths."""
-        with self._lock:
-            self._programs.passes_repeated[reason] += 1
-        if self._parent:
-            self._parent.count_passes_repeated(reason)
-
-    def count_program_interpreted(self, reason: str) -> None:
-        """Counts a program that was interpreted although others of it were at other lengths."""
-        with self._lock:
-            self._programs.interpreted[reason] += 1
-        if self._parent:
-            self._parent.count_program_interpreted(reason)
-
-    def count_program_refused(self, reason: str) -> bool:
-        """Counts a program that is not kept, or that was found and is not used. Returns whether the reason is new."""
-        with self._lock:
-            self._programs.refused[reason] += 1
-            first = self._programs.refused[reason] == 1
-        if self._parent:
-            self._parent.count_program_refused(reason)
-        else:
-            self._events.publish("program refused", reason=reason)
-        return first
-
-    def add_program_seconds(self, part: str, seconds: float) -> None:
-        """Adds seconds spent on a program to one of the parts that ``Stats.program_seconds`` has."""
-        with self._lock:
-            parts = self._programs.seconds
-            parts[part] = parts.get(part, 0.0) + seconds
-        if self._parent:
-            self._parent.add_program_seconds(part, seconds)
-
-    def count_verified(self) -> None:
-        """Counts a region that verify mode compared with its template for a layout and found equal."""
-        with self._lock:
-            self._verified += 1
-        if self._parent:
-            self._parent.count_verified()
-
-    def count_verify_compile(self, seconds: float) -> None:
-        """Counts a region that verify mode compiled on its own."""
-        with self._lock:
-            self._verify_compiles += 1
-            self._verify_compile_seconds += seconds
-        if self._parent:
-            self._parent.count_verify_compile(seconds)
-
-    def add_plan_seconds(self, seconds: float) -> None:
-        """Adds those of the seconds of ``add_canonicalize_seconds`` that planning a trace's streams took."""
-        with self._lock:
-            self._plan_seconds += seconds
-        if self._parent:
-            self._parent.add_plan_seconds(seconds)
-
-    def add_canonicalize_seconds(self, seconds: float) -> None:
-        """Adds the seconds that planning a trace's streams and turning its regions into templates took."""
-        with self._lock:
-            self._canonicalize_seconds += seconds
-        if self._parent:
-            self._parent.add_canonicalize_seconds(seconds)
+        self.count("loaded_program_seconds", made_seconds)
+        self.history.add_model(model)
+        self.emit("program loaded", model=model, seconds=seconds)
 
     def stats(self) -> Stats:
         """Returns the counts now."""
-        captures, replays, gradients_copied, not_captured = self.graphs.read()
         with self._lock:
-            total = self._total
-            return Stats(
-                regions=total.regions + self._bypassed_regions,
-                templates=self._templates,
-                hits=total.hits,
-                misses=total.regions - total.hits,
-                bypasses=MappingProxyType(dict(self._bypasses)),
-                compiles=total.compiles,
-                compile_seconds=total.compile_seconds,
-                loads=total.loads,
-                load_seconds=total.load_seconds,
-                loaded_compile_seconds=total.loaded_compile_seconds,
-                handed_over=self._handed_over,
-                helped=self._helped,
-                generalizations=self._generalizations,
-                general_hits=self._general_hits,
-                general_saved_seconds=total.general_seconds,
-                reused_sizes=self._reused_sizes,
-                own_sizes=MappingProxyType(dict(self._own_sizes)),
-                taken_out=MappingProxyType(dict(self._taken_out)),
-                unkept=MappingProxyType(dict(self._unkept)),
-                programs_loaded=self._programs.loaded,
-                loaded_program_seconds=self._programs.loaded_seconds,
-                programs_made=self._programs.made,
-                programs_refused=MappingProxyType(dict(self._programs.refused)),
-                programs_replayed=self._programs.replayed,
-                programs_filled=self._programs.filled,
-                passes_repeated=MappingProxyType(dict(self._programs.passes_repeated)),
-                programs_interpreted=MappingProxyType(dict(self._programs.interpreted)),
-                program_seconds=MappingProxyType(dict(self._programs.seconds)),
-                captures=captures,
-                graph_replays=replays,
-                gradients_copied=gradients_copied,
-                not_captured=not_captured,
-                start_seconds=MappingProxyType(dict(self._start_seconds)),
-                saved_seconds=self._saved_seconds + self._spared_by_programs() - self._canonicalize_seconds,
-                canonicalize_seconds=self._canonicalize_seconds,
-                verified=self._verified,
-                verify_compiles=self._verify_compiles,
-                verify_compile_seconds=self._verify_compile_seconds,
-            )
-
-    def _spared_by_programs(self) -> float:
-        """Returns what loading programs saved, less what keys, lookups and storing took. The lock is held."""
-        return self._programs.loaded_seconds - sum(self._programs.seconds.values())
+            counts, programs = self._counts, self._counts_of.get("program_seconds", {})
+            of = {name: MappingProxyType(dict(each)) for name, each in self._counts_of.items()}
+            spared = counts["loaded_program_seconds"] - sum(programs.values())
+            saved = self._saved + spared - counts["canonicalize_seconds"]
+            return Stats(**{**counts, **of, "saved_seconds": saved})
 
     def templates(self) -> tuple[TemplateStats, ...]:
         """Returns each template's counts now, in the order in which they were first seen."""
         with self._lock:
-            return AllTemplates(account.freeze() for account in self._list_accounts())
+            return AllTemplates(each.freeze() for each in self._list_templates())
 
     def template(self, digest: str) -> TemplateStats | None:
         """Returns one template's counts now; None if nothing was counted for it."""
         with self._lock:
-            account = self._accounts.get(digest)
-            return account.freeze() if account else None
+            found = self._templates.get(digest)
+            return found.freeze() if found else None
 
     def has(self, template: Template) -> bool:
         """Returns whether a region with this template was counted."""
         with self._lock:
-            account = self._accounts.get(template.key.digest)
-            return account is not None and account.regions > 0
+            found = self._templates.get(template.key.digest)
+            return found is not None and found.counts["regions"] > 0
 
     def take_changed(self) -> tuple[TemplateStats, ...]:
         """Returns the counts of those templates for which something was counted since the last call."""
         with self._lock:
-            changed = [account for account in self._list_accounts() if account.is_changed]
-            for account in changed:
-                account.is_changed = False
-            return tuple(account.freeze() for account in changed)
+            changed = [each for each in self._list_templates() if each.is_changed]
+            for each in changed:
+                each.is_changed = False
+            return tuple(each.freeze() for each in changed)
 
     def phases(self) -> Phases:
         """Returns where the seconds went, up to now."""
-        stats = self.stats()
+        stats, seconds = self.stats(), {"planning": 0.0, **self.history.seconds}
         programs = dict(stats.program_seconds)
         keeping = programs.pop(PROGRAM_RECORD, None)
-        with self._lock:
-            planning = self._plan_seconds
         return Phases(
-            planning=planning,
-            canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
+            canonicalizing=max(stats.canonicalize_seconds - seconds["planning"], 0.0),
             starting=sum(stats.start_seconds.values()) if stats.start_seconds else None,
             compiling=stats.compile_seconds,
             loading=stats.load_seconds,
             loading_programs=sum(programs.values()) if programs else None,
             keeping_programs=keeping,
-            **self.history.read_seconds(),
+            **seconds,
         )
 
-    def _add_compile(self, template: Template, seconds: float, compile_seconds: float, *, loaded: bool) -> None:
-        digest = template.key.digest
-        self.history.add_compile(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
-        self._events.publish("load" if loaded else "compile", template, seconds=seconds)
+    def _count_template(
+        self,
+        template: Template,
+        counts: Mapping[str, float],
+        alone: Alone = _NOTHING_ALONE,
+        arities: tuple[int, ...] | None = None,
+    ) -> None:
+        """Adds to fields of ``Stats`` and to the template's own counts, with what Thunder alone spends on it."""
+        with self._lock:
+            for ledger, parent in zip(self._lineage, (*self._lineage[1:], None), strict=True):
+                found = ledger._find_template(template)
+                for name, number in counts.items():
+                    found.counts[name] += number
+                    ledger._counts[name] += number
+                found.alone = Alone(found.alone.first + alone.first, found.alone.again + alone.again)
+                # Another transform may have compiled the template.
+                everywhere = parent._templates.get(template.key.digest) if parent else None
+                ledger._saved += found.save(max(found.alone.again, everywhere.alone.again if everywhere else 0.0))
+                found.is_changed = True
+                if arities is not None:
+                    found.arities.add(arities)
+                    ledger._counts["templates"] += found.counts["regions"] == 1
 
-    def _add(self, template: Template, **counts: int | float) -> Account:
-        digest = template.key.digest
-        account, was_seen = self._accounts.get_or_make(digest, lambda: Account(template, self._seen))
+    def _find_template(self, template: Template) -> _TemplateCounts:
+        found, was_seen = self._templates.get_or_make(
+            template.key.digest, lambda: _TemplateCounts(template, self._seen)
+        )
         self._seen += not was_seen
-        account.add(counts)
-        self._total.add(counts)
-        self._saved_seconds += account.save(self._cost(account))
-        account.is_changed = True
-        return account
+        return found
 
-    def _list_accounts(self) -> list[Account]:
-        return sorted(self._accounts.values(), key=lambda account: account.number)
-
-    def _cost(self, account: Account) -> float:
-        """Returns what Thunder alone spends on a hit, also where another transform compiled the template."""
-        everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
-        return max(account.again_seconds, everywhere.again_seconds if everywhere else 0.0)
+    def _list_templates(self) -> list[_TemplateCounts]:
+        return sorted(self._templates.values(), key=lambda each: each.number)

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The seconds that Thunder alone spends on the regions that one executable serves.
+
+    Attributes:
+        first: on the first region.
+        again: on each further equal region. It is less than ``first`` where the compiler has a cache of its own.
+    """
+
+    first: float
+    again: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,118 @@ class CompileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FlightRecord:
+    """A collective on its way, from the step of the trace that starts it to the one that waits for it.
+
+    Attributes:
+        kind: ``gather`` or ``reduce``.
+        name: what it is, with dtype and shape.
+        size: the bytes that it moves.
+        start: a step, from 0.
+        end: a step.
+        beside: how many calls compute between the two.
+    """
+
+    kind: str
+    name: str
+    size: int
+    start: int
+    end: int
+    beside: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRecord:
+    """The most bytes that an order has at any time.
+
+    Attributes:
+        gathering: of gathers under way.
+        reducing: of reduces under way.
+        alive: of what travels.
+    """
+
+    gathering: int
+    reducing: int
+    alive: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRecord:
+    """What a bound costs.
+
+    Attributes:
+        name: of it.
+        bound: bytes.
+        most: bytes in flight that it is about, at most.
+        without: the same without this bound.
+        delayed: how many collectives would start earlier without it.
+    """
+
+    name: str
+    bound: int
+    most: int
+    without: int
+    delayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRecord:
+    """Where the collectives of a trace are.
+
+    Attributes:
+        model: as that of a region.
+        trace: as that of a region.
+        trace_number: as that of a region.
+        reason: why they are where Thunder put them; empty if they were moved.
+        calls: the name of each step's call.
+        alive: the bytes of what travels that are alive during each step.
+        flights: the collectives, in the order in which they start.
+        before: peaks of the order that Thunder made.
+        after: peaks of this one.
+        bounds: what was to be kept to.
+    """
+
+    model: str | None
+    trace: str
+    trace_number: int
+    reason: str
+    calls: tuple[str, ...]
+    alive: tuple[int, ...]
+    flights: tuple[FlightRecord, ...]
+    before: PeakRecord
+    after: PeakRecord
+    bounds: tuple[BoundRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseAbout:
+    """One phase, which has a field in ``Phases``.
+
+    Attributes:
+        title: its name in words.
+        owner: whose code runs in it.
+        about: what happens in it.
+    """
+
+    title: str
+    owner: str
+    about: str
+
+
+_DYNAMO, _THUNDER, _COMPILERS, _OWN, _REST = "Dynamo", "Thunder", "compilers", "fusioncache", "the rest"
+
+
+Record = RegionRecord | ChoiceRecord | PlacementRecord | CompileRecord
+"""What is kept one by one."""
+
+
+def _phase(title: str, owner: str, about: str) -> float | None:
+    """Returns a field of ``Phases`` that was not measured, with its description for people."""
+    found: float | None = field(default=None, metadata={"about": PhaseAbout(title, owner, about)})
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Phases:
     """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
 
@@ -174,26 +301,51 @@ class Phases:
             backward the first calls.
     """
 
-    dynamo: float | None = None
-    splitting: float | None = None
-    other_compilers: float | None = None
-    loading_programs: float | None = None
-    tracing: float | None = None
-    fusing: float | None = None
-    planning: float | None = None
-    canonicalizing: float | None = None
-    keeping_programs: float | None = None
-    recording: float | None = None
-    starting: float | None = None
-    compiling: float | None = None
-    loading: float | None = None
-    first_execution: float | None = None
-    other: float | None = None
+    dynamo: float | None = _phase("Dynamo", _DYNAMO, "Dynamo makes graphs and guards of the model's Python")
+    splitting: float | None = _phase("splitting", _THUNDER, "Thunder cuts these graphs where it lacks an operation")
+    other_compilers: float | None = _phase(
+        "other compilers", _COMPILERS, "TorchInductor compiles what is not given to Thunder"
+    )
+    loading_programs: float | None = _phase(
+        "loading programs", _OWN, "programs are looked up, compared and loaded, in place of tracing and fusing"
+    )
+    tracing: float | None = _phase("tracing", _THUNDER, "Thunder runs the model's Python and writes the first trace")
+    fusing: float | None = _phase("fusing", _THUNDER, "Thunder transforms the traces up to the fused ones")
+    planning: float | None = _phase("planning", _OWN, "residual streams are planned, and the traces rewritten for it")
+    canonicalizing: float | None = _phase("canonicalizing", _OWN, "regions become templates, keys and calls")
+    keeping_programs: float | None = _phase(
+        "storing programs", _OWN, "what Thunder reads is recorded, and its programs are written into the store"
+    )
+    recording: float | None = _phase("recording", _OWN, "this record is written")
+    starting: float | None = _phase("starting", _COMPILERS, "compilers are started, once in a process")
+    compiling: float | None = _phase(
+        "compiling", _COMPILERS, "the backend lowers and compiles, first execution of each executable included"
+    )
+    loading: float | None = _phase("loading", _OWN, "executables come from the store")
+    first_execution: float | None = _phase(
+        "first execution", _REST, "each template is called for the first time for each layout"
+    )
+    other: float | None = _phase(
+        "rest of the call", _REST, "imports, the model's own operations, and all else while Dynamo compiles"
+    )
 
     def to_dict(self) -> dict[str, float]:
         """Returns the seconds of the phases that were measured, in the order in which they come."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
+
+
+PHASES: Mapping[str, PhaseAbout] = MappingProxyType({each.name: each.metadata["about"] for each in fields(Phases)})
+"""All phases, in the order in which they come."""
+
+
+def add_up_owners(seconds: Mapping[str, float]) -> Mapping[str, float]:
+    """Returns the seconds of each owner of phases that were measured, in the order in which owners come first."""
+    found: dict[str, float] = {}
+    for name, about in PHASES.items():
+        if name in seconds:
+            found[about.owner] = found.get(about.owner, 0.0) + seconds[name]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

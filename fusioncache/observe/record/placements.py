@@ -9,95 +9,12 @@ As JSON, in which it is kept beside programs and in the record::
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from fusioncache.ir.strict_json import Value
+from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 
 _TRACES, _KINDS = frozenset({"forward", "backward"}), frozenset({"gather", "reduce"})
-
-
-@dataclass(frozen=True, slots=True)
-class FlightRecord:
-    """A collective on its way, from the step of the trace that starts it to the one that waits for it.
-
-    Attributes:
-        kind: ``gather`` or ``reduce``.
-        name: what it is, with dtype and shape.
-        size: the bytes that it moves.
-        start: a step, from 0.
-        end: a step.
-        beside: how many calls compute between the two.
-    """
-
-    kind: str
-    name: str
-    size: int
-    start: int
-    end: int
-    beside: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeakRecord:
-    """The most bytes that an order has at any time.
-
-    Attributes:
-        gathering: of gathers under way.
-        reducing: of reduces under way.
-        alive: of what travels.
-    """
-
-    gathering: int
-    reducing: int
-    alive: int
-
-
-@dataclass(frozen=True, slots=True)
-class BoundRecord:
-    """What a bound costs.
-
-    Attributes:
-        name: of it.
-        bound: bytes.
-        most: bytes in flight that it is about, at most.
-        without: the same without this bound.
-        delayed: how many collectives would start earlier without it.
-    """
-
-    name: str
-    bound: int
-    most: int
-    without: int
-    delayed: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementRecord:
-    """Where the collectives of a trace are.
-
-    Attributes:
-        model: as that of a region.
-        trace: as that of a region.
-        trace_number: as that of a region.
-        reason: why they are where Thunder put them; empty if they were moved.
-        calls: the name of each step's call.
-        alive: the bytes of what travels that are alive during each step.
-        flights: the collectives, in the order in which they start.
-        before: peaks of the order that Thunder made.
-        after: peaks of this one.
-        bounds: what was to be kept to.
-    """
-
-    model: str | None
-    trace: str
-    trace_number: int
-    reason: str
-    calls: tuple[str, ...]
-    alive: tuple[int, ...]
-    flights: tuple[FlightRecord, ...]
-    before: PeakRecord
-    after: PeakRecord
-    bounds: tuple[BoundRecord, ...]
 
 
 def list_placement(placement: PlacementRecord) -> list[object]:

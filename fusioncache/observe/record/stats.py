@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from html import escape
 from types import MappingProxyType
+from typing import Any
 
 from fusioncache.humanize import escape_controls, format_arities, format_seconds
 
@@ -14,6 +15,8 @@ _SHOWN_DIGITS = 12
 
 PROGRAM_RECORD = "record"
 """The part of ``Stats.program_seconds`` that storing programs takes. All others are spent to load them."""
+_ALWAYS_SHOWN = ("regions", "templates", "hits", "misses")
+_NO_REASONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Stats:
     templates: int = 0
     hits: int = 0
     misses: int = 0
-    bypasses: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    bypasses: Mapping[str, int] = _NO_REASONS
     compiles: int = 0
     compile_seconds: float = 0.0
     loads: int = 0
@@ -102,23 +105,23 @@ class Stats:
     general_hits: int = 0
     general_saved_seconds: float = 0.0
     reused_sizes: int = 0
-    own_sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    taken_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    own_sizes: Mapping[str, int] = _NO_REASONS
+    taken_out: Mapping[str, int] = _NO_REASONS
+    unkept: Mapping[str, int] = _NO_REASONS
     programs_loaded: int = 0
     loaded_program_seconds: float = 0.0
     programs_made: int = 0
-    programs_refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    programs_refused: Mapping[str, int] = _NO_REASONS
     programs_replayed: int = 0
     programs_filled: int = 0
-    passes_repeated: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    programs_interpreted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    program_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    passes_repeated: Mapping[str, int] = _NO_REASONS
+    programs_interpreted: Mapping[str, int] = _NO_REASONS
+    program_seconds: Mapping[str, float] = _NO_REASONS
     captures: int = 0
     graph_replays: int = 0
     gradients_copied: int = 0
-    not_captured: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    start_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    not_captured: Mapping[str, int] = _NO_REASONS
+    start_seconds: Mapping[str, float] = _NO_REASONS
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
     verified: int = 0
@@ -127,30 +130,8 @@ class Stats:
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
-        rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
-        rows += _list_reasons("bypassed", self.bypasses)
-        rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
-        rows += [(f"one-time start of {name}", format_seconds(took)) for name, took in self.start_seconds.items()]
-        rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
-        rows += [("compiles for any sizes", str(self.generalizations))]
-        rows += [("further sizes without a compile", str(self.general_hits))]
-        rows += [("compiles for a frequent size", str(self.reused_sizes))]
-        rows += _list_reasons("compiled for one size only", self.own_sizes)
-        rows += _list_reasons("operation left out", self.taken_out)
-        rows += _list_reasons("cannot be stored", self.unkept)
-        rows += [("programs loaded", str(self.programs_loaded))]
-        rows += [("programs traced and stored", str(self.programs_made))]
-        rows += _list_reasons("program not stored or not used", self.programs_refused)
-        rows += [("programs replayed from another length", str(self.programs_replayed))]
-        rows += [("programs filled in from other lengths", str(self.programs_filled))]
-        rows += _list_reasons("passes repeated", self.passes_repeated)
-        rows += _list_reasons("program traced again at a length", self.programs_interpreted)
-        if self.captures:
-            rows += [("CUDA graphs captured", str(self.captures)), ("CUDA graph replays", str(self.graph_replays))]
-        rows += _list_reasons("not captured", self.not_captured)
-        rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
-        rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]
-        rows += [("verified regions and layouts", str(self.verified))] if self.verified else []
+        counts = ((each.name, getattr(self, each.name)) for each in fields(self))
+        rows = [row for name, count in counts if count or name in _ALWAYS_SHOWN for row in _list_rows(name, count)]
         return html_table((), rows)
 
 
@@ -169,9 +150,11 @@ def find_bypasses(bypasses: Mapping[str, int]) -> Mapping[str, int]:
     return {reason: count for reason, count in bypasses.items() if not reason.startswith(NOT_GIVEN)}
 
 
-def _list_reasons(what: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Returns a row for each reason. Its own prefix, which says the same, is left out."""
-    return [(f"{what}: {reason.removeprefix(f'{what}: ')}", str(count)) for reason, count in sorted(counts.items())]
+def _list_rows(name: str, count: float | Mapping[str, float]) -> list[tuple[str, str]]:
+    """Returns a row for a number, and one for each reason or part of a mapping."""
+    if isinstance(count, Mapping):
+        return [row for reason, number in sorted(count.items()) for row in _list_rows(f"{name}: {reason}", number)]
+    return [(name, format_seconds(count) if isinstance(count, float) else str(count))]
 
 
 @dataclass(frozen=True, slots=True)

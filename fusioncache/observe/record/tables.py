@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusioncache.observe.record.history import Observations
-from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.ledger import Observed
+from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, PlacementRecord, RegionRecord
 from fusioncache.observe.record.outlines import CutRegions, CutText
 from fusioncache.observe.record.schema import Row, encode_choice, encode_compile, encode_placement, encode_use
 from fusioncache.observe.record.stats import TemplateStats
@@ -47,7 +47,7 @@ class RunTables:
         query = "SELECT 1 FROM uses JOIN templates ON id = template WHERE run = ? AND digest = ?"
         return _first(self._database, query, self._run, template.digest) is not None
 
-    def put_observations(self, observed: Observations, traces: Mapping[int, Sequence[RegionRecord]]) -> None:
+    def put_observations(self, observed: Observed, traces: Mapping[int, Sequence[RegionRecord]]) -> None:
         """Writes what is new or changed.
 
         Args:
@@ -56,9 +56,9 @@ class RunTables:
         """
         for number, regions in traces.items():
             self._put_trace(number, regions)
-        self._put_all("choices", observed.choices, encode_choice)
-        self._put_all("placements", observed.placements, encode_placement)
-        self._put_all("compiles", observed.compiles, encode_compile)
+        self._put_all("choices", observed.get(ChoiceRecord, {}), encode_choice)
+        self._put_all("placements", observed.get(PlacementRecord, {}), encode_placement)
+        self._put_all("compiles", observed.get(CompileRecord, {}), encode_compile)
 
     def _put_all(self, table: str, found: Mapping[int, Any], encode: Any) -> None:
         for number, each in found.items():

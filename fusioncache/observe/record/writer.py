@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusioncache.observe.record.history import Observations
-from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.ledger import Ledger, Observed
 from fusioncache.observe.record.limits import has_room, make_room
+from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.schema import LOCK_SECONDS, SCHEMA, RecordError, encode_stats, record_path
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.observe.record.tables import RunTables, find_number, put_row
@@ -126,9 +126,9 @@ class RecordWriter:
             new = whole or find_number(database, self._run) is None
             templates, observed = self._ledger.take_changed(), history.take_changes()
             if new:
-                templates, observed, self._left_out = self._ledger.templates(), history.read(), 0
+                templates, observed, self._left_out = self._ledger.templates(), history.take_changes(whole=True), 0
             number = self._write_run(database, now)
-            if new or templates or observed.count():
+            if new or templates or any(observed.values()):
                 database.execute("DELETE FROM past WHERE id = ?", (self._run,))
                 make_room(database, number)
                 self._write_details(database, number, templates, observed)
@@ -136,7 +136,7 @@ class RecordWriter:
         history.add_seconds("recording", time.perf_counter() - start)
 
     def _write_details(
-        self, database: sqlite3.Connection, number: int, templates: Sequence[TemplateStats], observed: Observations
+        self, database: sqlite3.Connection, number: int, templates: Sequence[TemplateStats], observed: Observed
     ) -> None:
         """Writes what is new; only what a template counted that is there, if the file is as large as it may be."""
         tables, is_full = RunTables(database, number), not has_room(database)
@@ -146,13 +146,13 @@ class RecordWriter:
             else:
                 tables.put_template(template)
         if is_full:
-            self._left_out += observed.count()
+            self._left_out += sum(map(len, observed.values()))
             left_out = self._ledger.history.unrecorded + self._left_out
             database.execute("UPDATE runs SET unrecorded = ? WHERE number = ?", (left_out, number))
             return
         history = self._ledger.history
-        traces = dict.fromkeys(region.trace_number for region in observed.regions.values())
-        tables.put_observations(observed, {number: history.find_regions(number) for number in traces})
+        traces = dict.fromkeys(region.trace_number for region in observed.get(RegionRecord, {}).values())
+        tables.put_observations(observed, {number: history.records(RegionRecord, number) for number in traces})
 
     def _write_run(self, database: sqlite3.Connection, now: _Snapshot) -> int:
         row = {

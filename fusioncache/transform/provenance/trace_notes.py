@@ -9,7 +9,7 @@ from typing import Any
 
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.ir import Template
-from fusioncache.observe.record.history import History
+from fusioncache.observe.record.ledger import History
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.observe.record.placements import PlacementRecord
 from fusioncache.template.plan import Arities, Plan
@@ -97,13 +97,13 @@ class TraceNotes:
     def record_choice(self, stream: str, sums: int, plan: str, costs: Iterable[PlanCost]) -> None:
         """Records the plan that was chosen for a residual stream of the trace, and the cost of each plan."""
         where = (self.compilation.model, self.direction, self.number)
-        self._history.add_choice(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
+        self._history.add(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
 
     def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
         """Records where the collectives of the trace are."""
         try:
             model, number = self.compilation.model, self.number
-            self._history.add_placement(replace(describe(), model=model, trace=self.direction, trace_number=number))
+            self._history.add(replace(describe(), model=model, trace=self.direction, trace_number=number))
         except Exception as error:
             logger.info("the placement of collectives is not recorded", exc_info=error)
 
@@ -128,7 +128,7 @@ class TraceNotes:
 
     def finish(self) -> None:
         """Records the regions."""
-        self._history.add_regions(self._regions[position] for position in sorted(self._regions))
+        self._history.add(*(self._regions[position] for position in sorted(self._regions)))
 
     def _note(
         self, position: int, fusion: Any, outcome: str, reason: str, digest: str | None = None, arities: Arities = ()

@@ -331,7 +331,7 @@ def test_arguments_with_which_nothing_is_captured(args, reason):
 
 def test_on_a_cpu_nothing_is_captured():
     _, _, ledger = make_graphs()
-    graphs = CudaGraphs(ledger.graphs, find_recorder)
+    graphs = CudaGraphs(ledger, find_recorder)
     layer, plain = Layer(graphs), Layer()
     for seed in range(3):
         assert are_equal(step(layer, make_input(seed)), step(plain, make_input(seed)))

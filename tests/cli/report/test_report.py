@@ -24,8 +24,7 @@ from fusioncache.cli.report import Contents, ReportTemplate
 from fusioncache.cli.report_page import cut_slices
 from fusioncache.cli.run_misses import explain_templates
 from fusioncache.humanize import format_duration
-from fusioncache.observe.record.observations import ANY_SIZES, Phases
-from fusioncache.observe.record.savings import Alone
+from fusioncache.observe.record.observations import ANY_SIZES, Alone, Phases
 from fusioncache.observe.record.stats import TemplateStats
 
 
@@ -159,9 +158,9 @@ def test_every_phase_has_a_colour_of_its_own():
 def test_what_loading_whole_programs_took_out(monkeypatch):
     ledger = make_ledger(make_cast_template())
     for part, seconds in (("key", 0.25), ("reads", 0.125), ("record", 4.0)):
-        ledger.add_program_seconds(part, seconds)
+        ledger.count("program_seconds", seconds, of=part)
     ledger.count_program_loaded("GPT", 0.375, 37.5)
-    ledger.count_program_refused("a lock has no value to compare")
+    ledger.emit("program refused", reason="a lock has no value to compare")
     save_ledger(monkeypatch, ledger)
     page = Page(read_newest())
     time = page.section("time")
@@ -178,12 +177,12 @@ def test_templates_that_differ_in_sizes_stand_together(monkeypatch):
     alike = [make_scaled_template(2, 64), make_scaled_template(2, 96), make_scaled_template(3, 200)]
     ledger = make_ledger(*alike[:2], make_cast_template())
     ledger.count_region(alike[2], (), hit=False)
-    ledger.count_generalization()
+    ledger.count("generalizations")
     ledger.count_general_hit(alike[2], Alone(0.25, 0.25))
-    ledger.count_reused_sizes()
-    ledger.count_own_sizes("random numbers")
+    ledger.count("reused_sizes")
+    ledger.count("own_sizes", of="random numbers")
     regions = [make_region_record(number, digest=template.key.digest) for number, template in enumerate(alike)]
-    ledger.history.add_regions([regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:])])
+    ledger.history.add(regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:]))
     save_ledger(monkeypatch, ledger)
     contents = read_newest()
     assert [each.is_general for each in contents.met] == [False, True, True, False]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import Blocks, compile_with, step
-from recorded_templates import make_cast_template, make_chain_template, make_full_ledger
+from recorded_templates import count_compile, count_load, make_cast_template, make_chain_template, make_full_ledger
 
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
@@ -85,14 +85,14 @@ def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
     child = Ledger(parent)
     for ledger in (child, Ledger(child)):
         ledger.count_region(CHAIN, (1,), hit=False)
-        ledger.count_compile(CHAIN, 0.5)
-        ledger.count_load(CHAIN, 0.25)
-        ledger.count_unkept("a number among its inputs")
+        count_compile(ledger, CHAIN, 0.5)
+        count_load(ledger, CHAIN, 0.25)
+        ledger.emit("unkept", reason="a number among its inputs")
         ledger.count_bypass("unknown op")
         ledger.count_bypass("compile failed: ValueError", CHAIN)
         ledger.count_program_loaded("GPT", 0.5, 8.0)
-        ledger.count_program_made("GPT")
-        ledger.count_program_refused("a lock has no value to compare")
+        ledger.emit("program made", model="GPT")
+        ledger.emit("program refused", reason="a lock has no value to compare")
     told = events(file)
     assert len(told) == 18
     check(told, parent.stats())
@@ -103,14 +103,14 @@ def test_each_field(file):
     before = time.time()
     ledger.count_region(CHAIN, (3,), hit=True)
     ledger.count_region(EAGER, (), hit=False)
-    ledger.count_compile(EAGER, 0.125)
-    ledger.count_load(EAGER, 0.25)
+    count_compile(ledger, EAGER, 0.125)
+    count_load(ledger, EAGER, 0.25)
     ledger.count_bypass("unknown op")
     ledger.count_bypass("compile failed: ValueError", CHAIN)
-    ledger.count_unkept("a number among its inputs")
+    ledger.emit("unkept", reason="a number among its inputs")
     ledger.count_program_loaded("GPT", 0.5, 8.0)
-    ledger.count_program_made(None)
-    ledger.count_program_refused("a lock has no value to compare")
+    ledger.emit("program made", model=None)
+    ledger.emit("program refused", reason="a lock has no value to compare")
     told = events(file)
     assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
     chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
@@ -237,13 +237,13 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     ledger = fusioncache.Cache(record=False).ledger
     for hit in (False, True, True):
         ledger.count_region(EAGER, (), hit=hit)
-    ledger.count_compile(EAGER, 1.25)
-    ledger.count_load(CAST, 0.003)
+    count_compile(ledger, EAGER, 1.25)
+    count_load(ledger, CAST, 0.003)
     for _ in range(3):
         ledger.count_bypass("unknown op")
         ledger.count_bypass("compile failed: ValueError", EAGER)
-        ledger.count_unkept("cannot be stored: a number among its inputs")
-    ledger.count_compile(EAGER, 1.25)
+        ledger.emit("unkept", reason="cannot be stored: a number among its inputs")
+    count_compile(ledger, EAGER, 1.25)
     told = capsys.readouterr()
     assert (told.out if stream == "stderr" else told.err) == ""
     assert getattr(told, stream[3:]).splitlines() == [
@@ -260,9 +260,9 @@ def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
     monkeypatch.setenv(LOG.name, "stderr")
     ledger = fusioncache.Cache(record=False).ledger
     ledger.count_program_loaded("GPT", 0.5, 8.0)
-    ledger.count_program_made(None)
+    ledger.emit("program made", model=None)
     for _ in range(2):
-        ledger.count_program_refused("a lock has no value\x1b")
+        ledger.emit("program refused", reason="a lock has no value\x1b")
     assert capsys.readouterr().err.splitlines() == [
         "fusioncache: loaded the program of GPT in 500 ms",
         "fusioncache: traced and stored a program of a model",

@@ -4,15 +4,29 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
-from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger, save_ledger
+from recorded_templates import (
+    begin_run,
+    count_compile,
+    count_load,
+    make_cast_template,
+    make_chain_template,
+    make_ledger,
+    save_ledger,
+)
 from report_records import make_placement
 
-from fusioncache.observe.record import history as records
 from fusioncache.observe.record import ledger as ledgers
 from fusioncache.observe.record import limits
-from fusioncache.observe.record.history import History
-from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, Line, Phases, PlanCost, RegionRecord, Source
+from fusioncache.observe.record.ledger import History, Ledger
+from fusioncache.observe.record.observations import (
+    ChoiceRecord,
+    CompileRecord,
+    Line,
+    Phases,
+    PlanCost,
+    RegionRecord,
+    Source,
+)
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.schema import record_path
 
@@ -31,7 +45,7 @@ PLACEMENT = make_placement(trace="backward", trace_number=0)
 
 def ledger_of(*regions: RegionRecord) -> Ledger:
     ledger = make_ledger(make_chain_template())
-    ledger.history.add_regions(regions)
+    ledger.history.add(*regions)
     return ledger
 
 
@@ -43,16 +57,16 @@ def rows(table: str) -> int:
 
 def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     ledger = ledger_of(REGION, BYPASSED)
-    ledger.history.add_choice(CHOICE)
-    ledger.history.add_placement(PLACEMENT)
-    ledger.count_load(make_chain_template(), 0.25)
+    ledger.history.add(CHOICE)
+    ledger.history.add(PLACEMENT)
+    count_load(ledger, make_chain_template(), 0.25)
     save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
     assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
     assert RecordReader().choices(RUN) == (CHOICE,)
     assert RecordReader().placements(RUN) == (PLACEMENT,)
-    assert dict(enumerate(RecordReader().compiles(RUN))) == ledger.history.read().compiles
+    assert RecordReader().compiles(RUN) == ledger.history.records(CompileRecord)
     assert [(made.loaded, made.seconds) for made in RecordReader().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
     assert RecordReader().regions("b") == RecordReader().choices("b") == RecordReader().compiles("b") == ()
     assert RecordReader().placements("b") == ()
@@ -62,8 +76,8 @@ def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypa
     ledger = ledger_of(REGION)
     ledger.history.add_seconds("tracing", 1.5)
     ledger.history.add_seconds("tracing", 0.5)
-    ledger.add_plan_seconds(0.25)
-    ledger.add_canonicalize_seconds(1.0)
+    ledger.history.add_seconds("planning", 0.25)
+    ledger.count("canonicalize_seconds", 1.0)
     save_ledger(monkeypatch, ledger)
     phases = RecordReader().runs()[0].phases
     assert phases == Phases(tracing=2.0, planning=0.25, canonicalizing=0.75, compiling=1.0, loading=0.0)
@@ -71,10 +85,10 @@ def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypa
 
 
 def test_what_there_is_no_room_for_is_counted(monkeypatch):
-    monkeypatch.setattr(records, "MOST_OBSERVATIONS", 2)
+    monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
     ledger = ledger_of(REGION, BYPASSED, REGION, REGION)
-    ledger.count_compile(make_chain_template(), 1.0)
-    ledger.count_compile(make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
     save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert len(RecordReader().compiles(RUN)) == 2
@@ -83,19 +97,19 @@ def test_what_there_is_no_room_for_is_counted(monkeypatch):
 
 def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
     taken = History()
-    taken.add_regions([REGION, replace(REGION, arities=(1, 1))])
+    taken.add(REGION, replace(REGION, arities=(1, 1)))
     taken.amend_regions(make_chain_template().key.digest, (2, 1), plan="one launch")
-    taken.add_regions([REGION])
-    assert [region.plan for region in taken.read().regions.values()] == ["one launch", "fold", "one launch"]
+    taken.add(REGION)
+    assert [region.plan for region in taken.records(RegionRecord)] == ["one launch", "fold", "one launch"]
 
 
 def test_what_is_learned_of_more_kinds_than_there_is_room_for_is_forgotten_oldest_first(monkeypatch):
-    monkeypatch.setattr(records, "MOST_OBSERVATIONS", 2)
+    monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
     taken = History()
     for arity in (1, 2, 3):
         taken.amend_regions(make_chain_template().key.digest, (arity,), plan="one launch")
-    taken.add_regions([replace(REGION, arities=(1,)), replace(REGION, arities=(3,))])
-    assert [region.plan for region in taken.read().regions.values()] == ["fold", "one launch"]
+    taken.add(replace(REGION, arities=(1,)), replace(REGION, arities=(3,)))
+    assert [region.plan for region in taken.records(RegionRecord)] == ["fold", "one launch"]
 
 
 def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeypatch):
@@ -105,7 +119,7 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
     first, second, third = (make_cast_template(f"cast_{number}", str(number)) for number in range(3))
     for template in (first, second, first, third):
         ledger.count_region(template, (), hit=ledger.has(template))
-        ledger.count_compile(template, 1.0)
+        count_compile(ledger, template, 1.0)
     for each in (ledger, parent):
         assert (each.stats().regions, each.stats().hits, each.stats().templates, each.stats().compiles) == (4, 1, 3, 4)
         assert [stats.name for stats in each.templates()] == ["cast_0", "cast_2"]  # as they were first seen
@@ -119,9 +133,9 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
 def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     ledger = ledger_of(REGION)
     recorder_ = begin_run(ledger)
-    ledger.history.add_regions([BYPASSED])
+    ledger.history.add(BYPASSED)
     ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
-    ledger.count_compile(make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
     recorder_.save()
     (run,) = RecordReader().runs()
     assert RecordReader().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
@@ -134,7 +148,7 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     with closing(sqlite3.connect(record_path())) as database, database:
         for table in ("runs", "uses", "traces", "choices", "placements", "compiles"):
             database.execute(f"DELETE FROM {table}")
-    ledger.count_compile(make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
     recorder_.save()
     (run,) = RecordReader().runs()
     assert RecordReader().regions(run.id) == (REGION,)
@@ -154,7 +168,7 @@ def test_what_runs_have_in_common_is_kept_once_and_goes_with_the_last_of_them(mo
 def test_what_a_transform_takes_down_its_cache_has():
     parent = Ledger()
     child = Ledger(parent)
-    child.history.add_regions([REGION])
-    child.count_compile(make_chain_template(), 1.0)
-    assert parent.history.read().regions == {0: REGION}
-    assert len(parent.history.read().compiles) == 1
+    child.history.add(REGION)
+    count_compile(child, make_chain_template(), 1.0)
+    assert parent.history.records(RegionRecord) == (REGION,)
+    assert len(parent.history.records(CompileRecord)) == 1

@@ -19,7 +19,7 @@ from repository import HELPERS, import_path
 
 from fusioncache.observe.record import limits
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import Line, Source
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.observe.record.outlines import CutRegions, CutText, fill_regions, fill_text
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.schema import RecordError, record_path
@@ -140,7 +140,7 @@ def test_a_further_length_adds_its_templates_numbers_and_nothing_else(monkeypatc
     assert {region.digest for region in regions} == {each.digest for each in transform.cache.templates()}
     found = RecordReader().add_ingredients(RecordReader().templates(run.id))
     assert {each.digest: each for each in found} == {each.digest: each for each in transform.cache.templates()}
-    assert regions == tuple(transform.cache.ledger.history.read().regions.values())
+    assert regions == tuple(transform.cache.ledger.history.records(RegionRecord))
 
 
 def test_a_text_is_what_was_cut_whatever_numbers_it_has():
@@ -187,7 +187,7 @@ def test_a_name_that_is_no_text_does_not_cost_the_record():
     ledger.history.begin_trace("Model")
     region = make_region_record(0, digest=make_cast_template().key.digest)
     odd = os.fsdecode(b"/caf\xe9/model.py")
-    ledger.history.add_regions([replace(region, source=Source("h", None, (Line(odd, 3),)))])
+    ledger.history.add(replace(region, source=Source("h", None, (Line(odd, 3),))))
     begin_run(ledger)
     (run,) = RecordReader().runs()
     (found,) = RecordReader().regions(run.id)

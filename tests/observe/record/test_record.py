@@ -71,12 +71,12 @@ def test_saving_again_brings_the_run_up_to_date():
 def test_counts_of_programs_come_back_and_go_to_the_parent():
     parent = Ledger()
     ledger = Ledger(parent)
-    ledger.add_program_seconds("key", 0.25)
-    ledger.add_program_seconds("key", 0.25)
-    ledger.add_program_seconds("record", 1.0)
+    ledger.count("program_seconds", 0.25, of="key")
+    ledger.count("program_seconds", 0.25, of="key")
+    ledger.count("program_seconds", 1.0, of="record")
     ledger.count_program_loaded("GPT", 0.5, 8.0)
-    ledger.count_program_made("GPT")
-    assert [ledger.count_program_refused("a lock") for _ in range(2)] == [True, False]
+    ledger.emit("program made", model="GPT")
+    assert [ledger.emit("program refused", reason="a lock") for _ in range(2)] == [True, False]
     stats = ledger.stats()
     assert stats == parent.stats()
     assert (stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)) == (1, 1, {"a lock": 2})

@@ -15,7 +15,7 @@ import torch
 from commands import call, get_output
 from models import train_residual
 from pool_processes import wait_until
-from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
+from recorded_templates import begin_run, count_compile, make_cast_template, make_chain_template, make_ledger
 from repository import HELPERS, import_path
 
 import fusioncache
@@ -89,7 +89,7 @@ def test_what_many_templates_do_is_written_together(monkeypatch):
     writer = recorder.RecordWriter(ledger := Ledger())
     for number in range(5):
         ledger.history.begin_trace()
-        ledger.count_program_made(f"model {number}")
+        ledger.emit("program made", model=f"model {number}")
         writer.append()
     assert len(opened) == 1
     (timer,) = timers
@@ -127,7 +127,7 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
         monkeypatch.setattr(
             module, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
         )
-    ledger.count_compile(make_cast_template("cast_7", "7"), 1.0)
+    count_compile(ledger, make_cast_template("cast_7", "7"), 1.0)
     recorder_.append()
     assert sorted(rows) == ["compiles", "runs", "uses"]
     recorder_.append()
@@ -139,7 +139,7 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
     recorder_ = begin_run(ledger)
-    ledger.count_compile(make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
         recorder_.append()
@@ -157,7 +157,7 @@ def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
     recorder_ = begin_run(ledger)
-    ledger.count_compile(make_chain_template(), 1.0)
+    count_compile(ledger, make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM runs").fetchall()

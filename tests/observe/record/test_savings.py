@@ -4,21 +4,21 @@ import json
 
 import pytest
 from commands import get_output
-from recorded_templates import make_cast_template, make_chain_template, save_ledger
+from recorded_templates import count_compile, count_load, make_cast_template, make_chain_template, save_ledger
 from report_records import Page, read_newest
 
-from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.savings import Alone, repeats_of
+from fusioncache.observe.record.ledger import Ledger, repeats_of
+from fusioncache.observe.record.observations import Alone
 
 CAST = make_cast_template()
 
 
 def test_hits_do_not_multiply_a_start():
     ledger = Ledger()
-    ledger.count_start("TorchInductor", 12.0)
+    ledger.count("start_seconds", 12.0, of="TorchInductor")
     for hit in (False, True, True, True):
         ledger.count_region(CAST, (), hit=hit)
-    ledger.count_compile(CAST, 0.5)
+    count_compile(ledger, CAST, 0.5)
     stats, (template,) = ledger.stats(), ledger.templates()
     assert (stats.saved_seconds, stats.compile_seconds, template.compile_seconds) == (1.5, 0.5, 0.5)
     assert stats.start_seconds == {"TorchInductor": 12.0}
@@ -29,7 +29,7 @@ def test_a_hit_saves_no_more_than_what_thunder_alone_spends_on_it():
     ledger = Ledger(parent)
     for hit in (False, True, True):
         ledger.count_region(CAST, (), hit=hit)
-    ledger.count_compile(CAST, 1.0, Alone(1.25, 0.125))
+    count_compile(ledger, CAST, 1.0, Alone(1.25, 0.125))
     assert ledger.stats().saved_seconds == parent.stats().saved_seconds == 0.25 + 2 * 0.125
     other = Ledger(parent)  # a second model
     other.count_region(CAST, (), hit=True)
@@ -40,7 +40,7 @@ def test_a_load_saves_a_compile_less_what_it_took():
     ledger = Ledger()
     for hit in (False, True):
         ledger.count_region(CAST, (), hit=hit)
-    ledger.count_load(CAST, 0.25, 2.0, Alone(2.5, 0.5))
+    count_load(ledger, CAST, 0.25, 2.0, Alone(2.5, 0.5))
     assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5
 
 
@@ -50,7 +50,7 @@ def test_waiting_for_a_process_that_compiles_beside_is_what_a_load_took():
     templates = [make_cast_template(f"cast{number}", str(number)) for number in range(4)]
     for template, waited in zip(templates, (4.0, 0.5, 0.25, 0.25), strict=True):
         ledger.count_region(template, (), hit=False)
-        ledger.count_load(template, waited, 4.0)
+        count_load(ledger, template, waited, 4.0)
     assert ledger.stats().saved_seconds == 16.0 - 5.0
 
 
@@ -74,25 +74,25 @@ def test_arities_that_are_compiled_one_by_one_are_not_counted_as_saved():
     for arity in (1, 2, 1):
         ledger.count_region(chain, (arity,), hit=bool(ledger.stats().regions))
     for seconds in (1.0, 3.0):
-        ledger.count_compile(chain, seconds)
+        count_compile(ledger, chain, seconds)
     assert ledger.stats().saved_seconds == 2.0  # one region repeats one that took 2 s on average
 
 
 def test_what_fusioncache_itself_takes_is_taken_off():
     ledger = Ledger()
     ledger.count_program_loaded("GPT", 0.5, 8.0)
-    ledger.add_program_seconds("key", 0.375)
-    ledger.add_program_seconds("load", 0.125)
-    ledger.add_canonicalize_seconds(0.25)
+    ledger.count("program_seconds", 0.375, of="key")
+    ledger.count("program_seconds", 0.125, of="load")
+    ledger.count("canonicalize_seconds", 0.25)
     assert ledger.stats().saved_seconds == 8.0 - 0.5 - 0.25
 
 
 def test_record_report_and_stats_show_the_same(monkeypatch):
     ledger = Ledger()
     ledger.count_region(CAST, (), hit=False)
-    ledger.count_start("TorchInductor", 12.25)
-    ledger.count_compile(CAST, 0.5)
-    ledger.add_canonicalize_seconds(0.375)
+    ledger.count("start_seconds", 12.25, of="TorchInductor")
+    count_compile(ledger, CAST, 0.5)
+    ledger.count("canonicalize_seconds", 0.375)
     save_ledger(monkeypatch, ledger)
     saved = ledger.stats().saved_seconds
     data = json.loads(get_output("stats", "--json"))
@@ -105,4 +105,4 @@ def test_record_report_and_stats_show_the_same(monkeypatch):
     summary = Page(read_newest()).section("summary")
     assert "<b>about 375 ms lost</b>" in summary and "One-time start of TorchInductor: <b>12.2 s</b>" in summary
     table = ledger.stats()._repr_html_()
-    assert "<th>one-time start of TorchInductor</th><td>12.250</td>" in table and "<td>-0.375</td>" in table
+    assert "<th>start_seconds: TorchInductor</th><td>12.250</td>" in table and "<td>-0.375</td>" in table
