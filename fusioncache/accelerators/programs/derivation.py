@@ -86,8 +86,8 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
     if history.traces != trace_number + 1:
         return None
     regions = (replace(region, reason=_lasting(region)) for region in history.records(RegionRecord, trace_number))
-    choices, placements = (history.records(kind, trace_number) for kind in (ChoiceRecord, PlacementRecord))
-    return encode_regions(regions, choices, placements)
+    choices = history.records(ChoiceRecord, trace_number)
+    return encode_regions(regions, choices, history.records(PlacementRecord, trace_number))
 
 
 def _lasting(region: RegionRecord) -> str | None:
