@@ -17,8 +17,7 @@ from fusioncache.cli.run_misses import explain_templates
 from fusioncache.cli.show import encode_region
 from fusioncache.ir import TensorType
 from fusioncache.ir.keys import GRAPH
-from fusioncache.observe.record.observations import ANY_SIZES, ChoiceRecord, RegionRecord
-from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.observe.record.observations import ANY_SIZES, ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.runs import Run, find_whole_models
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
@@ -221,7 +220,7 @@ def read_contents(record: RecordReader, run: Run) -> Contents:
         ReportTemplate(number, template, tuple(of[number]), repeated.index(number) if number in repeated else None)
         for number, template in enumerate(templates, 1)
     )
-    return Contents(run, listed, regions, record.choices(run.id), record.placements(run.id))
+    return Contents(run, listed, regions, record.records(run.id, ChoiceRecord), record.records(run.id, PlacementRecord))
 
 
 def _devices(inputs: str) -> list[str]:

@@ -29,8 +29,7 @@ from fusioncache.humanize import (
     format_duration,
 )
 from fusioncache.observe.explain.difference import find_relatives
-from fusioncache.observe.record.observations import PHASES, Line, Phases, add_up_owners
-from fusioncache.observe.record.placements import FlightRecord, PlacementRecord
+from fusioncache.observe.record.observations import PHASES, FlightRecord, Line, Phases, PlacementRecord, add_up_owners
 from fusioncache.observe.record.stats import find_bypasses, find_not_given
 from fusioncache.template.text import read_exactly
 

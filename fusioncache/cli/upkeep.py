@@ -22,7 +22,7 @@ from fusioncache.cli.stored import (
     report_store_errors,
 )
 from fusioncache.humanize import format_bytes, format_count
-from fusioncache.observe.record import limits
+from fusioncache.observe.record import schema
 from fusioncache.observe.record.reader import forget
 from fusioncache.observe.record.reader import prune as prune_record
 from fusioncache.observe.record.schema import record_path
@@ -123,8 +123,8 @@ def prune(
         fusioncache prune --max-age 30d
     """
     record = record_path() if directory is None and record_path().exists() else None
-    most = limits.MAX_BYTES if record_bytes is None else int(record_bytes)
-    oldest = limits.MAX_AGE if max_age is None else max_age
+    most = schema.MAX_BYTES if record_bytes is None else int(record_bytes)
+    oldest = schema.MAX_AGE if max_age is None else max_age
     pruned = prune_record(record, most, oldest, dry_run=dry_run) if record else None
     path, swept = None, None
     if not record or is_expected(None):

@@ -20,7 +20,7 @@ from commands import (
 from recorded_templates import STARTED, count_load, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
-from fusioncache.observe.record import limits
+from fusioncache.observe.record import schema
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.runs import find_script, format_run_name
 from fusioncache.observe.record.schema import record_path
@@ -119,7 +119,7 @@ def test_the_store_is_counted(monkeypatch):
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    monkeypatch.setattr(schema, "MOST_RUNS", 1)
     save_two_runs(monkeypatch)
     assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
     counts = {"since": STARTED, "runs": 2, "regions": 8, "hits": 3, "compiles": 4, "loads": 1}
@@ -129,7 +129,7 @@ def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
 
 def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "MOST_RUNS", 1)
+        patch.setattr(schema, "MOST_RUNS", 1)
         save_two_runs(monkeypatch)
     save_run(monkeypatch)
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
@@ -220,7 +220,8 @@ def test_one_run_or_all_of_them(monkeypatch, options):
 def test_a_run_that_ended_says_so(monkeypatch):
     save_run(monkeypatch)
     with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("UPDATE runs SET ended = 1, updated = started + 90")
+        ended = "json_set(CAST(content AS TEXT), '$.ended', json('true'), '$.updated', started + 90)"
+        database.execute(f"UPDATE runs SET content = {ended}")
     assert "\nIt ended after 90 s.\n" in get_output("stats")
 
 

@@ -9,8 +9,17 @@ from recorded_templates import count_compile, make_cast_template, make_chain_tem
 from fusioncache.cli.report import Contents, ReportRegion, read_contents
 from fusioncache.cli.report_page import render_report
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
-from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+from fusioncache.observe.record.observations import (
+    BoundRecord,
+    ChoiceRecord,
+    FlightRecord,
+    Line,
+    PeakRecord,
+    PlacementRecord,
+    PlanCost,
+    RegionRecord,
+    Source,
+)
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import Stats

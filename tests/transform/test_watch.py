@@ -9,7 +9,7 @@ from models import Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.transform import transform as transform_module
 
@@ -49,7 +49,7 @@ def test_executables_and_phases_on_disk_agree_with_the_counts():
     trained(Blocks(1), cache)
     cache.save()
     (run,) = RecordReader().runs()
-    made = RecordReader().compiles(run.id)
+    made = RecordReader().records(run.id, CompileRecord)
     assert len(made) == run.stats.compiles
     assert sum(one.seconds for one in made) == pytest.approx(run.phases.compiling)
     assert [one.started for one in made] == sorted(one.started for one in made)
@@ -113,7 +113,7 @@ def test_streams_are_taken_down_as_they_were_chosen():
         transform = trained(Residual(4), cache)
     cache.save()
     (run,) = RecordReader().runs()
-    choices = RecordReader().choices(run.id)
+    choices = RecordReader().records(run.id, ChoiceRecord)
     assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [
         (choice.stream, choice.sums, choice.plan.value) for choice in transform.choices()
     ]

@@ -14,7 +14,7 @@ from fusioncache.accelerators.schedule.collectives import exchanges, group_of, h
 from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
 from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
 from fusioncache.accelerators.schedule.timeline import Placement, make_timeline, measure_bounds
-from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 from fusioncache.process.warning import warn_once
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive

@@ -17,7 +17,7 @@ from fusioncache.accelerators.sizes.arguments import ArgumentSizes
 from fusioncache.accelerators.sizes.pass_journal import PassJournal
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
-from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.observe.record.observations import PlacementRecord
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""

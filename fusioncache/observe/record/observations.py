@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Annotated
+
+Side = Annotated[str, re.compile("forward|backward")]
+"""Which of the two traces of a program it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +91,12 @@ class RegionRecord:
     """
 
     model: str | None
-    trace: str
+    trace: Side
     trace_number: int
     position: int
     name: str
     digest: str | None
-    outcome: str
+    outcome: Annotated[str, re.compile("hit|miss|bypass")]
     reason: str | None
     arities: tuple[int, ...]
     plan: str | None
@@ -133,7 +138,7 @@ class ChoiceRecord:
     """
 
     model: str | None
-    trace: str
+    trace: Side
     trace_number: int
     stream: str
     sums: int
@@ -173,7 +178,7 @@ class FlightRecord:
         beside: how many calls compute between the two.
     """
 
-    kind: str
+    kind: Annotated[str, re.compile("gather|reduce")]
     name: str
     size: int
     start: int
@@ -233,7 +238,7 @@ class PlacementRecord:
     """
 
     model: str | None
-    trace: str
+    trace: Side
     trace_number: int
     reason: str
     calls: tuple[str, ...]
@@ -242,6 +247,12 @@ class PlacementRecord:
     before: PeakRecord
     after: PeakRecord
     bounds: tuple[BoundRecord, ...]
+
+    def validate(self) -> None:
+        """Raises a ``ValueError`` if a collective is not on its way from one step to a later one."""
+        steps = len(self.calls)
+        if len(self.alive) != steps or not all(0 <= each.start < each.end < steps for each in self.flights):
+            raise ValueError("a placement with a way that is not from one step to a later one")
 
 
 @dataclass(frozen=True, slots=True)

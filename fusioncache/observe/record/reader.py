@@ -6,29 +6,25 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from fusioncache.observe.record.limits import make_room, measure
-from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, Lifetime, RegionRecord
-from fusioncache.observe.record.outlines import fill_text
-from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.ir import codec
+from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord
 from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.schema import (
     LOCK_SECONDS,
     SCHEMA,
     TOTALS,
+    TRACES,
+    USES,
     RecordError,
-    decode_choice,
-    decode_compile,
-    decode_ingredients,
-    decode_lifetime,
-    decode_phases,
-    decode_placement_row,
-    decode_stats,
-    decode_template,
-    decode_trace,
+    TraceTemplates,
+    fill_regions,
+    fill_text,
+    make_room,
+    measure,
     record_path,
 )
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
@@ -37,22 +33,13 @@ from fusioncache.process.settings import DIRECTORY
 
 Sort = Literal["seconds", "regions", "hits", "name", "size"]
 
-DEAREST_FIRST = "compile_seconds DESC, regions DESC, name, digest"
-
-_FIRST: Mapping[Sort, str] = {
-    "seconds": "compile_seconds DESC",
-    "regions": "regions DESC",
-    "hits": "hits DESC",
-    "name": "name",
-    "size": "ops DESC",
+_FIRST: Mapping[Sort, Callable[[TemplateCounts], Any]] = {
+    "seconds": lambda template: -template.compile_seconds,
+    "regions": lambda template: -template.regions,
+    "hits": lambda template: -template.hits,
+    "name": lambda template: template.name,
+    "size": lambda template: -template.ops,
 }
-
-MATCHES = """(:name IS NULL OR instr(templates.name, :name))
-    AND (:backend IS NULL OR EXISTS (SELECT 1 FROM json_each(fill_text(content, numbers))
-        WHERE json_extract(value, '$[0]') = 'backend' AND json_extract(value, '$[1]') = :backend))
-    AND (:text IS NULL OR EXISTS (SELECT 1 FROM json_each(fill_text(content, numbers))
-        WHERE instr(json_extract(value, '$[1]'), :text)))"""
-"""Of a row of ``templates`` with its outline, in SQL: whether it is one of a listing's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +60,21 @@ class Listing:
     sort: Sort = "seconds"
     limit: int | None = None
 
-    @property
-    def order(self) -> str:
-        """The columns to sort by, in SQL."""
-        return f"{_FIRST[self.sort]}, {DEAREST_FIRST}"
-
-    @property
-    def parameters(self) -> dict[str, str | int | None]:
-        """What ``MATCHES`` and a limit are given."""
-        limit = -1 if self.limit is None else self.limit
-        return {"name": self.name, "backend": self.backend, "text": self.text, "limit": limit}
+    def fits(self, template: TemplateStats) -> bool:
+        """Returns whether a template is one of these, by its name and the ingredients of its key."""
+        texts = template.ingredients
+        return (
+            (self.name is None or self.name in template.name)
+            and (self.backend is None or ("backend", self.backend) in texts)
+            and (self.text is None or any(self.text in text for _, text in texts))
+        )
 
 
-_COUNTS = """name, digest, ops,
-    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds,
-    uses.loaded_compile_seconds"""
-_USES = "uses JOIN templates ON templates.id = uses.template"
-_OUTLINES = "JOIN outlines ON outlines.id = outline"
-_OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
 _ALL = Listing()
+_OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
+_USES = f"""SELECT digest, name, ops, records.content FROM records JOIN templates ON templates.id = records.number
+    JOIN runs ON runs.number = records.run WHERE kind = '{USES}'"""
+_OUTLINES = "JOIN outlines ON outlines.id = outline"
 
 
 class RecordReader:
@@ -112,23 +95,27 @@ class RecordReader:
 
     def runs(self) -> tuple[Run, ...]:
         """Returns all runs, newest first."""
-        return tuple(self._decode(_decode_run, self._rows("SELECT * FROM runs ORDER BY started DESC, id")))
+        rows = self._rows("SELECT content FROM runs WHERE content IS NOT NULL ORDER BY started DESC, id")
+        return self._decode(lambda row: codec.decode(Run, row["content"], "run"), rows)
 
     def templates(self, run: str, listing: Listing = _ALL) -> tuple[TemplateCounts, ...]:
         """Returns a run's templates: by default all of them, the most expensive first."""
-        wanted = f"{_OF_RUN} AND {MATCHES} ORDER BY {listing.order} LIMIT :limit"
-        rows = f"SELECT {_COUNTS} FROM {_USES} {_OUTLINES} WHERE {wanted}"
-        return tuple(self._decode(decode_template, self._rows(rows, run=run, **listing.parameters)))
+        found = self._decode(_decode_use, self._rows(f"{_USES} AND runs.id = :run", run=run))
+        if listing.backend is not None or listing.text is not None:
+            fitting = {template.digest for template in self.add_ingredients(found) if listing.fits(template)}
+            found = tuple(template for template in found if template.digest in fitting)
+        elif listing.name is not None:
+            found = tuple(template for template in found if listing.name in template.name)
+        return tuple(sorted(_most_expensive_first(found), key=_FIRST[listing.sort])[: listing.limit])
 
     def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
         """Returns these templates with what their keys are made of, without those that were forgotten since."""
-        wanted = "templates.digest IN (SELECT value FROM json_each(:digests))"
-        rows = f"SELECT templates.digest, content, numbers FROM templates {_OUTLINES} WHERE {wanted}"
+        wanted = "digest IN (SELECT value FROM json_each(:digests))"
+        rows = f"SELECT digest, content, numbers FROM templates {_OUTLINES} WHERE {wanted}"
         digests = json.dumps([template.digest for template in templates])
-        found = dict(self._decode(decode_ingredients, self._rows(rows, digests=digests)))
-        return tuple(
-            _add_ingredients(template, found[template.digest]) for template in templates if template.digest in found
-        )
+        found = dict(self._decode(_decode_ingredients, self._rows(rows, digests=digests)))
+        known = (template for template in templates if template.digest in found)
+        return tuple(TemplateStats(**{**asdict(each), "ingredients": found[each.digest]}) for each in known)
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
         """Returns a run's regions, in the order of its traces and of their positions in these.
@@ -137,60 +124,53 @@ class RecordReader:
             run: its id.
             template: only those with the template of this digest.
         """
-        has_it = """:template IS NULL OR EXISTS (SELECT 1 FROM json_each(traces.templates)
-            WHERE value = :template OR value = (SELECT id FROM templates WHERE digest = :template))"""
-        digests = """SELECT json_group_object(id, digest) FROM templates
-            WHERE id IN (SELECT value FROM json_each(traces.templates))"""
-        listed = f"SELECT number, model, content, traces.templates, ({digests}) AS digests FROM traces {_OUTLINES}"
-        rows = f"{listed} WHERE {_OF_RUN} AND ({has_it}) ORDER BY number"
-        traces = self._decode(decode_trace, self._rows(rows, run=run, template=template))
-        regions = (region for trace in traces for region in trace)
+        digests: dict[int | str, str] = {row["id"]: row["digest"] for row in self._rows("SELECT * FROM templates")}
+        traces = f"SELECT number, records.content, outlines.content AS outline FROM records {_OUTLINES}"
+
+        def decode(row: sqlite3.Row) -> tuple[RegionRecord, ...]:
+            trace = codec.decode(TraceTemplates, row["content"], "trace")
+            templates = [each if isinstance(each, str) else digests[each] for each in trace.templates]
+            if template is not None and template not in templates:
+                return ()
+            return fill_regions(row["outline"], templates, trace.model, row["number"])
+
+        rows = self._rows(f"{traces} WHERE {_OF_RUN} AND kind = '{TRACES}' ORDER BY number", run=run)
+        regions = (region for trace in self._decode(decode, rows) for region in trace)
         return tuple(region for region in regions if template in (None, region.digest))
 
-    def choices(self, run: str) -> tuple[ChoiceRecord, ...]:
-        """Returns a run's residual streams, in the order of its traces."""
-        rows = self._rows(f"SELECT * FROM choices WHERE {_OF_RUN} ORDER BY number", run=run)
-        return tuple(self._decode(decode_choice, rows))
-
-    def placements(self, run: str) -> tuple[PlacementRecord, ...]:
-        """Returns where the collectives of a run's traces are, in the order of these."""
-        rows = self._rows(f"SELECT * FROM placements WHERE {_OF_RUN} ORDER BY number", run=run)
-        return tuple(self._decode(decode_placement_row, rows))
-
-    def compiles(self, run: str) -> tuple[CompileRecord, ...]:
-        """Returns the executables that a run compiled or loaded, in the order in which they were ready."""
-        rows = self._rows(f"SELECT * FROM compiles WHERE {_OF_RUN} ORDER BY number", run=run)
-        return tuple(self._decode(decode_compile, rows))
+    def records[T: Record](self, run: str, kind: type[T]) -> tuple[T, ...]:
+        """Returns what a run observed of one kind, in the order in which it did. Its regions are in ``regions``."""
+        name = kind.__name__
+        rows = self._rows(f"SELECT content FROM records WHERE {_OF_RUN} AND kind = :kind", run=run, kind=name)
+        return self._decode(lambda row: codec.decode(kind, row["content"], name), rows)
 
     def lifetime(self) -> Lifetime:
         """Returns what all runs did, since the first of them."""
-        (lifetime,) = self._decode(decode_lifetime, self._rows(TOTALS))
-        return lifetime
+        sums = ", ".join(f"sum({name})" for name in TOTALS)
+        ((since, runs, *totals),) = self._rows(f"SELECT min(started), count(*), {sums} FROM runs")
+        return Lifetime(since or 0.0, runs, *(total or 0 for total in totals))
 
     def find(self, prefix: str) -> tuple[TemplateCounts, ...]:
         """Returns the templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.
         """
-        newest = self._newest("instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1", prefix=prefix)
-        exact = [row for row in newest if prefix in (row["digest"], row["name"])]
-        return tuple(self._decode(decode_template, exact or newest))
+        newest = self._newest("(instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1)", prefix=prefix)
+        return tuple(each for each in newest if prefix in (each.digest, each.name)) or newest
 
     def before(self, run: str) -> tuple[TemplateCounts, ...]:
         """Returns the templates of earlier runs than this one, each with the counts of the newest of these."""
-        earlier = "runs.started < (SELECT started FROM runs WHERE id = :run)"
-        return tuple(self._decode(decode_template, self._newest(earlier, run=run)))
+        return self._newest("runs.started < (SELECT started FROM runs WHERE id = :run)", run=run)
 
-    def _newest(self, wanted: str, **parameters: str) -> list[sqlite3.Row]:
+    def _newest(self, wanted: str, **parameters: str) -> tuple[TemplateCounts, ...]:
         """Returns the templates of such runs or names, each with its newest run, the most expensive first."""
-        age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
-        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.number = uses.run WHERE {wanted}"
-        return self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", **parameters)
+        rows = self._rows(f"{_USES} AND {wanted} ORDER BY runs.started, runs.id DESC", **parameters)
+        newest = {row["digest"]: row for row in rows}
+        return tuple(_most_expensive_first(self._decode(_decode_use, newest.values())))
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
             with SCHEMA.open_to_read(self.path, LOCK_SECONDS) as database:
-                database.create_function("fill_text", 2, fill_text, deterministic=True)
                 return database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             if files.is_locked(error):
@@ -199,9 +179,9 @@ class RecordReader:
         except UnicodeEncodeError:
             return []  # what was typed is no valid text, so nothing in the record has it
 
-    def _decode[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
+    def _decode[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> tuple[T, ...]:
         try:
-            return [decode(row) for row in rows]
+            return tuple([decode(row) for row in rows])
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise self._unreadable(error) from error
 
@@ -234,17 +214,18 @@ def _has_content(path: Path) -> bool:
         raise RecordError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
 
 
-def _decode_run(row: sqlite3.Row) -> Run:
-    where = (row["id"], row["started"], row["pid"], row["command"])
-    models = tuple(json.loads(row["models"]))
-    return Run(
-        *where, decode_stats(row), decode_phases(row), row["unrecorded"], models, row["updated"], bool(row["ended"])
-    )
+def _decode_use(row: sqlite3.Row) -> TemplateCounts:
+    counts = codec.decode(TemplateCounts, row["content"], "template")
+    return replace(counts, name=row["name"], digest=row["digest"], ops=row["ops"])
 
 
-def _add_ingredients(template: TemplateCounts, ingredients: tuple[tuple[str, str], ...]) -> TemplateStats:
-    counts = {count.name: getattr(template, count.name) for count in fields(template)}
-    return TemplateStats(**counts, ingredients=ingredients)
+def _decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
+    ingredients = json.loads(fill_text(row["content"], row["numbers"]))
+    return row["digest"], tuple((name, text) for name, text in ingredients)
+
+
+def _most_expensive_first(templates: Iterable[TemplateCounts]) -> list[TemplateCounts]:
+    return sorted(templates, key=lambda each: (-each.compile_seconds, -each.regions, each.name, each.digest))
 
 
 def forget(path: Path) -> bool:

@@ -1,84 +1,76 @@
-"""The file of the record: where it is, its tables, and how values become rows. Lists and mappings are JSON."""
+"""The file of the record: where it is, its tables, the rows of a run, and how large and how old it may get.
+
+What a run counted and observed is in ``records``: a row for each template, forward trace with its backward trace,
+residual stream, placement of collectives and executable, as JSON by the types of its fields (``ir/codec.py``).
+
+What is the same at each length of a model is there once, as an outline. The text of a template is cut into a *shape*,
+in which no number stands, and its numbers. The first text of a shape is its outline; of later ones only the numbers
+that differ from it are written. The outline of a trace is what is kept of its regions with a program
+(``kept_regions.py``), with the places of their templates in a list in place of digests.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
+import re
 import sqlite3
+import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from fusioncache.ir.strict_json import decode
+from fusioncache.observe.record.kept_regions import decode_regions, encode_record, encode_regions
+from fusioncache.observe.record.ledger import Observed
 from fusioncache.observe.record.observations import (
-    ChoiceRecord,
-    CompileRecord,
     Lifetime,
-    Phases,
-    PlanCost,
     RegionRecord,
 )
-from fusioncache.observe.record.outlines import fill_regions, fill_text, unpack
-from fusioncache.observe.record.placements import PlacementRecord, decode_placement, list_placement
-from fusioncache.observe.record.stats import Stats, TemplateCounts, TemplateStats
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.files import Schema
 from fusioncache.process.settings import DIRECTORY, find_directory
 
+MAX_BYTES = 64 << 20
+"""The most that the file may have. The newest run stays, and gets no more details when it has that much itself."""
+MAX_AGE = 90 * 86400.0
+"""Seconds after which a run that was not saved since is forgotten."""
+FILL = 0.8
+"""The part of what there may be to which runs are forgotten, so that it is not done with each save."""
+MOST_RUNS = 100
+MOST_PAST_RUNS = 10_000
+"""How many runs are counted of which nothing else is left."""
+LOCK_SECONDS = 10.0
+"""How long a process waits while another one writes."""
+
+TOTALS = tuple(each.name for each in fields(Lifetime) if each.name not in ("since", "runs"))
+"""The fields of ``Stats`` that are summed over all runs, those included of which nothing else is left."""
+USES, TRACES = "uses", "traces"
+"""The kinds of records of which a run has templates and traces. Others are named as their classes."""
+
 _TABLES = (
-    """CREATE TABLE runs (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
-    started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
-    command TEXT NOT NULL, models TEXT NOT NULL,
-    regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
-    bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
-    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, handed_over INTEGER NOT NULL,
-    helped INTEGER NOT NULL, generalizations INTEGER NOT NULL, general_hits INTEGER NOT NULL,
-    general_saved_seconds REAL NOT NULL,
-    reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, taken_out TEXT NOT NULL, unkept TEXT NOT NULL,
-    programs_loaded INTEGER NOT NULL,
-    loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
-    programs_replayed INTEGER NOT NULL, programs_filled INTEGER NOT NULL, passes_repeated TEXT NOT NULL,
-    programs_interpreted TEXT NOT NULL,
-    program_seconds TEXT NOT NULL, captures INTEGER NOT NULL, graph_replays INTEGER NOT NULL,
-    gradients_copied INTEGER NOT NULL,
-    not_captured TEXT NOT NULL, start_seconds TEXT NOT NULL,
-    saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
-    verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
-    phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
-    """CREATE TABLE past (
-    id TEXT PRIMARY KEY, started REAL NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
-    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
-    saved_seconds REAL NOT NULL)""",
+    f"""CREATE TABLE runs (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, started REAL NOT NULL, updated REAL NOT NULL,
+    {", ".join(f"{name} NOT NULL" for name in TOTALS)}, content BLOB)""",
     "CREATE TABLE outlines (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE, content BLOB NOT NULL)",
     """CREATE TABLE templates (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ops INTEGER NOT NULL,
     outline INTEGER NOT NULL, numbers TEXT NOT NULL)""",
-    """CREATE TABLE uses (
-    run INTEGER NOT NULL, template INTEGER NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
-    arities TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
-    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, PRIMARY KEY (run, template)) WITHOUT ROWID""",
-    """CREATE TABLE traces (
-    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, outline INTEGER NOT NULL, templates TEXT NOT NULL,
-    PRIMARY KEY (run, number)) WITHOUT ROWID""",
-    """CREATE TABLE choices (
-    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
-    stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL,
-    PRIMARY KEY (run, number)) WITHOUT ROWID""",
-    """CREATE TABLE placements (
-    run INTEGER NOT NULL, number INTEGER NOT NULL, model TEXT, trace_number INTEGER NOT NULL, placement BLOB NOT NULL,
-    PRIMARY KEY (run, number))""",
-    """CREATE TABLE compiles (
-    run INTEGER NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
-    seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number)) WITHOUT ROWID""",
+    """CREATE TABLE records (
+    run INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL, outline INTEGER, content BLOB NOT NULL,
+    PRIMARY KEY (run, kind, number)) WITHOUT ROWID""",
 )
-"""One row for each run, each run that was forgotten, each template, each template of a run, each forward trace of a run
-with its backward trace, and each stream, trace with collectives and executable of a run.
-
-What is the same at each length of a model is there once, as an outline: the text of templates but for their numbers,
-and the regions of a trace but for their templates (``outlines.py``).
+"""A run that was forgotten has no content, and no records. Columns without a type keep integers and floats as they are.
+The number of a template's record is the template's id.
 """
+
+_NUMBER = re.compile(r"\d+")
+_MOST_BYTES = 64 << 20
+"""Of one outline: what says that it is longer is damaged."""
 
 
 class RecordError(Exception):
@@ -94,28 +86,11 @@ def _make_error(path: Path, version: int) -> RecordError:
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(15, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
+SCHEMA = Schema(16, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
 """
-
-OF_RUNS = ("uses", "traces", "choices", "placements", "compiles")
-"""The tables whose rows go with their run."""
-
-IN_PAST = "id, started, regions, hits, compiles, compile_seconds, loads, load_seconds, saved_seconds"
-"""What is left of a run that was forgotten: the columns of ``past``, which ``runs`` has as well."""
-
-TOTALS = f"""
-SELECT min(started), count(*), sum(regions), sum(hits), sum(compiles), sum(compile_seconds), sum(loads),
-    sum(load_seconds), sum(saved_seconds) FROM (SELECT {IN_PAST} FROM runs UNION ALL SELECT {IN_PAST} FROM past)
-"""
-"""The fields of a ``Lifetime``, in SQL."""
-
-LOCK_SECONDS = 10.0
-"""How long a process waits while another one writes."""
-
-Row = Mapping[str, Any]
 
 
 def record_path() -> Path:
@@ -123,100 +98,244 @@ def record_path() -> Path:
     return find_directory() / f"record-{SCHEMA.version}.sqlite"
 
 
-_MAPPINGS = (
-    "bypasses", "own_sizes", "taken_out", "unkept", "programs_refused", "passes_repeated", "programs_interpreted",
-    "program_seconds", "not_captured", "start_seconds",
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class TraceTemplates:
+    """The record of a trace: its model and its templates, by their ids, or by their digests where they have none."""
+
+    model: str | None
+    templates: tuple[int | str, ...]
 
 
-def _names(values: type) -> Iterator[str]:
-    """Yields the names of a dataclass's fields, which are the columns of its rows."""
-    return (field.name for field in dataclasses.fields(values))
+def put_row(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    """Inserts a row, or replaces the one with the same key."""
+    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+    database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
 
 
-def encode_stats(stats: Stats) -> Row:
-    """Returns the row of a run's counts."""
-    row = {name: getattr(stats, name) for name in _names(Stats)}
-    return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
+def find_run(database: sqlite3.Connection, run: str) -> int | None:
+    """Returns the number of a run that is not forgotten, by its id; None if it is not there."""
+    return _first(database, "SELECT number FROM runs WHERE id = ? AND content IS NOT NULL", run)
 
 
-def decode_stats(row: sqlite3.Row) -> Stats:
-    """Returns the counts in a row of ``runs``."""
-    counts = {name: row[name] for name in _names(Stats)}
-    return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
+def put_run(database: sqlite3.Connection, run: Run) -> int:
+    """Writes a run. Returns its number."""
+    totals = {name: getattr(run.stats, name) for name in TOTALS}
+    row = {"id": run.id, "started": run.started, "updated": run.updated, **totals, "content": encode_record(run)}
+    number = _first(database, "SELECT number FROM runs WHERE id = ?", run.id)
+    put_row(database, "runs", row if number is None else {"number": number, **row})
+    found = find_run(database, run.id)
+    assert found is not None
+    return found
 
 
-def decode_phases(row: sqlite3.Row) -> Phases:
-    """Returns the phases in a row of ``runs``."""
-    return Phases(**json.loads(row["phases"]))
+class RunRecords:
+    """The records of one run, in a transaction.
+
+    Args:
+        database: it.
+        run: the number of the run.
+    """
+
+    def __init__(self, database: sqlite3.Connection, run: int):
+        self._database = database
+        self._run = run
+
+    def put_template(self, template: TemplateStats) -> None:
+        """Writes a template's share in the run, and the template."""
+        number = self._find_template(template.digest) or self._add_template(template)
+        self._put(USES, number, replace(template, name="", digest="", ops=0, ingredients=()))
+
+    def has_template(self, digest: str) -> bool:
+        """Returns whether a template has a share in the run."""
+        query = f"SELECT 1 FROM records JOIN templates ON id = number WHERE run = ? AND kind = '{USES}' AND digest = ?"
+        return _first(self._database, query, self._run, digest) is not None
+
+    def put_observations(self, observed: Observed, regions: Sequence[RegionRecord]) -> None:
+        """Writes what is new or changed.
+
+        Args:
+            observed: it.
+            regions: all regions of the traces of which one is new or changed.
+        """
+        traces = defaultdict[int, list[RegionRecord]](list)
+        for region in regions:
+            traces[region.trace_number].append(region)
+        for number, each in traces.items():
+            self._put_trace(number, each)
+        for kind, records in observed.items():
+            for number, record in records.items() if kind is not RegionRecord else ():
+                self._put(kind.__name__, number, record)
+
+    def _put(self, kind: str, number: int, record: Any, outline: int | None = None) -> None:
+        row = {"run": self._run, "kind": kind, "number": number, "outline": outline, "content": encode_record(record)}
+        put_row(self._database, "records", row)
+
+    def _put_trace(self, number: int, regions: Sequence[RegionRecord]) -> None:
+        content, digests = cut_regions(regions)
+        of_trace = f"SELECT outline FROM records WHERE run = ? AND kind = '{TRACES}' AND number = ?"
+        before = _first(self._database, of_trace, self._run, number)
+        outline = self._put_outline(hashlib.sha256(content).hexdigest(), content)
+        templates = tuple(self._find_template(digest) or digest for digest in digests)
+        self._put(TRACES, number, TraceTemplates(regions[0].model, templates), outline)
+        if before not in (None, outline):
+            self._database.execute(f"DELETE FROM outlines WHERE id = ? AND {_UNUSED}", (before,))
+
+    def _find_template(self, digest: str) -> int | None:
+        return _first(self._database, "SELECT id FROM templates WHERE digest = ?", digest)
+
+    def _add_template(self, template: TemplateStats) -> int:
+        text = json.dumps(template.ingredients)
+        outline = self._put_outline(shape_of(text), text.encode())
+        content = self._database.execute("SELECT content FROM outlines WHERE id = ?", (outline,)).fetchone()[0]
+        values = (template.digest, template.name, template.ops, outline, list_numbers(text, content))
+        insert = "INSERT INTO templates (digest, name, ops, outline, numbers) VALUES (?, ?, ?, ?, ?) RETURNING id"
+        number: int = self._database.execute(insert, values).fetchone()[0]
+        return number
+
+    def _put_outline(self, shape: str, content: bytes) -> int:
+        known = _first(self._database, "SELECT id FROM outlines WHERE shape = ?", shape)
+        if known is not None:
+            return known
+        insert = "INSERT INTO outlines (shape, content) VALUES (?, ?) RETURNING id"
+        number: int = self._database.execute(insert, (shape, zlib.compress(content))).fetchone()[0]
+        return number
 
 
-def encode_use(template: TemplateStats) -> Row:
-    """Returns the row of a template's share in a run, without the run and the template."""
-    row = {name: getattr(template, name) for name in _names(TemplateCounts) if name not in ("name", "ops", "digest")}
-    return {**row, "arities": json.dumps(template.arities)}
+def shape_of(text: str) -> str:
+    """Returns a digest of a text without its numbers. The text is JSON, which has no character 0."""
+    return hashlib.sha256(_NUMBER.sub("\0", text).encode()).hexdigest()
 
 
-def decode_template(row: sqlite3.Row) -> TemplateCounts:
-    """Returns a template, from a row of ``uses`` joined with ``templates``."""
-    counts = {name: row[name] for name in _names(TemplateCounts)}
-    return TemplateCounts(**{**counts, "arities": tuple(map(tuple, json.loads(counts["arities"])))})
+def list_numbers(text: str, outline: bytes) -> str:
+    """Returns the numbers in which a text differs from an outline of the same shape, each with its places."""
+    places = defaultdict[str, list[int]](list)
+    pairs = zip(_NUMBER.findall(text), _NUMBER.findall(_unpack(outline)), strict=True)
+    for place, (own, other) in enumerate(pairs):
+        if own != other:
+            places[own].append(place)
+    return json.dumps(places, separators=(",", ":"))
 
 
-def decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Returns a template's digest and the parts of its key, from a row of ``templates`` joined with ``outlines``."""
-    ingredients = json.loads(fill_text(row["content"], row["numbers"]))
-    return row["digest"], tuple((name, text) for name, text in ingredients)
+def fill_text(outline: bytes, numbers: str) -> str:
+    """Returns the text that has these numbers in which it differs from an outline.
+
+    Raises:
+        ValueError: if they are no such numbers, or it is no outline.
+    """
+    text, listed = _unpack(outline), json.loads(numbers)
+    try:
+        own = {place: number for number, places in listed.items() for place in places}
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{numbers[:60]} are no numbers") from error
+    places = count()
+    return _NUMBER.sub(lambda found: own.get(next(places), found[0]), text)
 
 
-def decode_trace(row: sqlite3.Row) -> tuple[RegionRecord, ...]:
-    """Returns the regions in a row of ``traces`` that has its outline, and the ``digests`` of its templates by id."""
-    digests = json.loads(row["digests"])
-    templates = [digests[str(each)] if isinstance(each, int) else each for each in json.loads(row["templates"])]
-    return fill_regions(row["content"], templates, row["model"], row["number"])
+def cut_regions(regions: Sequence[RegionRecord]) -> tuple[bytes, tuple[str, ...]]:
+    """Returns the regions of a trace but for their templates, and the digests of these as they are met."""
+    places: dict[str, str] = {}
+    for region in regions:
+        if region.digest is not None:
+            places.setdefault(region.digest, str(len(places)))
+    placed = (replace(each, digest=None if each.digest is None else places[each.digest]) for each in regions)
+    return encode_regions(placed, ()), tuple(places)
 
 
-def encode_choice(choice: ChoiceRecord) -> Row:
-    """Returns the row of a stream, without its run and number."""
-    return {
-        "model": choice.model,
-        "trace": choice.trace,
-        "trace_number": choice.trace_number,
-        "stream": choice.stream,
-        "sums": choice.sums,
-        "plan": choice.plan,
-        "costs": json.dumps([[cost.plan, cost.moved, cost.alive, cost.kernels] for cost in choice.costs]),
-    }
+def fill_regions(outline: bytes, templates: Sequence[str], model: str | None, number: int) -> tuple[RegionRecord, ...]:
+    """Returns the regions of a trace.
+
+    Args:
+        outline: of it.
+        templates: the digests of their templates.
+        model: that the trace is of.
+        number: of the trace in its run.
+
+    Raises:
+        ValueError: if it is no outline, or a template is missing.
+    """
+    kept = decode_regions(_unpack(outline).encode(), model, number).regions
+    digests: dict[str | None, str | None] = {None: None}
+    digests.update((str(place), digest) for place, digest in enumerate(templates))
+    if not all(region.digest in digests for region in kept):
+        raise ValueError("a region has a template that is not there")
+    return tuple(replace(region, digest=digests[region.digest]) for region in kept)
 
 
-def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
-    """Returns a stream in a row of ``choices``."""
-    costs = tuple(PlanCost(plan, moved, alive, kernels) for plan, moved, alive, kernels in json.loads(row["costs"]))
-    return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
+def _unpack(content: bytes) -> str:
+    """Returns a text that was compressed.
+
+    Raises:
+        ValueError: if it is none, or far too long.
+    """
+    try:
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(content, _MOST_BYTES)
+        if not unpacking.eof:
+            raise ValueError("it is too long, or cut off")
+        return text.decode()
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"what was compressed is damaged: {error}") from error
 
 
-def encode_placement(placement: PlacementRecord) -> Row:
-    """Returns the row of where the collectives of a trace are, without its run and number."""
-    listed = zlib.compress(json.dumps(list_placement(placement), separators=(",", ":")).encode())
-    return {"model": placement.model, "trace_number": placement.trace_number, "placement": listed}
+_UNUSED = "id NOT IN (SELECT outline FROM templates UNION SELECT outline FROM records WHERE outline IS NOT NULL)"
 
 
-def decode_placement_row(row: sqlite3.Row) -> PlacementRecord:
-    """Returns where the collectives of a trace are, in a row of ``placements``."""
-    listed = unpack(row["placement"])
-    return decode_placement(decode(listed, "placement"), row["model"], row["trace_number"])
+def make_room(
+    database: sqlite3.Connection, run: int | None = None, *, max_bytes: int | None = None, max_age: float | None = None
+) -> int:
+    """Deletes old runs, and what only they used, where the file is too large, or they are too many or too old.
+
+    By the last save, not the start: a run that is still going on is not old. The newest one stays.
+
+    Args:
+        database: in a transaction.
+        run: the number of the newest run, if it is known: clocks may have been set back.
+        max_bytes: the most that the file may have; by default ``MAX_BYTES``.
+        max_age: the seconds; by default ``MAX_AGE``.
+
+    Returns:
+        How many runs were deleted.
+    """
+    limit = MAX_BYTES if max_bytes is None else max_bytes
+    oldest = time.time() - (MAX_AGE if max_age is None else max_age)
+    order = "number IS ? DESC, updated DESC, number DESC"
+    newest_first = f"SELECT number, updated FROM runs WHERE content IS NOT NULL ORDER BY {order}"
+    runs = database.execute(newest_first, (run,)).fetchall()
+    old = [number for place, (number, updated) in enumerate(runs) if place and (place >= MOST_RUNS or updated < oldest)]
+    _forget(database, old)
+    left = [number for number, _ in runs[1:] if number not in set(old)]
+    if measure(database) > limit:
+        while left and measure(database) > limit * FILL:
+            old.append(left.pop())
+            _forget(database, old[-1:])
+    return len(old)
 
 
-def encode_compile(compile_: CompileRecord) -> Row:
-    """Returns the row of an executable, without its run and number."""
-    return {name: getattr(compile_, name) for name in _names(CompileRecord)}
+def measure(database: sqlite3.Connection) -> int:
+    """Returns the bytes that the file has when the transaction has ended."""
+    pages, free, size = (
+        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
 
 
-def decode_compile(row: sqlite3.Row) -> CompileRecord:
-    """Returns an executable in a row of ``compiles``."""
-    return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
+def has_room(database: sqlite3.Connection) -> bool:
+    """Returns whether more may be written into the file."""
+    return measure(database) <= MAX_BYTES
 
 
-def decode_lifetime(row: sqlite3.Row) -> Lifetime:
-    """Returns the totals of all runs, from the row of ``TOTALS``."""
-    return Lifetime(*(0 if value is None else value for value in row))
+def _forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
+    if not runs:
+        return
+    for number in runs:
+        database.execute("DELETE FROM records WHERE run = ?", (number,))
+        database.execute("UPDATE runs SET content = NULL WHERE number = ?", (number,))
+    newest = "SELECT number FROM runs WHERE content IS NULL ORDER BY started DESC LIMIT ?"
+    database.execute(f"DELETE FROM runs WHERE content IS NULL AND number NOT IN ({newest})", (MOST_PAST_RUNS,))
+    database.execute(f"DELETE FROM templates WHERE id NOT IN (SELECT number FROM records WHERE kind = '{USES}')")
+    database.execute(f"DELETE FROM outlines WHERE {_UNUSED}")
+
+
+def _first(database: sqlite3.Connection, query: str, *parameters: Any) -> int | None:
+    row = database.execute(query, parameters).fetchone()
+    return None if row is None else row[0]

@@ -175,17 +175,17 @@ class TemplateCounts:
         loaded_compile_seconds: seconds that compiling these took, where they were compiled.
     """
 
-    name: str
-    digest: str
-    ops: int
-    regions: int
-    hits: int
-    arities: tuple[tuple[int, ...], ...]
-    compiles: int
-    compile_seconds: float
-    loads: int
-    load_seconds: float
-    loaded_compile_seconds: float
+    name: str = ""
+    digest: str = ""
+    ops: int = 0
+    regions: int = 0
+    hits: int = 0
+    arities: tuple[tuple[int, ...], ...] = ()
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    loads: int = 0
+    load_seconds: float = 0.0
+    loaded_compile_seconds: float = 0.0
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
@@ -205,7 +205,7 @@ class TemplateStats(TemplateCounts):
         ingredients: name and text of each part of its key.
     """
 
-    ingredients: tuple[tuple[str, str], ...]
+    ingredients: tuple[tuple[str, str], ...] = ()
 
 
 class AllTemplates(tuple[TemplateStats, ...]):

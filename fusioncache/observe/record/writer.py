@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shlex
 import sqlite3
@@ -13,15 +12,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.observe.record.ledger import Ledger, Observed
-from fusioncache.observe.record.limits import has_room, make_room
 from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.observe.record.schema import LOCK_SECONDS, SCHEMA, RecordError, encode_stats, record_path
+from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.schema import (
+    LOCK_SECONDS,
+    SCHEMA,
+    RecordError,
+    RunRecords,
+    find_run,
+    has_room,
+    make_room,
+    put_run,
+    record_path,
+)
 from fusioncache.observe.record.stats import Stats, TemplateStats
-from fusioncache.observe.record.tables import RunTables, find_number, put_row
 from fusioncache.process import files, forks
 from fusioncache.process.files import make_folders, protect
 from fusioncache.process.secrets import list_options
@@ -47,7 +54,7 @@ class RecordWriter:
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = forks.lock()
-        self._saved: _Snapshot | None = None
+        self._saved: tuple[Stats, tuple[str, ...]] | None = None
         self._left_out = 0
         self._whole = True
         self._broken = self._contended = False
@@ -107,83 +114,66 @@ class RecordWriter:
 
     def _mark_as_ended(self) -> None:
         if self._path.exists():
-            phases = json.dumps(self._ledger.phases().to_dict())
             with open_for_writing(self._path, LOCK_SECONDS) as database:
-                ended = "UPDATE runs SET updated = ?, ended = 1, phases = ? WHERE id = ?"
-                database.execute(ended, (time.time(), phases, self._run))
+                if find_run(database, self._run) is not None:
+                    self._put_run(database, ended=True)
 
     def _save(self, lock_seconds: float) -> None:
         start = time.perf_counter()
         history = self._ledger.history
-        now = _Snapshot(self._ledger.stats(), history.models)
+        # The counts that are a reason to save a run when they change. Seconds of phases are not.
+        now = (self._ledger.stats(), history.models)
         # A run is one that traced something, even if there was nothing in it to fuse.
-        if (now.stats == Stats() and not history.traces) or (now == self._saved and not history.changed):
+        if (now[0] == Stats() and not history.traces) or (now == self._saved and not history.changed):
             return
         # Until this one is written, because then the next has to write what this one took.
         whole, self._whole = self._whole, True
         with open_for_writing(self._path, lock_seconds) as database:
             # Other processes may have let this run be forgotten since.
-            new = whole or find_number(database, self._run) is None
-            templates, observed = self._ledger.take_changed(), history.take_changes()
+            new = whole or find_run(database, self._run) is None
+            templates, observed = self._ledger.take_changed(), history.take_changes(whole=new)
             if new:
-                templates, observed, self._left_out = self._ledger.templates(), history.take_changes(whole=True), 0
-            number = self._write_run(database, now)
+                templates, self._left_out = self._ledger.templates(), 0
+            number = self._put_run(database)
             if new or templates or any(observed.values()):
-                database.execute("DELETE FROM past WHERE id = ?", (self._run,))
                 make_room(database, number)
-                self._write_details(database, number, templates, observed)
+                self._put_details(database, number, templates, observed)
         self._saved, self._whole = now, False
         history.add_seconds("recording", time.perf_counter() - start)
 
-    def _write_details(
+    def _put_details(
         self, database: sqlite3.Connection, number: int, templates: Sequence[TemplateStats], observed: Observed
     ) -> None:
         """Writes what is new; only what a template counted that is there, if the file is as large as it may be."""
-        tables, is_full = RunTables(database, number), not has_room(database)
+        records, is_full = RunRecords(database, number), not has_room(database)
         for template in templates:
-            if is_full and not tables.has_template(template):
+            if is_full and not records.has_template(template.digest):
                 self._left_out += 1
             else:
-                tables.put_template(template)
+                records.put_template(template)
         if is_full:
             self._left_out += sum(map(len, observed.values()))
-            left_out = self._ledger.history.unrecorded + self._left_out
-            database.execute("UPDATE runs SET unrecorded = ? WHERE number = ?", (left_out, number))
+            self._put_run(database)
             return
-        history = self._ledger.history
-        traces = dict.fromkeys(region.trace_number for region in observed.get(RegionRecord, {}).values())
-        tables.put_observations(observed, {number: history.records(RegionRecord, number) for number in traces})
+        changed = {region.trace_number for region in observed.get(RegionRecord, {}).values()}
+        regions = self._ledger.history.records(RegionRecord) if changed else ()
+        records.put_observations(observed, [region for region in regions if region.trace_number in changed])
 
-    def _write_run(self, database: sqlite3.Connection, now: _Snapshot) -> int:
-        row = {
-            "id": self._run,
-            "started": self._started,
-            "updated": time.time(),
-            "ended": False,
-            "pid": self._pid,
-            "command": _command_line(),
-            "models": json.dumps(now.models),
-            **encode_stats(now.stats),
-            "phases": json.dumps(self._ledger.phases().to_dict()),
-            "unrecorded": self._ledger.history.unrecorded + self._left_out,
-        }
-        put_row(database, "runs", {"number": find_number(database, self._run), **row})
-        number = find_number(database, self._run)
-        assert number is not None
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """The counts of a run at one moment that are a reason to save it when they change. Seconds of phases are not."""
-
-    stats: Stats
-    models: tuple[str, ...]
-
-
-def _command_line() -> str:
-    # Arguments that are not valid text come as lone surrogates, which sqlite does not take.
-    return shlex.join(list_options(sys.argv)).encode(errors="backslashreplace").decode()
+    def _put_run(self, database: sqlite3.Connection, *, ended: bool = False) -> int:
+        ledger = self._ledger
+        run = Run(
+            id=self._run,
+            started=self._started,
+            pid=self._pid,
+            command=shlex.join(list_options(sys.argv)),
+            stats=ledger.stats(),
+            phases=ledger.phases(),
+            unrecorded=ledger.history.unrecorded + self._left_out,
+            models=ledger.history.models,
+            updated=time.time(),
+            ended=ended,
+        )
+        return put_run(database, run)
 
 
 @contextmanager

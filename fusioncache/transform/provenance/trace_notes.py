@@ -10,8 +10,7 @@ from typing import Any
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import History
-from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
-from fusioncache.observe.record.placements import PlacementRecord
+from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, PlanCost, RegionRecord, Source
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.transform.provenance.compilation import Compilation, current_compilation
 from fusioncache.transform.provenance.source import Sources, find_sources

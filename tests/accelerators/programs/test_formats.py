@@ -70,7 +70,7 @@ def test_the_bytes_of_regions_are_these():
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
     choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
     stored = kept_regions.encode_regions([region], [choice], [make_placement()])
-    assert (kept_regions.FORMAT, digest(stored)) == (3, "c0afbf8bdb9b9a1e9cbdb8d02c5c5ddf")
+    assert (kept_regions.FORMAT, digest(stored)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
 
 
 def test_the_header_of_bytecode_is_this():

@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import fusioncache
 from fusioncache.cli.report import Contents
 from fusioncache.cli.report_page import MOST_ROWS
-from fusioncache.observe.record.placements import FlightRecord
+from fusioncache.observe.record.observations import FlightRecord
 
 
 def make_page(*placements) -> Page:

@@ -16,13 +16,14 @@ from recorded_templates import (
 from report_records import make_placement
 
 from fusioncache.observe.record import ledger as ledgers
-from fusioncache.observe.record import limits
+from fusioncache.observe.record import schema
 from fusioncache.observe.record.ledger import History, Ledger
 from fusioncache.observe.record.observations import (
     ChoiceRecord,
     CompileRecord,
     Line,
     Phases,
+    PlacementRecord,
     PlanCost,
     RegionRecord,
     Source,
@@ -64,12 +65,13 @@ def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
     assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
-    assert RecordReader().choices(RUN) == (CHOICE,)
-    assert RecordReader().placements(RUN) == (PLACEMENT,)
-    assert RecordReader().compiles(RUN) == ledger.history.records(CompileRecord)
-    assert [(made.loaded, made.seconds) for made in RecordReader().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
-    assert RecordReader().regions("b") == RecordReader().choices("b") == RecordReader().compiles("b") == ()
-    assert RecordReader().placements("b") == ()
+    assert RecordReader().records(RUN, ChoiceRecord) == (CHOICE,)
+    assert RecordReader().records(RUN, PlacementRecord) == (PLACEMENT,)
+    assert RecordReader().records(RUN, CompileRecord) == ledger.history.records(CompileRecord)
+    made = RecordReader().records(RUN, CompileRecord)
+    assert [(each.loaded, each.seconds) for each in made] == [(False, 1.0), (True, 0.25)]
+    assert RecordReader().regions("b") == ()
+    assert all(RecordReader().records("b", kind) == () for kind in (ChoiceRecord, PlacementRecord, CompileRecord))
 
 
 def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypatch):
@@ -91,7 +93,7 @@ def test_what_there_is_no_room_for_is_counted(monkeypatch):
     count_compile(ledger, make_chain_template(), 1.0)
     save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
-    assert len(RecordReader().compiles(RUN)) == 2
+    assert len(RecordReader().records(RUN, CompileRecord)) == 2
     assert RecordReader().runs()[0].unrecorded == 3
 
 
@@ -139,30 +141,30 @@ def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     recorder_.save()
     (run,) = RecordReader().runs()
     assert RecordReader().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
-    assert len(RecordReader().compiles(run.id)) == 2
+    assert len(RecordReader().records(run.id, CompileRecord)) == 2
 
 
 def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     ledger = ledger_of(REGION)
     recorder_ = begin_run(ledger)
     with closing(sqlite3.connect(record_path())) as database, database:
-        for table in ("runs", "uses", "traces", "choices", "placements", "compiles"):
+        for table in ("runs", "records"):
             database.execute(f"DELETE FROM {table}")
     count_compile(ledger, make_chain_template(), 1.0)
     recorder_.save()
     (run,) = RecordReader().runs()
     assert RecordReader().regions(run.id) == (REGION,)
-    assert len(RecordReader().compiles(run.id)) == 2
+    assert len(RecordReader().records(run.id, CompileRecord)) == 2
 
 
 def test_what_runs_have_in_common_is_kept_once_and_goes_with_the_last_of_them(monkeypatch):
     for run, started in (("a", 10.0), ("b", 20.0)):
         save_ledger(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
-    assert (rows("traces"), rows("templates"), rows("outlines")) == (2, 1, 2)
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    assert (rows("records WHERE kind = 'traces'"), rows("templates"), rows("outlines")) == (2, 1, 2)
+    monkeypatch.setattr(schema, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
-    counted = {table: rows(table) for table in ("traces", "templates", "outlines", "choices", "compiles")}
-    assert counted == {"traces": 0, "templates": 1, "outlines": 1, "choices": 0, "compiles": 1}
+    assert {table: rows(table) for table in ("templates", "outlines")} == {"templates": 1, "outlines": 1}
+    assert (rows("records WHERE kind = 'traces'"), rows("records WHERE kind = 'CompileRecord'")) == (0, 1)
 
 
 def test_what_a_transform_takes_down_its_cache_has():

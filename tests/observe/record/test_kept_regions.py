@@ -6,10 +6,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_records import make_placement
 
 from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
-from fusioncache.observe.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
-from fusioncache.observe.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+from fusioncache.observe.record.observations import (
+    BoundRecord,
+    ChoiceRecord,
+    FlightRecord,
+    Line,
+    PeakRecord,
+    PlacementRecord,
+    PlanCost,
+    RegionRecord,
+    Source,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 LINES = st.lists(st.builds(Line, TEXTS, st.integers(0, 10**6), st.booleans()), max_size=3).map(tuple)
@@ -62,6 +72,7 @@ PLACEMENTS = st.builds(
 ONE = RegionRecord(
     "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
 )
+COST = {"plan": "fold", "moved": 1, "alive": 2, "kernels": 3}
 STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
 
 
@@ -82,32 +93,59 @@ def test_model_and_number_are_those_of_the_run_that_loads():
 
 def test_equal_lines_are_there_once():
     content = json.loads(encode_regions([ONE, replace(ONE, position=9)], []))
-    assert content["lines"] == [[["m.py", 3, False]]]
+    assert content["lines"] == [[{"file": "m.py", "number": 3}]]
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("trace", "sideways"), ("outcome", "loaded"), ("source", 1), ("source", -1), ("position", -1), ("ops", "4")),
-        *(("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("layer", "1"), ("module", 1)),
-        *(("digest", 2), ("name", None), ("name", "\ud800"), ("reason", []), ("trace", []), ("more", 1)),
-        *(("streams", each) for each in ([], ["sideways", "t", 1, "fold", []], ["forward", "t", -1, "fold", []])),
-        *(("streams", ["forward", "t", 1, "fold", each]) for each in ([[]], [["fold", 1, 2]], [["fold", 1, 2, "3"]])),
+        *(
+            ("trace", "sideways"),
+            ("trace", []),
+            ("outcome", "loaded"),
+            ("position", -1),
+            ("name", None),
+            ("reason", []),
+        ),
+        *(("ops", "4"), ("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("digest", 2), ("more", 1)),
+        *(("source", {"layer": "1"}), ("source", {"module": 1}), ("name", "\ud800")),
     ],
 )
-def test_anything_else_is_refused(field, value):
+def test_a_region_with_any_other_field_is_refused(field, value):
     content = json.loads(encode_regions([ONE], []))
-    content[field] = [value]
+    content["kept"]["regions"][0][field] = value
     with pytest.raises(ValueError, match="regions"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
 
 
-@pytest.mark.parametrize("field", ["trace", "name", "layer", "arities"])
-def test_fields_of_other_lengths_are_refused(field):
-    content = json.loads(encode_regions([ONE, ONE], []))
-    del content[field][0]
+@pytest.mark.parametrize("places", [[], [1], [-1], [0, 0], 0])
+def test_places_of_no_lines_are_refused(places):
+    content = json.loads(encode_regions([ONE], []))
+    content["places"] = places
     with pytest.raises(ValueError, match="regions"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"trace": "sideways"}, {"sums": -1}, {"more": 1}, {"costs": [[]]}, {"costs": [{**COST, "kernels": "3"}]}),
+        {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]},
+    ],
+)
+def test_a_stream_with_any_other_field_is_refused(fields):
+    content = json.loads(encode_regions([], [STREAM]))
+    content["kept"]["choices"][0] |= fields
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize("way", [(0, 4), (2, 2), (3, 2)])
+def test_a_collective_that_goes_nowhere_is_refused(way):
+    flight = FlightRecord("gather", "n", 1, *way, 0)
+    placement = make_placement(calls=("a", "b", "c", "d"), alive=(0, 0, 0, 0), flights=(flight,))
+    with pytest.raises(ValueError, match="a placement"):
+        decode_regions(encode_regions([], [], [placement]), "GPT", 7)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1, "lines": [], "regions": []}', b"\xff"])

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,12 +18,19 @@ from recorded_templates import STARTED, begin_run, make_cast_template, make_ledg
 from report_records import make_region_record, make_wide_ledger
 from repository import HELPERS, import_path
 
-from fusioncache.observe.record import limits
+from fusioncache.observe.record import schema
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
-from fusioncache.observe.record.outlines import CutRegions, CutText, fill_regions, fill_text
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import RecordError, record_path
+from fusioncache.observe.record.schema import (
+    RecordError,
+    cut_regions,
+    fill_regions,
+    fill_text,
+    list_numbers,
+    record_path,
+    shape_of,
+)
 
 DAY = 86400.0
 
@@ -36,12 +44,17 @@ def count(table):
         return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
+def count_records(kind):
+    with closing(sqlite3.connect(record_path())) as database:
+        return database.execute("SELECT count(*) FROM records WHERE kind = ?", (kind,)).fetchone()[0]
+
+
 def test_the_oldest_runs_go_where_the_file_would_be_too_large(monkeypatch):
     sizes = []
     for number in range(6):
         save_ledger(monkeypatch, make_wide_ledger(60, f"m{number}"), run=str(number), started=STARTED + number)
         sizes.append(record_path().stat().st_size)
-    monkeypatch.setattr(limits, "MAX_BYTES", sizes[3])
+    monkeypatch.setattr(schema, "MAX_BYTES", sizes[3])
     save_ledger(monkeypatch, make_wide_ledger(60, "last"), run="last", started=STARTED + 10)
     assert read_ids()[0] == "last" and 1 < len(read_ids()) < 5
     assert record_path().stat().st_size <= sizes[3]
@@ -59,7 +72,7 @@ def test_runs_that_nobody_saved_for_long_go(monkeypatch):
 
 
 def test_the_run_that_is_written_stays_whatever_the_clock_says(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    monkeypatch.setattr(schema, "MOST_RUNS", 1)
     for run, started in (("future", STARTED + DAY), ("now", STARTED)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
     assert read_ids() == ["now"]
@@ -67,7 +80,7 @@ def test_the_run_that_is_written_stays_whatever_the_clock_says(monkeypatch):
 
 def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED - 1)
-    monkeypatch.setattr(limits, "MAX_BYTES", 1)
+    monkeypatch.setattr(schema, "MAX_BYTES", 1)
     ledger = make_wide_ledger(3)
     writer = begin_run(ledger)
     (run,) = RecordReader().runs()
@@ -75,13 +88,13 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
     assert RecordReader().templates(run.id) == RecordReader().regions(run.id) == ()
     assert "not listed  9 regions, streams, templates and executables" in get_output("stats")
     # With more room it goes on.
-    monkeypatch.setattr(limits, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(schema, "MAX_BYTES", 1 << 20)
     more = make_cast_template("more", "more")
     ledger.count_region(more, (), hit=False)
     writer.save()
     assert [template.name for template in RecordReader().templates(run.id)] == ["more"]
     # What is there is counted on where there is none.
-    monkeypatch.setattr(limits, "MAX_BYTES", 1)
+    monkeypatch.setattr(schema, "MAX_BYTES", 1)
     ledger.count_region(more, (), hit=True)
     writer.save()
     (template,) = RecordReader().templates(run.id)
@@ -92,7 +105,7 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
 def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "MAX_BYTES", 1)
+        patch.setattr(schema, "MAX_BYTES", 1)
         save_ledger(monkeypatch, make_wide_ledger(2), run="c" * 32, started=STARTED - 1)
         assert read_ids() == ["c" * 32]
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
@@ -105,7 +118,7 @@ def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
 def test_the_file_shrinks_when_runs_go(monkeypatch):
     save_ledger(monkeypatch, make_wide_ledger(200), run="large", started=STARTED)
     large = record_path().stat().st_size
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    monkeypatch.setattr(schema, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="small", started=STARTED + 1)
     with closing(sqlite3.connect(record_path())) as database:
         assert database.execute("PRAGMA freelist_count").fetchone()[0] == 0
@@ -118,17 +131,19 @@ def test_a_further_length_adds_its_templates_numbers_and_nothing_else(monkeypatc
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)))
     compiled, transform = compile_with(model)
-    tables = ("outlines", "traces", "templates", "uses", "compiles", "choices", "placements")
+    tables = ("outlines", "templates")
+    kinds = ("traces", "uses", "CompileRecord", "ChoiceRecord", "PlacementRecord")
     counted = []
     for length in range(2, 22):
         compiled(torch.randn(length, 8)).sum().backward()
         transform.cache.save()
         if length in (11, 21):
-            counted.append({table: count(table) for table in tables})
+            counted.append({table: count(table) for table in tables} | {kind: count_records(kind) for kind in kinds})
     assert transform.stats().programs_filled == 18
-    grown = {table: counted[1][table] - counted[0][table] for table in tables}
+    grown = {name: counted[1][name] - counted[0][name] for name in (*tables, *kinds)}
     templates = grown.pop("templates")
-    assert grown == {"outlines": 0, "traces": 10, "uses": templates, "compiles": 0, "choices": 0, "placements": 0}
+    others = dict.fromkeys(("outlines", "CompileRecord", "ChoiceRecord", "PlacementRecord"), 0)
+    assert grown == {**others, "traces": 10, "uses": templates}
     with closing(sqlite3.connect(record_path())) as database:
         assert database.execute("SELECT max(length(numbers)) FROM templates WHERE id > 10").fetchone()[0] < 200
     (run,) = RecordReader().runs()
@@ -152,15 +167,14 @@ def test_a_text_is_what_was_cut_whatever_numbers_it_has():
             return "".join(part + str(chance.choice([0, 7, 42, 10**20, "007"])) for part in shape) + "end"
 
         texts = [make() for _ in range(4)]
-        cuts = [CutText.cut(text) for text in texts]
-        assert len({cut.shape for cut in cuts}) == 1
-        outline = cuts[0].pack()
-        assert [fill_text(outline, cut.list_numbers(outline)) for cut in cuts] == texts
+        assert len({shape_of(text) for text in texts}) == 1
+        outline = zlib.compress(texts[0].encode())
+        assert [fill_text(outline, list_numbers(text, outline)) for text in texts] == texts
 
 
 def test_texts_that_differ_in_more_than_numbers_have_other_shapes():
     texts = ["a1b", "a1c", "a1b2", "a#b", "a-1b", "a1.0b", "a1b#"]
-    assert len({CutText.cut(text).shape for text in texts}) == len(texts)
+    assert len({shape_of(text) for text in texts}) == len(texts)
 
 
 def test_regions_are_what_was_cut_whatever_templates_they_have():
@@ -175,11 +189,11 @@ def test_regions_are_what_was_cut_whatever_templates_they_have():
             )
             region = make_region_record(number, digest=digest, trace=chance.choice(["forward", "backward"]))
             made.append(replace(region, source=Source(name, chance.choice([None, 3]), lines), trace_number=5))
-        cut = CutRegions.cut(made)
-        assert fill_regions(cut.content, cut.templates, "Model", 5) == tuple(made)
+        content, templates = cut_regions(made)
+        assert fill_regions(zlib.compress(content), templates, "Model", 5) == tuple(made)
         # Another length has other templates, and the same outline.
         longer = [replace(region, digest=region.digest and region.digest[::-1] + "0") for region in made]
-        assert (CutRegions.cut(longer).shape, CutRegions.cut(longer).content) == (cut.shape, cut.content)
+        assert cut_regions(longer)[0] == content
 
 
 def test_a_name_that_is_no_text_does_not_cost_the_record():
@@ -216,10 +230,11 @@ def test_damaged_numbers_are_an_error_and_not_a_crash(monkeypatch, numbers):
 
 _WRITE = """
 import sys
-from fusioncache.observe.record import limits
+import zlib
+from fusioncache.observe.record import schema
 from fusioncache.observe.record.writer import RecordWriter
 from report_records import make_wide_ledger
-limits.MAX_BYTES = 300_000
+schema.MAX_BYTES = 300_000
 print("ready", flush=True)
 input()
 for number in range(1000):

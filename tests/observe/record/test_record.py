@@ -15,7 +15,7 @@ from recorded_templates import (
     save_ledger,
 )
 
-from fusioncache.observe.record import limits
+from fusioncache.observe.record import schema
 from fusioncache.observe.record import writer as recorder
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.reader import RecordReader
@@ -106,7 +106,7 @@ def test_runs_are_listed_newest_first(monkeypatch):
 
 
 def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_RUNS", 2)
+    monkeypatch.setattr(schema, "MOST_RUNS", 2)
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a", started=10.0)
     for run, started in (("b", 20.0), ("c", 30.0)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
@@ -114,12 +114,12 @@ def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
     assert RecordReader().find(make_chain_template().key.digest) == ()
     with closing(sqlite3.connect(record_path())) as database:
         assert database.execute("SELECT count(*) FROM templates").fetchone() == (1,)
-        users = "SELECT id FROM runs WHERE number IN (SELECT run FROM uses) ORDER BY id"
+        users = "SELECT id FROM runs WHERE number IN (SELECT run FROM records WHERE kind = 'uses') ORDER BY id"
         assert database.execute(users).fetchall() == [("b",), ("c",)]
 
 
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
+    monkeypatch.setattr(schema, "MOST_RUNS", 1)
     monkeypatch.setattr(recorder.time, "time", lambda: 10.0)
     long_run = RecordWriter(make_ledger(make_chain_template()))
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b", started=10.5)
@@ -137,7 +137,7 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY.name, str(directory))
     RecordWriter(make_ledger(make_chain_template())).save()
-    assert (directory / "record-15.sqlite").exists()
+    assert (directory / "record-16.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 

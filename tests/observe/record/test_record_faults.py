@@ -57,8 +57,8 @@ def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
     reader = RecordReader()
     (found,) = reader.find("residual")
     with closing(_database()) as database, database:
-        database.execute("UPDATE uses SET arities = '[1, 2]'")
-        database.execute("UPDATE runs SET bypasses = 'nonsense'")
+        database.execute("UPDATE records SET content = '{\"arities\": [1, 2]}'")
+        database.execute("UPDATE runs SET content = 'nonsense'")
     reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find("residual"))
     for read in (*reads, lambda: reader.add_ingredients((found,))):
         with pytest.raises(RecordError, match="cannot be read"):
@@ -79,13 +79,13 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
     with closing(_database()) as database:
         # So small a cache that pages reach the file before the transaction ends, as in a big one.
         database.execute("PRAGMA cache_size = 1")
-        database.execute("UPDATE runs SET command = 'half'")
+        database.execute("UPDATE runs SET content = 'half'")
         for number in range(500):
             database.execute("INSERT INTO outlines (shape, content) VALUES (?, ?)", (f"{number}", b"x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
-    assert (tmp_path / "killed" / "record-15.sqlite-journal").exists()
-    (run,) = RecordReader(tmp_path / "killed" / "record-15.sqlite").runs()
+    assert (tmp_path / "killed" / "record-16.sqlite-journal").exists()
+    (run,) = RecordReader(tmp_path / "killed" / "record-16.sqlite").runs()
     assert run.command == "train.py --depth"
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.count_region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record-15.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-16.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
 
@@ -138,7 +138,7 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     recorder_ = RecordWriter(make_ledger(make_chain_template()))
     (message,) = _warnings_of(recorder_.save)
-    assert f"{tmp_path / 'file' / 'record-15.sqlite'} cannot be written" in message
+    assert f"{tmp_path / 'file' / 'record-16.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"

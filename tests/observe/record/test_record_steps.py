@@ -19,9 +19,10 @@ from recorded_templates import begin_run, count_compile, make_cast_template, mak
 from repository import HELPERS, import_path
 
 import fusioncache
-from fusioncache.observe.record import tables
+from fusioncache.observe.record import schema
 from fusioncache.observe.record import writer as recorder
 from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import CompileRecord
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.schema import record_path
 
@@ -55,7 +56,7 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     assert "\nIt is still running, or was killed after " in get_output("stats")
     run, first = RecordReader().runs()
     assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
-    assert len(RecordReader().compiles(run.id)) == before.compiles
+    assert len(RecordReader().records(run.id, CompileRecord)) == before.compiles
     # Neither has a store, so each compiles what the other does, whichever comes first.
     for runs in ((first.id, run.id), (run.id, first.id)):
         data = json.loads(get_output("diff", *runs, "--json"))
@@ -111,7 +112,7 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
     # Two traces, and at most once for each first call of a template.
     assert 2 < after_one <= 2 + stats.templates
     (run,) = RecordReader().runs()
-    assert run.stats == stats and len(RecordReader().compiles(run.id)) == stats.compiles
+    assert run.stats == stats and len(RecordReader().records(run.id, CompileRecord)) == stats.compiles
     train_residual(4)
     assert len(opened) == 2 * after_one
 
@@ -122,14 +123,16 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
         ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
     recorder_ = begin_run(ledger)
     rows = []
-    real = tables.put_row
-    for module in (recorder, tables):
-        monkeypatch.setattr(
-            module, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
-        )
+    real = schema.put_row
+
+    def put_row(database, table, row):
+        rows.append(row.get("kind", table))
+        real(database, table, row)
+
+    monkeypatch.setattr(schema, "put_row", put_row)
     count_compile(ledger, make_cast_template("cast_7", "7"), 1.0)
     recorder_.append()
-    assert sorted(rows) == ["compiles", "runs", "uses"]
+    assert sorted(rows) == ["CompileRecord", "runs", "uses"]
     recorder_.append()
     assert len(rows) == 3
     assert RecordReader().runs()[0].stats == ledger.stats()
@@ -148,7 +151,7 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
             recorder_.append()  # it does not even try
     recorder_.save()
     (run,) = RecordReader().runs()
-    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
+    assert run.stats == ledger.stats() and len(RecordReader().records(run.id, CompileRecord)) == 2
     assert not recwarn.list
 
 
@@ -164,7 +167,7 @@ def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
         recorder_.append()
     recorder_.save()
     (run,) = RecordReader().runs()
-    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
+    assert run.stats == ledger.stats() and len(RecordReader().records(run.id, CompileRecord)) == 2
 
 
 def test_a_run_without_regions_is_a_run():
