@@ -13,7 +13,7 @@ from fusioncache.thunder_adapter.capabilities import explain_unusable
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor
-    from fusioncache.transform.provenance.compilation import Compilation
+    from fusioncache.transform.provenance.source import Compilation
 
 NAME = "fusioncache"
 

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.generals import Generation
 from fusioncache.process import forks
-from fusioncache.transform.provenance.compilation import current_forward_trace
-from fusioncache.transform.provenance.trace_notes import ForwardTrace
+from fusioncache.transform.provenance.source import current_forward_trace
+from fusioncache.transform.provenance.trace_notes import TraceNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ForwardState:
         left: what the passes of the forward trace left, by the name of the pass.
     """
 
-    noted: ForwardTrace
+    noted: TraceNotes
     generation: Generation | None = None
     left: Mapping[str, Any] = field(default_factory=dict)
 

@@ -191,7 +191,7 @@ class TemplateTransform(Transform):
             self.ledger.count("canonicalize_seconds", time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(notes.forward_trace, generation, context.leaves))
+            self._handover.put(trace, ForwardState(notes, generation, context.leaves))
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:

@@ -12,7 +12,7 @@ from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executor, executors
 from fusioncache.transform import executor as unshared
-from fusioncache.transform.provenance.compilation import Compilation
+from fusioncache.transform.provenance.source import Compilation
 
 X = torch.linspace(-1, 1, 6)
 PASS = "pass executors=fusioncache.executors()"

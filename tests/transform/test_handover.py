@@ -15,11 +15,11 @@ from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
 
 import fusioncache
+from fusioncache.observe.record.ledger import History
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.transform.handover import ForwardState, Handover
-from fusioncache.transform.provenance.compilation import Compilation
-from fusioncache.transform.provenance.source import Sources
-from fusioncache.transform.provenance.trace_notes import ForwardTrace
+from fusioncache.transform.provenance.source import Compilation
+from fusioncache.transform.provenance.trace_notes import TraceNotes
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -132,7 +132,7 @@ def test_nothing_stays_of_a_forward_trace_that_is_gone():
     handover, (forward, backward), (other, _) = Handover(), traces_of(2), traces_of(2)
     tokens = [Token(), Token()]
     alive = [weakref.ref(token) for token in tokens]
-    noted = ForwardTrace(0, Compilation(), Sources())
+    noted = TraceNotes("forward", History(), 0, Compilation())
     for trace, token in zip((other, forward), tokens, strict=True):
         handover.put(trace, ForwardState(noted, token))
     del other, token, tokens, trace

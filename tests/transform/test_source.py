@@ -11,8 +11,7 @@ from models import Block, Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.observe.record.observations import Line, RegionRecord
-from fusioncache.transform.provenance.compilation import is_library, library_folders, module_in_name
-from fusioncache.transform.provenance.neighbours import common_module
+from fusioncache.transform.provenance.source import common_module, is_library, library_folders, module_in_name
 
 
 def watched(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
@@ -243,29 +243,17 @@ class EventPublisher:
     def __init__(self, log: EventFile | EventStream | None = None):
         self._log = log
 
-    def publish(
-        self,
-        what: What,
-        template: Template | None = None,
-        *,
-        arities: tuple[int, ...] | None = None,
-        reason: str | None = None,
-        seconds: float | None = None,
-        model: str | None = None,
-    ) -> None:
-        """Publishes an event. This costs next to nothing if nobody listens."""
+    def publish(self, what: What, template: Template | None = None, **fields: Any) -> None:
+        """Publishes an event with these fields of ``Event``. This costs next to nothing if nothing listens."""
         level = logging.DEBUG if what == "hit" else logging.INFO
         logged = logger.isEnabledFor(level)
         if not logged and self._log is None:
             return
-        name, digest, backend = _describe_template(template) if template else (None, None, None)
-        event = Event(time.time(), os.getpid(), what, name, digest, arities, reason, seconds, backend, model)
+        if template is not None:
+            key = template.key
+            fields |= {"template": template.name, "digest": key.digest, "backend": key.texts.get(BACKEND)}
+        event = Event(time.time(), os.getpid(), what, **fields)
         if logged:
             logger.log(level, "%s", event, extra=asdict(event))
         if self._log is not None:
             self._log.write(event)
-
-
-def _describe_template(template: Template) -> tuple[str, str, str | None]:
-    backend = template.key.texts.get(BACKEND)
-    return template.name, template.key.digest, backend

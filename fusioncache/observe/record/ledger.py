@@ -23,7 +23,7 @@ from typing import Any
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventPublisher, What
 from fusioncache.observe.record.observations import Alone, CompileRecord, Phases, Record, RegionRecord, Source
-from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
+from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateCounts, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
@@ -193,14 +193,12 @@ class _TemplateCounts:
             name=self.template.name,
             digest=key.digest,
             ops=len(self.template.graph.ops),
-            regions=counts["regions"],
-            hits=counts["hits"],
             arities=tuple(sorted(self.arities)),
-            compiles=counts["compiles"],
-            compile_seconds=float(counts["compile_seconds"]),
-            loads=counts["loads"],
-            load_seconds=float(counts["load_seconds"]),
-            loaded_compile_seconds=float(counts["loaded_compile_seconds"]),
+            **{
+                each.name: each.default.__class__(counts[each.name])
+                for each in fields(TemplateCounts)
+                if each.name in counts
+            },
             ingredients=tuple((part.name, part.text) for part in key.ingredients),
         )
 
@@ -266,22 +264,14 @@ class Ledger:
                     counts[of] = counts.get(of, 0) + number
         return first
 
-    def emit(
-        self,
-        what: What,
-        template: Template | None = None,
-        *,
-        reason: str | None = None,
-        model: str | None = None,
-        seconds: float | None = None,
-    ) -> bool:
-        """Counts an event and has it published. Its fields are those of ``Event``.
+    def emit(self, what: What, template: Template | None = None, *, reason: str | None = None, **fields: Any) -> bool:
+        """Counts an event and has it published, with these fields of ``Event``.
 
         Returns:
             Whether this is the first time for this reason.
         """
         first = self.count(_COUNTED_AS[what], of=reason)
-        self._events.publish(what, template, reason=reason, model=model, seconds=seconds)
+        self._events.publish(what, template, reason=reason, **fields)
         return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:

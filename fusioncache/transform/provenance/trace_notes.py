@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusioncache.backends.bound_symbols import outputs_of
@@ -12,97 +12,74 @@ from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import History
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, PlanCost, RegionRecord, Source
 from fusioncache.template.plan import Arities, Plan
-from fusioncache.transform.provenance.compilation import Compilation, current_compilation
-from fusioncache.transform.provenance.source import Sources, find_sources
+from fusioncache.transform.provenance.source import Compilation, Sources, current_compilation, find_sources
 
 logger = logging.getLogger("fusioncache")
 
 _NOT_REWRITTEN = "its trace stayed as it was"
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardTrace:
-    """What the notes on a backward trace must know of its forward trace.
-
-    Attributes:
-        number: counts the forward traces of a run.
-        compilation: the compilation that the trace belongs to.
-        sources: where the regions of the trace come from.
-    """
-
-    number: int
-    compilation: Compilation
-    sources: Sources
-
-
-def begin_notes(trace: Any, history: History, forward: ForwardTrace | None) -> TraceNotes:
+def begin_notes(trace: Any, history: History, forward: TraceNotes | None) -> TraceNotes:
     """Begins the notes on a trace, as Thunder made it.
 
     Args:
         trace: a forward or a backward trace.
         history: takes what is seen.
-        forward: the forward trace of a backward trace, if it is known.
+        forward: the notes on the forward trace of a backward trace, if it is known.
     """
     from fusioncache.thunder_adapter.api import TraceTag
 
-    if TraceTag.BACKWARD in trace.tags:
-        known = forward or _unknown_forward_trace(history)
-        return TraceNotes("backward", history, known.number, known.compilation, known.sources)
+    is_backward = TraceTag.BACKWARD in trace.tags
+    if is_backward and forward is not None:
+        return TraceNotes("backward", history, forward.number, forward.compilation, forward.sources)
     compilation = _compilation()
     number = history.begin_trace(compilation.model)
+    if is_backward:
+        return TraceNotes("backward", history, number, compilation, Sources())
     for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
         if seconds is not None:
             history.add_seconds(phase, seconds)
-    return TraceNotes("forward", history, number, compilation, None)
+    return TraceNotes("forward", history, number, compilation)
 
 
-def _unknown_forward_trace(history: History) -> ForwardTrace:
-    compilation = _compilation()
-    return ForwardTrace(history.begin_trace(compilation.model), compilation, Sources())
-
-
+@dataclass(slots=True, eq=False)
 class TraceNotes:
     """What is noted of one trace of a model until it is recorded.
 
     Attributes:
         direction: ``forward`` or ``backward``.
-        number: counts the forward traces of a run; that of its forward trace for a backward trace.
+        history: what it is recorded in.
+        number: counts the forward traces of a run; that of a backward trace is its forward trace's.
         compilation: the compilation that the trace belongs to.
+        forward: where the regions of the forward trace come from, if this is a backward trace.
+        sources: where the regions of this trace come from.
     """
 
-    def __init__(
-        self, direction: str, history: History, number: int, compilation: Compilation, forward: Sources | None
-    ):
-        self.compilation = compilation
-        self.direction = direction
-        self._history = history
-        self.number = number
-        self._forward = forward
-        self._sources = Sources()
-        self._regions: dict[int, RegionRecord] = {}
-
-    @property
-    def forward_trace(self) -> ForwardTrace:
-        """What the notes on the backward trace must know of this trace."""
-        return ForwardTrace(self.number, self.compilation, self._sources)
+    direction: str
+    history: History
+    number: int
+    compilation: Compilation
+    forward: Sources | None = None
+    sources: Sources = field(default_factory=Sources)
+    _regions: dict[int, RegionRecord] = field(default_factory=dict)
 
     def locate_regions(self, trace: Any) -> None:
         """Finds out where the regions of the trace come from."""
         try:
-            self._sources = find_sources(trace, self.compilation, self._forward)
+            self.sources = find_sources(trace, self.compilation, self.forward)
         except Exception as error:
             logger.info("where the regions of a trace come from is not known", exc_info=error)
 
     def record_choice(self, stream: str, sums: int, plan: str, costs: Iterable[PlanCost]) -> None:
         """Records the plan that was chosen for a residual stream of the trace, and the cost of each plan."""
         where = (self.compilation.model, self.direction, self.number)
-        self._history.add(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
+        self.history.add(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
 
     def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
         """Records where the collectives of the trace are."""
         try:
             model, number = self.compilation.model, self.number
-            self._history.add(replace(describe(), model=model, trace=self.direction, trace_number=number))
+            self.history.add(replace(describe(), model=model, trace=self.direction, trace_number=number))
         except Exception as error:
             logger.info("the placement of collectives is not recorded", exc_info=error)
 
@@ -127,7 +104,7 @@ class TraceNotes:
 
     def finish(self) -> None:
         """Records the regions."""
-        self._history.add(*(self._regions[position] for position in sorted(self._regions)))
+        self.history.add(*(self._regions[position] for position in sorted(self._regions)))
 
     def _note(
         self, position: int, fusion: Any, outcome: str, reason: str, digest: str | None = None, arities: Arities = ()
@@ -143,7 +120,7 @@ class TraceNotes:
             reason=reason,
             arities=arities,
             plan=None,
-            source=self._sources.regions.get(position, Source()),
+            source=self.sources.regions.get(position, Source()),
             ops=len(fusion.subsymbols),
             inputs=len(fusion.args),
             outputs=len(outputs_of(fusion)),
