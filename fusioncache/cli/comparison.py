@@ -279,14 +279,14 @@ def _find_nearest(subject: Subject, directory: Path | None) -> Subject:
         return min(same_key, key=lambda other: _count_reads(subject, other))
     if subject.kind == "executable":
         return nearest
-    (template,) = RecordReader().find(nearest.digest)
+    (template,) = RecordReader().find_templates(nearest.digest)
     return _read_subject(NamedThing("template", template.digest, template.digest, template.name, template), directory)
 
 
 def _list_like(subject: Subject, directory: Path | None) -> Iterable[Subject]:
     if subject.kind == "template":
         record = RecordReader()
-        return map(_describe_template, record.add_ingredients(record.find("")))
+        return map(_describe_template, record.add_ingredients(record.find_templates("")))
     kind: Any = subject.kind
     found = map(_describe_stored, reversed(list_stored(directory, kind)[1]))  # the newest of several is the nearest
     return (other for other in found if other.texts or kind == "program")

@@ -172,7 +172,7 @@ def _list_runs() -> Sequence[NamedThing]:
 
 def _list_templates(wanted: str) -> Sequence[NamedThing]:
     try:
-        found = RecordReader().find(wanted)
+        found = RecordReader().find_templates(wanted)
     except RecordError:
         return ()
     return [NamedThing("template", each.digest[:ID_DIGITS], each.digest, each.name, each) for each in found]
@@ -245,7 +245,7 @@ def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[Reg
 
 def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:
     """Returns what varies between a template and those of the record that are the same but for sizes and numbers."""
-    named = [each for each in record.find(template.name.rpartition("_")[0]) if each.digest != template.digest]
+    named = [each for each in record.find_templates(template.name.rpartition("_")[0]) if each.digest != template.digest]
     others = record.add_ingredients(tuple(islice(named, _MOST_RELATIVES)))
     found = find_relatives([dict(each.ingredients) for each in (template, *others)])
     return next((relatives.varying for relatives in found if 0 in relatives.members), ())

@@ -80,7 +80,7 @@ class GraphNames:
         except Exception as error:  # a graph that Dynamo does not compile now, or another version of it
             logger.info("a graph has no name", exc_info=error)
 
-    def find(self, function: Any) -> str | None:
+    def name_of(self, function: Any) -> str | None:
         """Returns the name of a graph's part; None for all else."""
         part = self._parts.get(function) if is_graph(function) else None
         return None if part is None else part.name

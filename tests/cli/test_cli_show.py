@@ -64,7 +64,7 @@ def test_a_template_without_recorded_regions(monkeypatch):
 @pytest.mark.parametrize("id_", [CHAIN.name, CHAIN.name[:10], CHAIN.key.digest, CHAIN.key.digest[:12]])
 def test_an_id_is_the_start_of_a_name_or_digest(id_):
     assert get_output("show", id_).startswith(f"name                    {CHAIN.name}\n")
-    assert len(RecordReader().find(id_)) == 1
+    assert len(RecordReader().find_templates(id_)) == 1
 
 
 def test_sizes_and_numbers_are_parameters(monkeypatch):

@@ -55,7 +55,7 @@ def test_a_terminal_gets_the_start_of_each_id():
     assert first[:2] == [CHAIN.key.digest[:12], CHAIN.name]
     assert second[:2] == [CAST.key.digest[:12], CAST.name]
     assert max(map(len, text.splitlines())) <= 100
-    assert len(RecordReader().find(first[0])) == 1
+    assert len(RecordReader().find_templates(first[0])) == 1
 
 
 @pytest.mark.parametrize("columns", [40, 60, 100])

@@ -34,4 +34,4 @@ def test_what_dynamo_did_not_make_has_no_name_of_a_graph():
     names, graph = GraphNames(), torch.fx.symbolic_trace(torch.nn.Linear(4, 4))
     names.note(torch.nn.Linear(4, 4))
     names.note(graph)  # which nothing of Dynamo's knows
-    assert names.find(graph) is None and names.find(alone) is None
+    assert names.name_of(graph) is None and names.name_of(alone) is None

@@ -220,7 +220,7 @@ class Call:
         import torch
 
         function = self.compile_data.fn
-        if (graph := graph_names_of_process().find(function)) is not None:
+        if (graph := graph_names_of_process().name_of(function)) is not None:
             return graph
         named = type(function) if isinstance(function, torch.nn.Module) else function
         return str(getattr(named, "__qualname__", type(function).__qualname__))

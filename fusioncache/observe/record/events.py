@@ -131,7 +131,7 @@ class EventFile:
         self._file: Path | None = file
         self._lock = forks.lock()
 
-    def write(self, event: Event) -> None:
+    def log_event(self, event: Event) -> None:
         """Writes an event. Never raises."""
         file = self._file
         if file is None:
@@ -167,7 +167,7 @@ class EventStream:
         self._stream = stream
         self._written: set[str] = set()
 
-    def write(self, event: Event) -> None:
+    def log_event(self, event: Event) -> None:
         """Writes an event. Never raises."""
         text = describe(event)
         if text is None or text in self._written:
@@ -256,4 +256,4 @@ class EventPublisher:
         if logged:
             logger.log(level, "%s", event, extra=asdict(event))
         if self._log is not None:
-            self._log.write(event)
+            self._log.log_event(event)

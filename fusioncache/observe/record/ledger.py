@@ -50,6 +50,11 @@ _NOTHING: Mapping[str, float] = MappingProxyType(
 )
 """The fields of ``Stats`` that are numbers, as they are at first."""
 
+_OF_TEMPLATE: Mapping[str, float] = MappingProxyType(
+    {each.name: _NOTHING[each.name] for each in fields(TemplateCounts) if each.name in _NOTHING}
+)
+"""Those of them that a template has a share of."""
+
 _NOTHING_ALONE = Alone(0.0, 0.0)
 
 _Kind = tuple[str | None, tuple[int, ...]]
@@ -168,7 +173,7 @@ class _TemplateCounts:
 
     template: Template
     number: int
-    counts: dict[str, Any] = field(default_factory=lambda: defaultdict(int))
+    counts: dict[str, Any] = field(default_factory=lambda: defaultdict(int, _OF_TEMPLATE))
     arities: set[tuple[int, ...]] = field(default_factory=set)
     alone: Alone = _NOTHING_ALONE
     saved: float = 0.0
@@ -194,11 +199,7 @@ class _TemplateCounts:
             digest=key.digest,
             ops=len(self.template.graph.ops),
             arities=tuple(sorted(self.arities)),
-            **{
-                each.name: each.default.__class__(counts[each.name])
-                for each in fields(TemplateCounts)
-                if each.name in counts
-            },
+            **{name: counts[name] for name in _OF_TEMPLATE},
             ingredients=tuple((part.name, part.text) for part in key.ingredients),
         )
 

@@ -150,7 +150,7 @@ class RecordReader:
         ((since, runs, *totals),) = self._rows(f"SELECT min(started), count(*), {sums} FROM runs")
         return Lifetime(since or 0.0, runs, *(total or 0 for total in totals))
 
-    def find(self, prefix: str) -> tuple[TemplateCounts, ...]:
+    def find_templates(self, prefix: str) -> tuple[TemplateCounts, ...]:
         """Returns the templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.

@@ -87,7 +87,7 @@ def _makes_regions(executor: Any) -> bool:
 def _model_name(function: Any) -> str | None:
     import torch
 
-    if (graph := graph_names_of_process().find(function)) is not None:
+    if (graph := graph_names_of_process().name_of(function)) is not None:
         return graph
     named = type(function) if isinstance(function, torch.nn.Module) else function
     name = getattr(named, "__name__", None)

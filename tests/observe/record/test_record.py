@@ -111,7 +111,7 @@ def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
     for run, started in (("b", 20.0), ("c", 30.0)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
     assert [run.id for run in RecordReader().runs()] == ["c", "b"]
-    assert RecordReader().find(make_chain_template().key.digest) == ()
+    assert RecordReader().find_templates(make_chain_template().key.digest) == ()
     with closing(sqlite3.connect(record_path())) as database:
         assert database.execute("SELECT count(*) FROM templates").fetchone() == (1,)
         users = "SELECT id FROM runs WHERE number IN (SELECT run FROM records WHERE kind = 'uses') ORDER BY id"
@@ -161,7 +161,7 @@ def _save_named(monkeypatch, *names: str) -> None:
 
 
 def _names(prefix: str) -> set[str]:
-    return {template.name for template in RecordReader().find(prefix)}
+    return {template.name for template in RecordReader().find_templates(prefix)}
 
 
 def test_find_by_the_start_of_a_name(monkeypatch):
@@ -203,5 +203,5 @@ def test_find_gives_the_counts_of_the_newest_run_that_had_the_template(monkeypat
     save_ledger(monkeypatch, make_ledger(chain, seconds=1.0), run="a", started=10.0)
     save_ledger(monkeypatch, make_ledger(chain, seconds=3.0), run="z", started=15.0)
     save_ledger(monkeypatch, make_ledger(cast), run="n", started=30.0)
-    (found,) = RecordReader().find(chain.key.digest)
+    (found,) = RecordReader().find_templates(chain.key.digest)
     assert found.compile_seconds == 2.0
