@@ -51,8 +51,8 @@ from fusioncache.observe.explain.program_difference import (
     compare_reads,
     find_source_line,
 )
+from fusioncache.observe.record.observations import Run
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 from fusioncache.process.secrets import blur
 

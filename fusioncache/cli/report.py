@@ -17,9 +17,15 @@ from fusioncache.cli.run_misses import explain_templates
 from fusioncache.cli.show import encode_region
 from fusioncache.ir import TensorType
 from fusioncache.ir.keys import GRAPH
-from fusioncache.observe.record.observations import ANY_SIZES, ChoiceRecord, PlacementRecord, RegionRecord
+from fusioncache.observe.record.observations import (
+    ANY_SIZES,
+    ChoiceRecord,
+    PlacementRecord,
+    RegionRecord,
+    Run,
+    find_whole_models,
+)
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.runs import Run, find_whole_models
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 from fusioncache.template.text import read_inputs
 

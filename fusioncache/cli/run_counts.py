@@ -31,8 +31,7 @@ from fusioncache.humanize import (
     format_duration,
     format_time,
 )
-from fusioncache.observe.record.observations import PHASES, Lifetime
-from fusioncache.observe.record.runs import Run, format_run_name
+from fusioncache.observe.record.observations import PHASES, Lifetime, Run, format_run_name
 from fusioncache.observe.record.stats import Stats, find_bypasses, find_not_given
 
 TITLES = {

@@ -16,8 +16,8 @@ from fusioncache.cli.run_counts import list_programs
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import MissReason, explain_miss
+from fusioncache.observe.record.observations import Run
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import TemplateStats
 
 AGAIN = "This template is not new: an earlier run had it, but its executables were not in the store."

@@ -22,7 +22,7 @@ from report_records import HOSTILE
 
 from fusioncache.observe.record import schema
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.runs import find_script, format_run_name
+from fusioncache.observe.record.observations import find_script, format_run_name
 from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store
 from fusioncache.template.key import make_key

@@ -18,10 +18,10 @@ from fusioncache.observe.record.observations import (
     PlacementRecord,
     PlanCost,
     RegionRecord,
+    Run,
     Source,
 )
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import Stats
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"

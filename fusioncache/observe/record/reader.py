@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fusioncache.ir import codec
-from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord
-from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord, Run
 from fusioncache.observe.record.schema import (
     LOCK_SECONDS,
     SCHEMA,

@@ -29,8 +29,8 @@ from fusioncache.observe.record.ledger import Observed
 from fusioncache.observe.record.observations import (
     Lifetime,
     RegionRecord,
+    Run,
 )
-from fusioncache.observe.record.runs import Run
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.files import Schema
 from fusioncache.process.settings import DIRECTORY, find_directory

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fusioncache.observe.record.ledger import Ledger, Observed
-from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.observe.record.runs import Run
+from fusioncache.observe.record.observations import RegionRecord, Run
 from fusioncache.observe.record.schema import (
     LOCK_SECONDS,
     SCHEMA,
