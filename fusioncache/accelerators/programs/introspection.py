@@ -309,10 +309,6 @@ class Tagging:
             return False
         return next(codes, None) is self.tag if code is self.enter else self.has(code)
 
-    def list_codes(self) -> tuple[CodeType | None, ...]:
-        """Returns all of it."""
-        return (*self.around, self.tag, self.enter)
-
     def has(self, code: CodeType) -> bool:
         """Tells whether it is this code, which nobody else calls."""
         return code is self.tag or any(code is each for each in self.around)

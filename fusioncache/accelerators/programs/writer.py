@@ -27,7 +27,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 from fusioncache.accelerators.programs.literals import LITERALS, digest, write_class_name
 from fusioncache.ir import Declined, Scope, is_declined
@@ -48,26 +48,6 @@ class ClassContent:
     digest: str
     classes: tuple[type, ...]
     attributes: tuple[tuple[str, str], ...]
-
-
-class Lesson(Protocol):
-    """What one describer learned and another one is taught. The tables are those of ``Memory``."""
-
-    @property
-    def codes(self) -> Mapping[int, types.CodeType]:
-        """Each code object that was described."""
-
-    @property
-    def loose_globals(self) -> Mapping[tuple[int, str], object]:
-        """The namespaces that were looked into."""
-
-    @property
-    def held(self) -> Mapping[int, object]:
-        """Each object that was described."""
-
-    @property
-    def unknown(self) -> Mapping[tuple[str, str], str]:
-        """Why attributes have no value."""
 
 
 @dataclass(slots=True)
@@ -114,7 +94,7 @@ class Memory:
     lasting: int = 0
     taken: dict[str, int] = field(default_factory=dict)
     shared: int = 0
-    lessons: list[Lesson] = field(default_factory=list)
+    lessons: list[Record] = field(default_factory=list)
 
     def absorb(self) -> None:
         """Puts what was taught into the tables. Next to nobody asks these, so that it waits until somebody does."""
