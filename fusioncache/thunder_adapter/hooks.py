@@ -7,7 +7,7 @@ as without it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -65,15 +65,6 @@ class Observer:
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
 
-    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-        """Notes that what was done between two counts of names was done again for other tensors, without a look at it.
-
-        Args:
-            first: how many names had been counted off before and after it was done for the first time.
-            names: of tensors there, each with that of the tensor that took its place.
-            shift: how many names were counted off from the one time to the other.
-        """
-
     def see_global(self, namespace: Any, name: str) -> None:
         """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
 
@@ -99,12 +90,6 @@ def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
         yield
     finally:
         _observers.reset(token)
-
-
-def tell_written(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-    """Tells all observers that something was done again: see ``Observer.see_written``."""
-    for observer in _observers.get():
-        observer.see_written(first, names, shift)
 
 
 def is_vouched_for() -> bool:

@@ -7,12 +7,9 @@ import pytest
 from commands import call, drop_first_break, get_error, get_output
 from kept_programs import OWN_SILU, SILU, SavedProgram
 
-from fusioncache.accelerators.programs.kept_passes import encode_outline
 from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.decisions import Decision
-from fusioncache.accelerators.sizes.expressions import Number, Operation
-from fusioncache.accelerators.sizes.journal import Look
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.accelerators.sizes.journal import Decision, Look, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.store import Store, default_path
 
 NOW = 1_700_000_000.0

@@ -11,10 +11,10 @@ from unittest import mock
 import thunder
 from thunder.core.compile_data import get_compile_data
 
-from fusioncache.accelerators.sizes.arguments import find_sizes
+from fusioncache.accelerators.sizes.hooks import watch_sizes
 from fusioncache.accelerators.sizes.journal import Journal
-from fusioncache.accelerators.sizes.replay import replay
-from fusioncache.accelerators.sizes.watching import watch_sizes
+from fusioncache.accelerators.sizes.passes import replay
+from fusioncache.accelerators.sizes.values import find_sizes
 from fusioncache.ir.errors import Declined
 
 

@@ -7,11 +7,9 @@ from commands import save_other
 from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
 from recorded_templates import count_compile, make_cast_template, make_chain_template, save_ledger
 
-from fusioncache.accelerators.programs.kept_passes import encode_outline
 from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.expressions import Number
-from fusioncache.accelerators.sizes.journal import Look
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.accelerators.sizes.journal import Look, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source

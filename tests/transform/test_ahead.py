@@ -7,11 +7,11 @@ import pytest
 import thunder
 import torch
 from behind_dynamo import compile_behind_dynamo
+from blank_programs import blank
 from stored_programs import compile_anew
 
 from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.derived import write_program
-from fusioncache.accelerators.programs.general import blank
 from fusioncache.accelerators.programs.template_loader import find_references
 
 pytestmark = pytest.mark.usefixtures("eager_regions")

@@ -8,7 +8,7 @@ import thunder
 import torch
 from stored_programs import compile_anew
 
-from fusioncache.accelerators.sizes.arguments import find_sizes, find_tensors, name_argument
+from fusioncache.accelerators.sizes.values import find_sizes, find_tensors, name_argument
 
 
 class Step(torch.nn.Module):

@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 
 from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
-from fusioncache.accelerators.sizes.expressions import Number
-from fusioncache.accelerators.sizes.families import MOST_KNOWN, Family, KnownProgram
-from fusioncache.accelerators.sizes.journal import Look
-from fusioncache.accelerators.sizes.kept_families import (
+from fusioncache.accelerators.sizes.families import (
+    MOST_KNOWN,
+    Family,
+    KnownProgram,
     decode_family,
     encode_family,
     find_families,
     forget_family,
     keep_family,
 )
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.accelerators.sizes.journal import Look, PassJournal
+from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions
 from fusioncache.store import Store
@@ -51,6 +52,7 @@ def list_sizes(family):
 def _store(tmp_path):
     store = Store.open(tmp_path / "store", remote="")
     yield store
+    store.close()
 
 
 def test_all_of_a_family_comes_back():

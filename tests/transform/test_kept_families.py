@@ -14,7 +14,7 @@ from thunder.dynamo import thunderfx
 import fusioncache
 from fusioncache.accelerators.programs import key
 from fusioncache.accelerators.programs.programs import ProgramTemplates
-from fusioncache.accelerators.sizes import program_families
+from fusioncache.accelerators.sizes import families
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
@@ -249,7 +249,7 @@ def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
 
 
 def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypatch):
-    monkeypatch.setattr(program_families, "keep_family", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(families, "keep_family", Mock(side_effect=ZeroDivisionError))
     model = Model()
     compiled, transform = compile_anew(model, tmp_path / "store")
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
@@ -285,7 +285,7 @@ def test_what_does_not_decode_is_discarded(store: Path):
     entry = opened.entry(summary.digest, summary.backend)
     name = key.program_key_of(read_key(entry.text))
     artifacts = dict(opened.peek(name, summary.backend))
-    artifacts["family"] = artifacts["family"].replace(b'"looks"', b'"locks"')
+    artifacts["family"] = artifacts["family"].replace(b'"Look"', b'"Lock"')
     opened.remove(name, summary.backend)
     assert opened.save(name, summary.backend, artifacts)
     model = Model()
@@ -300,7 +300,7 @@ def test_what_does_not_decode_is_discarded(store: Path):
 
 def test_bytes_that_changed_are_discarded(store: Path):
     for path in (store / "objects").rglob("*"):
-        if path.is_file() and b'"looks"' in path.read_bytes():
+        if path.is_file() and b'"Look"' in path.read_bytes():
             path.chmod(0o600)
             path.write_bytes(path.read_bytes().replace(b"100", b"900"))
     model = Model()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from stored_programs import compile_anew, without_interpreter
 
-from fusioncache.accelerators.sizes.kept_families import find_families
+from fusioncache.accelerators.sizes.families import find_families
 from fusioncache.ir.keys import read_key
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS

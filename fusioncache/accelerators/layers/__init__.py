@@ -1,5 +1,5 @@
-"""A layer derived once: of blocks that are alike, Thunder interprets the first few, and the others are written out.
+"""A layer derived once: of blocks that are alike, Thunder interprets the first few, and the others are copied.
 
-``likeness`` says whether two blocks are alike, ``indifference`` which calls cannot tell them apart, ``recording``
-what the interpreter did for one block, ``stamping`` does the same for another one, ``session`` decides in each trace.
+``indifference`` says which calls cannot tell two blocks apart, ``recording`` what the interpreter did for one block,
+``stamping`` compares blocks and does the same for another one, ``session`` decides in each trace.
 """

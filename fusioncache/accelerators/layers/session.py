@@ -1,4 +1,8 @@
-"""One trace: which of its blocks are recorded, which ones written out, and what forbids either."""
+"""One trace: which of its blocks are recorded, which ones are copied, and what forbids either.
+
+A block is copied only where it is called with what another one was called with, but for tensors, and where nothing that
+a trace depends on, and that is not looked at again for each block, is another.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,121 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from fusioncache.accelerators.layers.agreement import Agreement
-from fusioncache.accelerators.layers.arguments import check_result, describe_args, find_changed, mixes_up
-from fusioncache.accelerators.layers.conflict import Conflict
 from fusioncache.accelerators.layers.indifference import Indifference, is_plain
-from fusioncache.accelerators.layers.likeness import compare
-from fusioncache.accelerators.layers.recording import Recording, State
-from fusioncache.accelerators.layers.stamping import Stamp, find_reads
-from fusioncache.accelerators.layers.surroundings import check_surroundings, check_untouched, find_wrapper
+from fusioncache.accelerators.layers.recording import Recording, State, name_of
+from fusioncache.accelerators.layers.stamping import (
+    Conflict,
+    Stamp,
+    check_agreement,
+    compare,
+    describe_value,
+    find_reads,
+    is_proxy,
+    list_wrappers,
+    pair_all,
+)
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter import hooks
-from fusioncache.thunder_adapter.hooks import Observer
+from fusioncache.thunder_adapter.hooks import Observer, has_type
+
+
+def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
+    """Returns what two calls must have in common: what is known of each argument, and which ones are the same."""
+    from fusioncache.thunder_adapter.api import variableify
+
+    described: list[tuple[Any, ...]] = []
+    first: dict[str, int] = {}
+    for wrapper in list_wrappers(recording.args):
+        value = wrapper.value
+        if is_proxy(value):
+            renamed = variableify(value) in context._proxy_swapmap
+            seen = first.setdefault(value.name, len(first))
+            described.append(
+                (describe_value(value), renamed, seen, type(wrapper.original_value), value.history is None)
+            )
+        elif value is None or has_type(value, (bool, int, float, str)):
+            described.append((type(value), repr(value), name_of(wrapper.provenance.inst)))
+        elif type(value) is tuple:
+            described.append((tuple, len(value)))
+        else:  # code outside of the block may change it, or may have put there what the block is given as well
+            raise Declined(f"an argument is a {type(value).__name__}", Scope.BLOCK)
+        described.append((wrapper.provenance.ext_flag, wrapper.has_item_tracking))
+    return tuple(described)
+
+
+def mixes_up(template: Recording, wanted: Recording) -> bool:
+    """Tells whether what is an argument here was something else of the trace there."""
+    from fusioncache.thunder_adapter.api import tree_flatten
+
+    args = list(pair_all(template.args, wanted.args))
+    changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
+    used = tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
+    taken = {old.value.name for old, _ in args if is_proxy(old.value)}
+    made = tree_flatten([each.output for each in template.symbols])[0]
+    own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
+    return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
+
+
+def find_changed(template: Recording, wanted: Recording) -> frozenset[int]:
+    """Returns the positions of the arguments, items of tuples included, for which another proxy is given here."""
+    pairs = zip(list_wrappers(template.args), list_wrappers(wanted.args), strict=True)
+    return frozenset(
+        place for place, (old, new) in enumerate(pairs) if is_proxy(old.value) and old.value.name != new.value.name
+    )
+
+
+def check_result(wrapper: Any) -> None:
+    """Refuses results that are neither tensors, nor None, nor tuples of them."""
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    if type(wrapper.value) is tuple:
+        for item in wrapper.item_wrappers:
+            if item is None:
+                raise Declined("a result has items that were not looked at", Scope.BLOCK)
+            check_result(item)
+    elif type(wrapper.value) is not TensorProxy and wrapper.value is not None:
+        raise Declined(f"a block returns a {type(wrapper.value).__name__}", Scope.BLOCK)
+
+
+def find_wrapper(value: Any, runtime: Any) -> Any:
+    """Returns the wrapper that the interpreter has for an object; None if it has none."""
+    known = runtime._known_wrappers.get(id(value))
+    return known[0]() if known is not None else None
+
+
+def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
+    """Refuses whatever a block might be called in that a trace depends on, and that is not looked at."""
+    from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, _bsym_header
+    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, get_compile_data, get_tracectx
+
+    compiled, trace = get_compile_data(), context.computation_trace
+    if compiled is None or compiled.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
+        raise Declined("sizes are symbolic", Scope.BLOCK)
+    if context.sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+        raise Declined("sharp edges are reported", Scope.BLOCK)
+    if len(trace.scopes) != 1 or get_tracectx() is not trace or _bsym_header.get():
+        raise Declined("the block is called inside of a symbol", Scope.BLOCK)
+    if not compiled.is_grad_enabled or not compiled.autocast_stack.is_empty():
+        raise Declined("the block is called without gradients, or under autocast", Scope.BLOCK)
+    if any(context._additional_outputs.values()):
+        raise Declined("an attribute of a module was set before", Scope.BLOCK)
+    if runtime is None:
+        return
+    if runtime._record_history or runtime.curexc is not None or runtime.exception_stack != [None]:
+        raise Declined("the block is called while an exception is handled, or a history is kept", Scope.BLOCK)
+    if wrapper is None or wrapper.attribute_wrappers or wrapper.has_item_tracking:
+        raise Declined("the block has been looked at before", Scope.BLOCK)
+
+
+def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
+    """Refuses a block of which anything but itself has been looked at."""
+    if objects is None:
+        objects = [each for one in module.modules() for each in (one, vars(one), *vars(one).values())]
+        objects = [each for each in objects if isinstance(each, dict | list) or hasattr(each, "_parameters")]
+    for each in objects:
+        if each is not module and find_wrapper(each, runtime) is not None:
+            raise Declined("a part of the block has been looked at before", Scope.BLOCK)
+
 
 logger = logging.getLogger("fusioncache")
 
@@ -117,7 +225,6 @@ class Session(Observer):
                 raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
-            hooks.tell_written(*stamp.summarize())
             return result
         return None
 
@@ -181,7 +288,7 @@ class Session(Observer):
             if self._may_match(template, recording):
                 try:
                     likeness = compare(template.module, recording.module)
-                    Agreement(template, recording).check(likeness)
+                    check_agreement(template, recording, likeness)
                 except Exception as error:
                     self._count(error)
                     continue

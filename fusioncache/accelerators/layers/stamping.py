@@ -1,15 +1,154 @@
-"""Writes a block out as Thunder would have interpreted it, by what it did for one that is alike."""
+"""Writes a block out as Thunder would have interpreted it, by what it did for one that is alike.
+
+Two modules are alike if code that is given the one or the other cannot tell them apart. Whether that holds is tried
+once: a second block is interpreted as well, and has to come out as the first one foretells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
-from fusioncache.accelerators.layers import origins
-from fusioncache.accelerators.layers.conflict import Conflict
-from fusioncache.accelerators.layers.likeness import Likeness
-from fusioncache.accelerators.layers.recording import Recording, State
+from fusioncache.accelerators.layers.recording import Copies, Recording, State, find_owner, find_value, name_of
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.hooks import has_type
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+_DIFFERING = (int, float, str)
+
+
+@dataclass(slots=True)
+class Likeness:
+    """How two modules correspond.
+
+    Attributes:
+        partners: the object of the second that corresponds to one of the first, by the address of the latter.
+        differing: the plain attributes that differ, as the address of the module of the first and the attribute's name.
+    """
+
+    partners: dict[int, Any] = field(default_factory=dict)
+    differing: set[tuple[int, str]] = field(default_factory=set)
+    _taken: set[int] = field(default_factory=set)
+
+    def pair(self, one: Any, other: Any) -> bool:
+        """Notes that two objects correspond; returns whether that was known.
+
+        Raises:
+            Declined: if one of them corresponds to something else.
+        """
+        if id(one) in self.partners:
+            if self.partners[id(one)] is not other:
+                raise Declined("one has an object in two places where the other has two", Scope.BLOCK)
+            return True
+        if one is other or id(other) in self._taken:
+            raise Declined("they share a parameter, a module or a container", Scope.BLOCK)
+        self.partners[id(one)] = other
+        self._taken.add(id(other))
+        return False
+
+
+def compare(one: Any, other: Any) -> Likeness:
+    """Returns how two modules correspond that differ in nothing but parameters' values and plain attributes.
+
+    Raises:
+        Declined: if they differ otherwise, or in something that is not understood.
+    """
+    likeness = Likeness()
+    _compare_modules(one, other, likeness)
+    return likeness
+
+
+def _compare_modules(one: Any, other: Any, likeness: Likeness) -> None:
+    if type(one) is not type(other):
+        raise Declined(f"a {type(one).__name__} is no {type(other).__name__}", Scope.BLOCK)
+    if any(vars(base).get("__slots__") for base in type(one).__mro__):
+        raise Declined(f"{type(one).__name__} has slots", Scope.BLOCK)
+    if likeness.pair(one, other):
+        return
+    likeness.pair(vars(one), vars(other))
+    _compare_keys(vars(one), vars(other))
+    for name, value in vars(one).items():
+        theirs = vars(other)[name]
+        if type(value) is type(theirs) and has_type(value, _DIFFERING) and not _equal(value, theirs):
+            likeness.differing.add((id(one), name))
+        else:
+            _compare_values(value, theirs, likeness, name)
+
+
+def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None:
+    import torch
+
+    if isinstance(one, torch.nn.Module):
+        _compare_modules(one, other, likeness)
+    elif isinstance(one, torch.Tensor):
+        _compare_tensors(one, other, likeness)
+    elif type(one) is not type(other):
+        raise Declined(f"{name} is of another type", Scope.BLOCK)
+    elif has_type(one, (*_PLAIN, torch.dtype, torch.device, torch.Size)):
+        if not _equal(one, other):
+            raise Declined(f"{name} differs", Scope.BLOCK)
+    elif has_type(one, (dict, OrderedDict)):
+        if not likeness.pair(one, other):
+            _compare_keys(one, other)
+            _compare_all(zip(one.values(), other.values(), strict=True), likeness, name)
+    elif has_type(one, (list, tuple)):
+        _compare_sequences(one, other, likeness, name)
+    elif has_type(one, (set, frozenset)) and not one and not other:
+        pass
+    elif one is not other or isinstance(one, MethodType):  # whose object is one of them or neither
+        raise Declined(f"{name} is a {type(one).__name__} of its own", Scope.BLOCK)
+
+
+def _compare_sequences(one: Any, other: Any, likeness: Likeness, name: str) -> None:
+    if len(one) != len(other):
+        raise Declined(f"{name} has another length", Scope.BLOCK)
+    if type(one) is tuple or not likeness.pair(one, other):
+        _compare_all(zip(one, other, strict=True), likeness, name)
+
+
+def _compare_all(pairs: Iterable[tuple[Any, Any]], likeness: Likeness, name: str) -> None:
+    for one, other in pairs:
+        _compare_values(one, other, likeness, name)
+
+
+def _compare_keys(one: dict[Any, Any], other: dict[Any, Any]) -> None:
+    keys = [*one, *other]
+    if list(one) != list(other) or any(type(key) is not str for key in keys):
+        raise Declined(
+            "they have other attributes, parameters, buffers, modules or hooks, or in another order", Scope.BLOCK
+        )
+
+
+def _compare_tensors(one: Any, other: Any, likeness: Likeness) -> None:
+    import torch
+
+    if type(one) is not type(other) or type(one) not in (torch.nn.Parameter, torch.Tensor):
+        raise Declined(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type", Scope.BLOCK)
+    if _describe(one) != _describe(other):
+        raise Declined("a parameter or a buffer has another shape, type or device", Scope.BLOCK)
+    if vars(one) or vars(other) or one.grad is not None or other.grad is not None:
+        raise Declined("a parameter or a buffer has attributes of its own, or a gradient", Scope.BLOCK)
+    likeness.pair(one, other)
+
+
+def _describe(tensor: Any) -> tuple[Any, ...]:
+    shape = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    return *shape, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one is other or repr(one) == repr(other)  # which tells 0.0 from -0.0, and says that nan is nan
+
+
+class Conflict(BaseException):
+    """Something came up that shows that a block should have been interpreted, after it was written out.
+
+    No ``Exception``, which Thunder's interpreter would hand to the model's own code.
+    """
 
 
 def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any]:
@@ -20,8 +159,8 @@ def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any
     """
     found = []
     for position, read in enumerate(template.reads):
-        value = origins.find_value(read.origin, template.root, module)
-        owner = origins.find_owner(read.origin, template.root, template.module)
+        value = find_value(read.origin, template.root, module)
+        owner = find_owner(read.origin, template.root, template.module)
         if owner in likeness.differing:
             if position in template.touched:
                 raise Declined(f"{owner[1]} differs, and is looked at", Scope.BLOCK)
@@ -46,7 +185,7 @@ class Stamp:
             others[id(old.provenance)] = new.provenance
             if is_proxy(old.value):
                 self._proxies[old.value.name] = new.value
-        self._copies = origins.Copies(others)
+        self._copies = Copies(others)
         self._template, self._context = template, context
         self._trace = context.computation_trace
 
@@ -68,13 +207,6 @@ class Stamp:
             raise Conflict("another number of names, guards or symbols")
         self._trace.set_current_source_location(*template.source)
         return self._wrap(template.result)
-
-    def summarize(self) -> tuple[tuple[int, int], Mapping[str, str], int]:
-        """Returns what was written out, in the words of ``Observer.see_written``."""
-        assert self._template.counts is not None
-        start, count = self._template.start.names, self._template.counts.names
-        names = {old: new.name for old, new in self._proxies.items()}
-        return (start, start + count), names, self._trace.name_ctr - start - count
 
     def _read(self, read: Any, value: Any, before: State) -> None:
         from fusioncache.thunder_adapter.accelerator_api import WrappedValue
@@ -147,6 +279,20 @@ def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[A
             yield from pair_all(tuple(one.item_wrappers), tuple(other.item_wrappers))
 
 
+def list_wrappers(args: Iterable[Any]) -> Iterator[Any]:
+    """Yields wrappers, and those of items of tuples among them.
+
+    Raises:
+        Declined: if an item was not looked at.
+    """
+    for wrapper in args:
+        yield wrapper
+        if type(wrapper.value) is tuple:
+            if any(each is None for each in wrapper.item_wrappers):
+                raise Declined("an argument has items that were not looked at", Scope.BLOCK)
+            yield from list_wrappers(wrapper.item_wrappers)
+
+
 def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any, ...]:
     """Returns what is known of a value but which one it is: of a proxy everything but its name.
 
@@ -167,3 +313,110 @@ def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any
     if isinstance(value, Proxy):
         return type(value), frozenset(value.tags)
     return type(value), repr(value)
+
+
+_COUNTED = re.compile(r"(\D+)(\d+)")
+
+
+def check_agreement(one: Recording, other: Recording, likeness: Likeness) -> None:
+    """Checks that a block which was interpreted came out as another one foretells.
+
+    Raises:
+        Declined: if it did not.
+    """
+    if one.counts != other.counts or len(one.reads) != len(other.reads) or one.source != other.source:
+        raise Declined("two similar blocks were interpreted differently", Scope.BLOCK)
+    for read, value in zip(other.reads, find_reads(one, other.module, likeness), strict=True):
+        if value is not read.value and (type(value) is not type(read.value) or repr(value) != repr(read.value)):
+            raise Declined("two similar blocks were read in another order", Scope.BLOCK)
+    if _Description(one).parts != _Description(other).parts:
+        raise Declined("two similar blocks did other things", Scope.BLOCK)
+
+
+class _Description:
+    """What happened for a block, in words that are the same for another one that came out alike.
+
+    Names and origins are numbered from the start of the block, and those of arguments by their position.
+
+    Attributes:
+        parts: all of it, to be compared.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.parts: list[Any] = []
+        self._start = recording.start.names
+        self._names: dict[str, Any] = {}
+        self._origins = {id(recording.root): 0}
+        for position, wrapper in enumerate(list_wrappers(recording.args)):
+            self._origins.setdefault(id(wrapper.provenance), len(self._origins))
+            if is_proxy(wrapper.value):
+                self._names[wrapper.value.name] = "argument", position
+        for read in recording.reads:
+            self.parts += (read.symbols, read.names)
+            self._add_origin(read.origin)
+            self._name(read.proxy, is_read=True)
+        for symbol in recording.symbols:
+            self._add_symbol(symbol)
+        self._add_result(recording.result)
+
+    def _add_origin(self, origin: Any) -> None:
+        pending = [origin]
+        while pending:
+            each = pending.pop()
+            if id(each) in self._origins:
+                self.parts.append(self._origins[id(each)])
+            else:
+                self._origins[id(each)] = len(self._origins)
+                self.parts += (_describe_origin(each), len(each.inputs))
+                pending.extend(each.inputs)
+
+    def _add_symbol(self, symbol: Any) -> None:
+        location = symbol.source_filename, symbol.source_positions
+        self.parts += (id(symbol.sym), symbol.header, symbol.tags, *location, len(symbol.subsymbols))
+        self._add_values((symbol.args, symbol.kwargs))
+        for each in symbol.subsymbols:
+            self._add_symbol(each)
+        self._add_values(symbol.output, are_new=True)
+
+    def _add_values(self, values: Any, *, are_new: bool = False) -> None:
+        from fusioncache.thunder_adapter.api import tree_flatten
+
+        leaves, spec = tree_flatten(values)
+        self.parts.append(spec)
+        for leaf in leaves:
+            self.parts.append(describe_value(leaf))
+            if is_proxy(leaf):
+                if are_new:
+                    self._name(leaf)
+                self.parts.append(self._names.get(leaf.name, leaf.name))
+
+    def _name(self, proxy: Any, *, is_read: bool = False) -> None:
+        """Numbers a name that is new.
+
+        Raises:
+            Declined: if it is none that Thunder counts off, nor that of what was read.
+        """
+        counted = _COUNTED.fullmatch(proxy.name)
+        if proxy.name in self._names:
+            return
+        if counted is None and not is_read:
+            raise Declined("two similar blocks gave other names", Scope.BLOCK)
+        number = len(self._names) if counted is None else int(counted[2]) - self._start
+        self._names[proxy.name] = "new", counted and counted[1], number
+
+    def _add_result(self, wrapper: Any) -> None:
+        self.parts += (type(wrapper.value), wrapper.has_item_tracking)
+        self._add_origin(wrapper.provenance)
+        if type(wrapper.value) is tuple:
+            for item in wrapper.item_wrappers:
+                self._add_result(item)
+        else:
+            self._add_values(wrapper.value)
+
+
+def _describe_origin(origin: Any) -> tuple[Any, ...]:
+    value = origin.value
+    if not isinstance(value, int | float | str | None):
+        value = id(value)
+    shown = (type(value), repr(value)) if name_of(origin.inst) == "CONSTANT" else ()
+    return name_of(origin.inst), origin.output_idx, repr(origin.output_key), origin.ext_flag, shown

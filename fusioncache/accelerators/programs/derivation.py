@@ -20,10 +20,9 @@ from fusioncache.accelerators.programs.definitions import Definitions, ForeignRu
 from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramKeeper, keep_program
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
-from fusioncache.accelerators.sizes.arguments import ArgumentSizes
 from fusioncache.accelerators.sizes.families import Family, KnownProgram
-from fusioncache.accelerators.sizes.first_traces import FirstTraces
-from fusioncache.accelerators.sizes.journal import Journal
+from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
+from fusioncache.accelerators.sizes.values import ArgumentSizes
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.difference import find_nearest

@@ -1,23 +1,29 @@
 """Programs that differ only in numbers, as one with a place for each: from those at known sizes to one at others.
 
 A program is data, and so is each number in it: in the text of a trace, in the shapes and the literals of a template.
-Two programs with the same text but for numbers have them in the same places. What a number is made of is not read off
-its values alone: whoever brings the programs knows the expressions of which each number that is no constant has to be
-one. Of those the ones that have the right value in each program remain. Where they do not agree at other sizes, there
-is no program for these.
+What a number is made of is not read off its values alone: the expressions are given of which each number that is no
+constant has to be one, and those that have the right value in each program remain. Where these do not agree at other
+sizes, there is no program for these.
+
+In a text a *mark* stands for each number that varies: a number that no text has. Python compiles the text with marks
+once, and the code at other sizes is that code with other constants and names. What is equal in templates is there once,
+and at other sizes only what has a variable in it is made: that takes less time, and leaves less to Python's collector.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from math import isfinite
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
-from fusioncache.accelerators.programs.annotations import Shapes, mark_sizes
+from fusioncache.accelerators.programs import build
+from fusioncache.accelerators.programs.build import CompiledProgram
+from fusioncache.accelerators.programs.derived import FUNCTION_OBJECT
 from fusioncache.accelerators.programs.text import (
     CudaGraphReference,
     ProgramText,
@@ -26,57 +32,69 @@ from fusioncache.accelerators.programs.text import (
     TemplateUse,
     TraceText,
 )
-from fusioncache.accelerators.sizes.expressions import Expression, evaluate, write_constant
+from fusioncache.accelerators.sizes.sizes import Expression, Float, evaluate, gives_float, write_constant
+from fusioncache.accelerators.steps import prologue as rewriting
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Scope, TensorType
-from fusioncache.ir.graph import Arg, ValueType
 
 type Numbers = Mapping[int, int]
-type New = Callable[[Any], Any]
+"""The values of the numbers that sizes are made of, by their positions."""
+type Shapes = Mapping[str, tuple[Expression, ...]]
+"""Sizes of tensors, by their names in traces."""
+type _Part = int
+"""The position of a part of a template among all."""
 
 _NO_SHAPES: Shapes = MappingProxyType({})
-
-WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
+_WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
-TEMPLATE = "template__"
-"""What stands for the names of templates begins with it, and nothing else in a program may."""
+_TEMPLATE = "template__"
+"""The names that stand for templates begin with it, and no other name of a program may."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
+_COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
+"""What tells the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
+_FIRST, _DIGITS = "7317317", 9
+"""What a mark begins with, and how many other digits it has, which say for which number it stands."""
+_MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
+_MARKS = range(int(_FIRST) * 10**_DIGITS, (int(_FIRST) + 1) * 10**_DIGITS)
+_MARKABLE = (int, float, str, type(None), bool, complex, type(...))
+"""Types of constants of which it is known where they have numbers."""
+_PARTED = (Graph, Op, Instance, TemplateUse, TemplateReference)
+"""What templates are made of, field by field."""
 
 
 @dataclass(frozen=True, slots=True)
-class GeneralProgram:
-    """A program with expressions in the place of numbers.
+class Identity:
+    """What a template is in this process.
 
     Attributes:
-        places: the program, with a position among ``values`` in the place of each number. Its templates have numbers
-            for names, and no digests.
-        values: what numbers are made of: all expressions that have been right so far. Each is there once.
-        unchanged: expressions that have one value in all programs it was made of, which may be a constant's by chance,
-            and that.
+        name: of its calls.
+        digest: of its key.
     """
 
-    places: ProgramText
-    values: tuple[tuple[Expression, ...], ...]
-    unchanged: Mapping[Expression, Expression]
-
-    def evaluate(self, numbers: Numbers) -> tuple[int | float, ...]:
-        """Returns the values at other sizes.
-
-        Raises:
-            Declined: if one is not known.
-        """
-        for expression, value in self.unchanged.items():
-            if _evaluate(expression, numbers) != value:
-                raise Declined(f"{expression} was {value} so far", Scope.LENGTH)
-        found = [{_evaluate(one, numbers) for one in each} for each in self.values]
-        if any(len(values) > 1 for values in found):
-            raise Declined("a number in it may be one of several sizes", Scope.LENGTH)
-        return tuple(evaluate(value, {}) for (value,) in found)
+    name: str
+    digest: str
 
 
-def generalize(
-    programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression], shapes: Shapes = _NO_SHAPES
-) -> GeneralProgram:
-    """Returns what several programs have in common.
+type Identify = Callable[[Mapping[str, TemplateReference]], Mapping[str, Identity]]
+"""Returns what templates are in this process, whatever their digests say."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledProgram:
+    """A program that was filled in.
+
+    Attributes:
+        text: its traces.
+        compiled: what Python would make of it.
+        digests: of its templates, in the order in which they are called first.
+    """
+
+    text: ProgramText
+    compiled: CompiledProgram
+    digests: tuple[str, ...]
+
+
+class GeneralProgram:
+    """What several programs have in common.
 
     Args:
         programs: each with the numbers that it was made for.
@@ -86,27 +104,307 @@ def generalize(
     Raises:
         Declined: if they differ in something else, or a number is none of these.
     """
-    blanks = [blank(program) for program, _ in programs]
-    rests, lists = zip(*map(take_numbers, blanks), strict=True)
-    if any(rest != rests[0] for rest in rests):
+
+    def __init__(
+        self,
+        programs: Sequence[tuple[ProgramText, Numbers]],
+        expressions: Collection[Expression],
+        shapes: Shapes = _NO_SHAPES,
+    ):
+        texts, sizes = zip(*programs, strict=True)
+        self._variables = _Variables(sizes, expressions)
+        self._parts = _Parts(self._variables)
+        self._shapes = shapes
+        self._names = [{name: f"{_TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
+        self._templates: dict[str, _Part] = {}
+        _require_same([(text.backward is None, text.returns_none_for_gradients) for text in texts])
+        waiting = zip(*(text.traces() for text in texts), strict=True)
+        self._places = texts[0].map_traces(lambda _: self._unify_traces(next(waiting)))
+        self._codes: tuple[CodeType, ...] = ()
+        self._prologue: tuple[Mapping[str, Any], rewriting.NewPrologue] | None = None
+
+    def _unify_traces(self, traces: Sequence[TraceText]) -> TraceText:
+        """Returns a trace with marks for numbers, and with names that stand for those of templates."""
+        _require_same([trace.name for trace in traces])
+        contexts = [
+            {names.get(name, name): reference for name, reference in trace.context.items()}
+            for names, trace in zip(self._names, traces, strict=True)
+        ]
+        _require_same([context.keys() for context in contexts])
+        unified = {name: self._unify_references(name, [each[name] for each in contexts]) for name in contexts[0]}
+        return TraceText(traces[0].name, self._unify_texts([_MADE.sub("", each.source) for each in traces]), unified)
+
+    def _unify_references(self, name: str, references: Sequence[Any]) -> Reference:
+        first: Reference = references[0]
+        if isinstance(first, TemplateReference):
+            part = self._parts.unify([_forget_process(each) for each in references])
+            if self._templates.setdefault(name, part) != part:
+                raise Declined("two templates have one name", Scope.LENGTH)
+        elif isinstance(first, CudaGraphReference):
+            _require_same([(type(each), each.static_inputs) for each in references])
+            return replace(first, trace=self._unify_traces([each.trace for each in references]))
+        else:
+            _require_same(references)
+        return first
+
+    def _unify_texts(self, sources: Sequence[str]) -> str:
+        if any(_TEMPLATE in source for source in sources):
+            raise Declined(f"it has names with {_TEMPLATE} in them", Scope.LENGTH)
+        if any(_FIRST in source for source in sources):
+            raise Declined("one of its numbers may be another size", Scope.LENGTH)
+        told = dict(self._find_told(sources[0]))
+        split = [_WORD.split(source) for source in sources]
+        _require_same([(len(pieces), pieces[::2]) for pieces in split])
+        unified, start = split[0], 0
+        for place, words in enumerate(zip(*split, strict=True)):
+            if place % 2:
+                unified[place] = self._unify_words(words, told.get(start))
+            start += len(words[0])
+        return "".join(unified)
+
+    def _find_told(self, source: str) -> Iterator[tuple[int, Expression]]:
+        """Yields what the numbers at some positions are, by the names of the tensors that have them for sizes."""
+        for found in _COMMENT.finditer(source):
+            numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
+            if len(numbers) == len(shape):
+                yield from ((found.start(2) + each.start(), size) for each, size in zip(numbers, shape, strict=True))
+
+    def _unify_words(self, words: Sequence[str], told: Expression | None) -> str:
+        numbers = [number for number in map(read_number, words) if number is not None]
+        if len(numbers) == len(words):
+            found = self._variables.explain(numbers, told)
+            return str(found) if isinstance(found, int | Float) else _mark(*found)
+        named = [names.get(word, word) for names, word in zip(self._names, words, strict=True)]
+        _require_same(named)
+        return named[0]
+
+    def prepare(self) -> None:
+        """Has Python compile the texts, which takes longer than to fill them in.
+
+        Raises:
+            Declined: if a number is where none can be filled in.
+        """
+        self._codes = self._codes or tuple(map(_compile, self._places.texts()))
+
+    def fill(self, numbers: Numbers, identify: Identify) -> FilledProgram:
+        """Returns the program at other sizes.
+
+        Args:
+            numbers: that sizes are made of.
+            identify: tells what its templates are.
+
+        Raises:
+            Declined: if a number is not known.
+        """
+        self.prepare()
+        templates, values = self.fill_templates(numbers)
+        identities = identify(templates)
+        names = {name: each.name for name, each in identities.items()}
+        known = {name: replace(each, digest=identities[name].digest) for name, each in templates.items()}
+        text = self._places.map_traces(lambda trace: _fill_trace(trace, values, names, known))
+        files = map(build.name_file, text.texts())
+        codes = tuple(_fill_code(*each, values, names) for each in zip(self._codes, files, strict=True))
+        digests = tuple(identities[f"{_TEMPLATE}{number}"].digest for number in range(len(identities)))
+        compiled = CompiledProgram(codes, lambda prologue: self._rewrite_prologue(prologue, values, names))
+        return FilledProgram(text, compiled, digests)
+
+    def fill_templates(self, numbers: Numbers) -> tuple[dict[str, TemplateReference], Sequence[int | float]]:
+        """Returns the templates at other sizes, by what stands for their names, and the values of variables."""
+        values = self._variables.evaluate_all(numbers)
+        made = self._parts.make_all(values)
+        return {name: made[part] for name, part in self._templates.items()}, values
+
+    def _rewrite_prologue(
+        self, prologue: Callable[..., Any], values: Sequence[int | float], names: Mapping[str, str]
+    ) -> Callable[..., Any]:
+        """Returns a faster function in place of a prologue that was filled in: written once for all sizes.
+
+        Raises:
+            Declined: if the prologue is not as Thunder writes.
+        """
+        function = rewriting.check_prologue(prologue)
+        context = {name: value for name, value in function.__globals__.items() if name != FUNCTION_OBJECT}
+        if self._prologue is None or not _is_same(self._prologue[0], context):
+            (code,) = (each for each in self._codes[0].co_consts if isinstance(each, CodeType))
+            written = rewriting.write(self._places.prologue.source, code, function.__globals__)
+            self._prologue = context, written
+        written = self._prologue[1]
+        code = _fill_code(written.code, rewriting.name_file(function.__code__.co_filename), values, names)
+        return replace(written, text=_fill_text(written.text, values), code=code).bind(function)
+
+
+def list_templates(program: ProgramText) -> list[str]:
+    """Returns the names of templates in the order in which they are called first.
+
+    Raises:
+        Declined: if the program has a template that it does not call.
+    """
+    known = program.templates()
+    words = (word for trace in program.texts() for word in re.findall(r"\w+", trace.source))
+    called = list(dict.fromkeys(word for word in words if word in known))
+    if len(called) < len(known):
+        raise Declined("it names a template that it does not call", Scope.LENGTH)
+    return called
+
+
+def read_number(word: str) -> int | float | None:
+    """Returns the number that a word of a text is, or None if Python would not write it so: "007" is part of a text."""
+    if not word.removeprefix("-")[:1].isdecimal():
+        return None
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(kind(word)) == word:
+                return kind(word)
+    return None
+
+
+def _require_same(values: Sequence[object]) -> None:
+    if any(value != values[0] for value in values):
         raise Declined("they differ in more than numbers", Scope.LENGTH)
-    known: dict[tuple[Expression, ...], list[Expression]] = {}
-    for expression in expressions:
-        values = tuple(_evaluate(expression, numbers) for _, numbers in programs)
-        known.setdefault(values, []).append(expression)
-    same = [(each, values[0]) for values, some in known.items() if len(set(values)) == 1 for each in some]
-    # What is told of is the simplest.
-    unchanged = dict(sorted(same, key=lambda item: len(str(item[0]))))
-    told = _find_told(blanks[0], shapes, lists[0])
-    lines = [tuple(map(write_constant, each)) for each in zip(*lists, strict=True)]
-    explained = [
-        _explain(known, values) if size is None else _check_told(size, values, programs)
-        for size, values in zip(told, lines, strict=True)
-    ]
-    positions = {each: position for position, each in enumerate(dict.fromkeys(explained))}
-    waiting = iter(explained)
-    places = map_numbers(blanks[0], lambda _: positions[next(waiting)])
-    return GeneralProgram(places, tuple(positions), unchanged)
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(one[name] is value for name, value in other.items())
+
+
+def _forget_process(reference: TemplateReference) -> TemplateReference:
+    """Returns a template without what one process knows of it at its sizes."""
+    return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in reference.uses))
+
+
+def _mark(position: int, expressions: Sequence[Expression]) -> str:
+    return str(float(_MARKS[position]) if any(map(gives_float, expressions)) else _MARKS[position])
+
+
+def _compile(trace: TraceText) -> CodeType:
+    """Compiles a text with marks.
+
+    Raises:
+        Declined: if it is no Python, or a mark may be in what is no number, text or collection of these.
+    """
+    try:
+        code = build.compile_trace(trace)
+    except ValueError as error:
+        raise Declined(str(error), Scope.LENGTH) from error
+    for constant in _list_constants(code.co_consts):
+        if not isinstance(constant, _MARKABLE):
+            raise Declined(f"it has a constant of type {type(constant).__qualname__}", Scope.LENGTH)
+    return code
+
+
+def _list_constants(constants: Collection[Any]) -> Iterator[Any]:
+    for each in constants:
+        if isinstance(each, CodeType | tuple | frozenset):
+            yield from _list_constants(each.co_consts if isinstance(each, CodeType) else each)
+        else:
+            yield each
+
+
+def _fill_trace(
+    trace: TraceText,
+    values: Sequence[int | float],
+    names: Mapping[str, str],
+    templates: Mapping[str, TemplateReference],
+) -> TraceText:
+    """Returns a trace with these values for marks, and with these names and templates."""
+
+    def fill(name: str, reference: Reference) -> Reference:
+        if isinstance(reference, CudaGraphReference):
+            return replace(reference, trace=_fill_trace(reference.trace, values, names, templates))
+        return templates.get(name, reference)
+
+    context = {names.get(name, name): fill(name, reference) for name, reference in trace.context.items()}
+    source = re.sub(rf"{_TEMPLATE}\d+", lambda found: names[found[0]], _fill_text(trace.source, values))
+    return TraceText(trace.name, source, dict(sorted(context.items())))
+
+
+def _fill_text(text: str, values: Sequence[int | float]) -> str:
+    return _MARK.sub(lambda found: str(values[int(found[1])]), text)
+
+
+def _fill_code(code: CodeType, file: str, values: Sequence[int | float], names: Mapping[str, str]) -> CodeType:
+    """Returns code with these values for marks, and with these names, as that of another file."""
+
+    def fill(constant: Any) -> Any:
+        match constant:
+            case bool():
+                return constant
+            case int() | float():
+                is_mark = _MARKS.start <= constant < _MARKS.stop
+                return values[int(constant) - _MARKS.start] if is_mark else constant
+            case str():
+                return _fill_text(constant, values)
+            case tuple() | frozenset():
+                return type(constant)(map(fill, constant))
+            case CodeType():
+                return _fill_code(constant, file, values, names)
+        return constant
+
+    return code.replace(
+        co_consts=tuple(map(fill, code.co_consts)),
+        co_names=tuple(names.get(each, each) for each in code.co_names),
+        co_filename=file,
+    )
+
+
+class _Variables:
+    """The numbers that vary among programs.
+
+    Args:
+        sizes: the numbers that each program was made for.
+        expressions: of which each variable is one.
+    """
+
+    def __init__(self, sizes: Sequence[Numbers], expressions: Collection[Expression]):
+        self._sizes = sizes
+        self._found: dict[tuple[Expression, ...], int] = {}
+        self._known: dict[tuple[Expression, ...], list[Expression]] = {}
+        for expression in expressions:
+            self._known.setdefault(self._list_values(expression), []).append(expression)
+        same = [(each, values[0]) for values, some in self._known.items() if len(set(values)) == 1 for each in some]
+        # The simplest comes first, as the reason of a refusal names one.
+        self._unchanged = sorted(same, key=lambda item: len(str(item[0])))
+
+    def _list_values(self, expression: Expression) -> tuple[Expression, ...]:
+        return tuple(_evaluate(expression, numbers) for numbers in self._sizes)
+
+    def explain(
+        self, numbers: Sequence[int | float], told: Expression | None = None
+    ) -> int | Float | tuple[int, tuple[Expression, ...]]:
+        """Returns the constant that numbers are, or the position of the variable that they are, and its expressions.
+
+        Args:
+            numbers: one of each program, in the same place.
+            told: what they are made of, if that is known.
+
+        Raises:
+            Declined: if they are made of something else.
+        """
+        values = tuple(map(write_constant, numbers))
+        if told is not None and values != self._list_values(told):
+            raise Declined(f"a size is {', '.join(map(str, values))}, and not {told}", Scope.LENGTH)
+        constant = values[0] if told is None and len(set(values)) == 1 else told
+        if isinstance(constant, int | Float):
+            return constant
+        if told is None and values not in self._known:
+            listed = ", ".join(map(str, values))
+            raise Declined(f"a number is {listed} at the known lengths: Thunder computed no such size", Scope.LENGTH)
+        expressions = tuple(self._known[values]) if told is None else (told,)
+        return self._found.setdefault(expressions, len(self._found)), expressions
+
+    def evaluate_all(self, numbers: Numbers) -> Sequence[int | float]:
+        """Returns the values of all variables at other sizes, by position.
+
+        Raises:
+            Declined: if one is not known: expressions that had one value so far may be a constant's by chance.
+        """
+        for expression, value in self._unchanged:
+            if _evaluate(expression, numbers) != value:
+                raise Declined(f"{expression} was {value} so far", Scope.LENGTH)
+        found = [{_evaluate(one, numbers) for one in each} for each in self._found]
+        if any(len(values) > 1 for values in found):
+            raise Declined("a number in it may be one of several sizes", Scope.LENGTH)
+        return tuple(evaluate(value, {}) for (value,) in found)
 
 
 def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
@@ -121,191 +419,118 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
         raise Declined(str(error), Scope.LENGTH) from error
 
 
-def _explain(
-    known: Mapping[tuple[Expression, ...], list[Expression]], values: tuple[Expression, ...]
-) -> tuple[Expression, ...]:
-    if len(set(values)) == 1:
-        return values[:1]
-    if values not in known:
-        raise Declined(
-            f"a number is {', '.join(map(str, values))} at the known lengths: Thunder computed no such size",
-            Scope.LENGTH,
-        )
-    return tuple(known[values])
+class _Parts:
+    """Parts of templates, each of which is there once, and how those are made that vary."""
+
+    def __init__(self, variables: _Variables):
+        self._variables = variables
+        self._known: dict[Hashable, _Part] = {}
+        self._made: list[Any] = []
+        self._numbers: list[tuple[_Part, int]] = []
+        self._steps: list[tuple[_Part, Callable[..., Any], tuple[_Part, ...]]] = []
+        self._varying: set[_Part] = set()
+
+    def unify(self, values: Sequence[Any]) -> _Part:
+        """Returns the part that is these values: one of each program, in the same place.
+
+        Raises:
+            Declined: if they differ in more than numbers.
+        """
+        _require_same(list(map(type, values)))
+        first = values[0]
+        if isinstance(first, tuple):
+            _require_same(list(map(len, values)))
+            return self._make(_list, *map(self.unify, zip(*values, strict=True)))
+        if isinstance(first, TensorType):
+            _require_same([len(value.shape) for value in values])
+            sizes = map(self._unify_sizes, zip(*(value.shape for value in values), strict=True))
+            others = (self.unify([getattr(value, name) for value in values]) for name in ("dtype", "device"))
+            return self._make(_make_type, self._make(_list, *sizes), *others)
+        if isinstance(first, _PARTED):
+            kind: Any = type(first)
+            parts = (self.unify([getattr(each, name) for each in values]) for name in _list_fields(kind))
+            return self._make(kind, *parts)
+        numbers = [number for value in values if (number := _read_constant(value)) is not None]
+        if len(numbers) == len(values):
+            return self._make(_write_number, self._unify_equal([value.kind for value in values]), self._take(numbers))
+        return self._unify_equal(values)
+
+    def _unify_equal(self, values: Sequence[Any]) -> _Part:
+        _require_same(list(map(repr, values)))
+        return self._keep(values[0])
+
+    def _unify_sizes(self, sizes: Sequence[Any]) -> _Part:
+        is_number = all(isinstance(size, int) for size in sizes)
+        return self._take(sizes) if is_number else self.unify(sizes)
+
+    def _keep(self, value: object) -> _Part:
+        """Returns the part that is this, whatever the sizes."""
+        # What is equal may not be the same: 1 and 1.0, 0.0 and -0.0.
+        return self._find((type(value), repr(value)), value)
+
+    def _take(self, numbers: Sequence[int | float]) -> _Part:
+        """Returns the part that is a constant or a variable."""
+        found = self._variables.explain(numbers)
+        if isinstance(found, int | Float):
+            return self._keep(evaluate(found, {}))
+        identity = "number", found[0]
+        if identity not in self._known:
+            self._numbers.append((self._find(identity, None), found[0]))
+            self._varying.add(self._known[identity])
+        return self._known[identity]
+
+    def _make(self, make: Callable[..., Any], *of: _Part) -> _Part:
+        """Returns the part that is made of others: now, or anew at other sizes."""
+        identity = make, of
+        if identity in self._known:
+            return self._known[identity]
+        if self._varying.isdisjoint(of):
+            return self._find(identity, make(*(self._made[part] for part in of)))
+        part = self._find(identity, None)
+        self._steps.append((part, make, of))
+        self._varying.add(part)
+        return part
+
+    def _find(self, identity: Hashable, value: Any) -> _Part:
+        """Returns a part that may be new."""
+        part = self._known.setdefault(identity, len(self._made))
+        if part == len(self._made):
+            self._made.append(value)
+        return part
+
+    def make_all(self, values: Sequence[int | float]) -> list[Any]:
+        """Returns all parts as they are with these values of variables."""
+        made = self._made.copy()
+        for part, position in self._numbers:
+            made[part] = values[position]
+        for part, make, of in self._steps:
+            made[part] = make(*[made[each] for each in of])
+        return made
 
 
-def _find_told(program: ProgramText, shapes: Shapes, numbers: Sequence[int | float]) -> Sequence[Expression | None]:
-    """Returns what is told of each number of a program by the name of the tensor that has it for a size."""
-    first = max((abs(number) for number in numbers if isinstance(number, int)), default=0) + 1
-    marked, sizes = mark_sizes(program, shapes, first)
-    found = take_numbers(marked)[1]
-    return [sizes[each - first] if isinstance(each, int) and each >= first else None for each in found]
+@cache
+def _list_fields(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.init)
 
 
-def _check_told(
-    size: Expression, values: tuple[Expression, ...], programs: Sequence[tuple[ProgramText, Numbers]]
-) -> tuple[Expression]:
-    if values != tuple(_evaluate(size, numbers) for _, numbers in programs):
-        raise Declined(f"a size is {', '.join(map(str, values))}, and not {size}", Scope.LENGTH)
-    return (size,)
+def _list(*items: Any) -> tuple[Any, ...]:
+    return items
 
 
-def take_numbers(program: ProgramText) -> tuple[ProgramText, tuple[int | float, ...]]:
-    """Returns a program with zeros for numbers, and these in the order in which ``map_numbers`` comes to them."""
-    found: list[int | float] = []
-
-    def take(number: int | float) -> int | float:
-        found.append(number)
-        return type(number)(0)
-
-    return map_numbers(program, take), tuple(found)
+def _make_type(shape: tuple[Any, ...], dtype: str, device: str) -> TensorType:
+    return TensorType(dtype, shape, device)
 
 
-def blank(program: ProgramText) -> ProgramText:
-    """Returns a program without what follows from its numbers, and without the seconds that its passes took.
-
-    Raises:
-        Declined: if a name in it is one that stands for a template, or it does not call each of its templates.
-    """
-    if any(TEMPLATE in trace.source for trace in program.texts()):
-        raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
-    names = {name: f"{TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
-    if names.keys() != program.templates().keys():
-        raise Declined("it names a template that it does not call", Scope.LENGTH)
-    return rename_templates(program, names).map_traces(_blank_trace)
-
-
-def list_templates(program: ProgramText) -> Iterator[str]:
-    """Yields the names of templates in the order in which they are called first."""
-    known = program.templates()
-    words = (word for trace in program.texts() for word in re.findall(r"\w+", trace.source))
-    return iter(dict.fromkeys(word for word in words if word in known))
-
-
-def _blank_trace(trace: TraceText) -> TraceText:
-    context = {name: _blank_reference(reference) for name, reference in trace.context.items()}
-    return replace(trace, source=_MADE.sub("", trace.source), context=context)
-
-
-def _blank_reference(reference: Reference) -> Reference:
-    match reference:
-        case TemplateReference(uses=uses):
-            return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in uses))
-        case CudaGraphReference(trace):
-            return replace(reference, trace=_blank_trace(trace))
-    return reference
-
-
-def rename_templates(program: ProgramText, names: Mapping[str, str]) -> ProgramText:
-    """Returns a program whose templates have other names."""
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else None
-
-    def rename(trace: TraceText) -> TraceText:
-        source = pattern.sub(lambda found: names[found[0]], trace.source) if pattern else trace.source
-        context = {
-            names.get(name, name): (
-                replace(reference, trace=rename(reference.trace))
-                if isinstance(reference, CudaGraphReference)
-                else reference
-            )
-            for name, reference in trace.context.items()
-        }
-        return TraceText(trace.name, source, dict(sorted(context.items())))
-
-    return program.map_traces(rename)
-
-
-def map_numbers(program: ProgramText, new: New) -> ProgramText:
-    """Returns a program with other numbers, to each of which it comes in the same order.
-
-    Args:
-        program: the program.
-        new: returns what to have in place of a number. Numbers in names are none, nor is what Python would write
-            otherwise.
-    """
-    return program.map_traces(lambda trace: _map_trace(trace, new))
-
-
-def _map_trace(trace: TraceText, new: New) -> TraceText:
-    source = WORD.sub(lambda found: _exchange(found[0], new), trace.source)
-    context = {name: _map_reference(reference, new) for name, reference in trace.context.items()}
-    return TraceText(trace.name, source, context)
-
-
-def read_number(word: str) -> int | float | None:
-    """Returns the number that a word of a text is, or None if Python would not write it so: "007" is part of a text."""
-    if not word.removeprefix("-")[:1].isdecimal():
+def _read_constant(value: object) -> int | float | None:
+    """Returns the number that a literal of a template is; None if it is none, or no literal."""
+    if not isinstance(value, Const):
         return None
-    for kind in (int, float):
-        with suppress(ValueError):
-            if str(kind(word)) == word:
-                return kind(word)
+    if value.kind == "int":
+        return int(value.text)
+    if value.kind == "float" and isfinite(number := float.fromhex(value.text)):
+        return number
     return None
 
 
-def _exchange(word: str, new: New) -> str:
-    number = read_number(word)
-    return word if number is None else str(new(number))
-
-
-def _map_reference(reference: Reference, new: New) -> Reference:
-    match reference:
-        case TemplateReference():
-            return _map_template(reference, new)
-        case CudaGraphReference(trace):
-            return replace(reference, trace=_map_trace(trace, new))
-    return reference
-
-
-def _map_template(reference: TemplateReference, new: New) -> TemplateReference:
-    """Returns a template with other numbers, and the regions for which it is called."""
-    uses = tuple(_map_use(use, new) for use in reference.uses)
-    return replace(reference, graph=_map_graph(reference.graph, new), uses=uses)
-
-
-def _map_use(use: TemplateUse, new: New) -> TemplateUse:
-    old = use.instance
-    region, plain = _map_graph(old.region, new), old.plain and _map_graph(old.plain, new)
-    return replace(use, instance=Instance(region, old.inputs, old.outputs, plain))
-
-
-def _map_graph(graph: Graph, new: New) -> Graph:
-    inputs = tuple(_map_type(each, new) for each in graph.inputs)
-    return replace(graph, inputs=inputs, ops=tuple(_map_op(op, new) for op in graph.ops))
-
-
-def _map_op(op: Op, new: New) -> Op:
-    args = tuple(_map_arg(arg, new) for arg in op.args)
-    kwargs = tuple((name, _map_arg(arg, new)) for name, arg in op.kwargs)
-    return Op(op.name, args, tuple(_map_type(each, new) for each in op.outputs), kwargs)
-
-
-def _map_type[T: ValueType | None](type_: T, new: New) -> T | TensorType:
-    if not isinstance(type_, TensorType):
-        return type_
-    # Not by replace: there are a thousand of these in a program of four layers.
-    shape = tuple([new(size) if isinstance(size, int) else size for size in type_.shape])
-    return TensorType(type_.dtype, shape, type_.device)
-
-
-def _map_arg(arg: Arg, new: New) -> Arg:
-    if isinstance(arg, tuple):
-        return tuple(_map_arg(each, new) for each in arg)
-    if not isinstance(arg, Const):
-        return arg
-    number = read_constant(arg)
-    return arg if number is None else write_number(arg.kind, new(number))
-
-
-def read_constant(arg: Const) -> int | float | None:
-    """Returns the number that a constant is; in the places of a general program, the position of one."""
-    if arg.kind == "int" or (arg.kind == "float" and arg.text.isdecimal()):
-        return int(arg.text)
-    if arg.kind == "float" and isfinite(value := float.fromhex(arg.text)):
-        return value
-    return None
-
-
-def write_number(kind: str, number: int | float) -> Const:
-    """Returns a constant of this kind that is a number."""
+def _write_number(kind: str, number: int | float) -> Const:
     return Const(kind, number.hex() if isinstance(number, float) else str(number))

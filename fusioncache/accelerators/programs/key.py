@@ -39,9 +39,9 @@ from fusioncache.accelerators.programs.function_map import (
     write_thunder,
 )
 from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
-from fusioncache.accelerators.programs.kept_passes import FAMILY_FORMAT
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
-from fusioncache.accelerators.sizes.arguments import Place, find_integers, find_tensors
+from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
+from fusioncache.accelerators.sizes.values import Place, find_integers, find_tensors
 from fusioncache.backends.torch_settings import read_torch_settings, read_variables
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import NamedValue, read_values, write_lines, write_values

@@ -26,8 +26,8 @@ from fusioncache.accelerators.programs.introspection import (
     is_static,
     mro_of,
 )
-from fusioncache.accelerators.sizes.numel import is_numel_class
 from fusioncache.accelerators.sizes.sizes import WATCHED
+from fusioncache.accelerators.sizes.values import is_numel_class
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,

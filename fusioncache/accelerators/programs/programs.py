@@ -22,8 +22,8 @@ from fusioncache.accelerators.programs.build import CompiledProgram, build_progr
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.filling import Identity
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.key import LastKey
 from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references

@@ -7,7 +7,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from fusioncache.accelerators.programs.filling import Identity
+from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.text import TemplateReference, TemplateUse
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.cache import Cache

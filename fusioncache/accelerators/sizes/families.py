@@ -1,23 +1,53 @@
-"""One program at several lengths, as one with numbers to be filled in: what is derived for a further length is nothing.
+"""One program at several lengths, as one with numbers to be filled in: nothing is derived for a further length.
 
-Thunder's passes went over the program at two lengths or more. They were gone through once more with symbols for sizes,
-which told what they look at. Where all of that comes out the same at another length, Thunder would make the program
-that is known, with other numbers.
+Thunder's passes went over the program at two lengths or more, and once more with symbols for sizes, which tells what
+they look at. Where all of that comes out the same at another length, Thunder would make the known program with other
+numbers. The first two programs of a form may differ in more, as where one has all of a table of which the others have a
+part: later ones are tried as well.
+
+A family is stored under the form of its programs, so that a process goes on from it that has seen no length yet. What
+the programs read, and what the passes looked at, is compared as for any program. The artifacts are ``reads``, for each
+program that is known ``program-0``, ``program-1`` and so on, ``regions-0`` where that is known, and::
+
+    family = the outline of ``journal.py``: what passes looked at, and the sizes of each program
+
+The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
+filled in from a family that is stored is not stored itself: a later process fills it in as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from fusioncache.accelerators.programs.filling import FilledProgram, Identify, ProgramForm
-from fusioncache.accelerators.programs.general import GeneralProgram, generalize, list_templates
-from fusioncache.accelerators.programs.text import ProgramText, Read
-from fusioncache.accelerators.sizes.arguments import ArgumentSizes
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
+from fusioncache.accelerators.programs.general import (
+    FilledProgram,
+    GeneralProgram,
+    Identify,
+    list_templates,
+)
+from fusioncache.accelerators.programs.programs import Candidate
+from fusioncache.accelerators.programs.text import ProgramText, Read, decode, decode_reads, encode, encode_reads
+from fusioncache.accelerators.schedule.collectives import exchanges
+from fusioncache.accelerators.sizes.journal import Journal, PassJournal, decode_outline, encode_outline
+from fusioncache.accelerators.sizes.passes import go_through_passes
+from fusioncache.accelerators.sizes.sizes import SYMBOLIC
+from fusioncache.accelerators.sizes.values import ArgumentSizes
+from fusioncache.accelerators.steps.lean_steps import look_at_sizes
+from fusioncache.accelerators.steps.saved_results import find_saved_twice
+from fusioncache.ir import Key, is_declined
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.observe.record.observations import PlacementRecord
+from fusioncache.process.collector import without_collector
+from fusioncache.store import Store
+from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.transform.rewrite import find_saved
+
+if TYPE_CHECKING:
+    from fusioncache.accelerators.programs.derivation import Derivation
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
@@ -75,7 +105,6 @@ class Family:
         self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)
-        self._form: ProgramForm | None = None
         self._digests = list_digests(known[0].text)
         kept = known[0].regions
         self._regions = None if kept is None else decode_regions(kept, None, 0)
@@ -87,7 +116,7 @@ class Family:
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
-        return generalize(programs, self.passes.expressions, self.passes.shapes)
+        return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
 
     def is_same(self, other: Family) -> bool:
         """Tells whether another family is of the same programs, whichever of these it knows."""
@@ -120,7 +149,7 @@ class Family:
         if not self.passes.can_compute_all(numbers):
             return False
         known = (*self._known, program)
-        self._general, self._known, self._form = self._generalize(known), known, None
+        self._general, self._known = self._generalize(known), known
         return True
 
     def prepare(self) -> None:
@@ -129,8 +158,7 @@ class Family:
         Raises:
             Declined: if a number is where none can be filled in.
         """
-        if self._form is None:
-            self._form = ProgramForm(self._general)
+        self._general.prepare()
 
     def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, KeptRegions | None]:
         """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
@@ -139,9 +167,7 @@ class Family:
             Declined: if Thunder's passes might do something else.
             Declined: if a number is not known.
         """
-        self.prepare()
-        assert self._form is not None
-        filled = self._form.fill(self.passes.check(sizes), identify)
+        filled = self._general.fill(self.passes.check(sizes), identify)
         return filled, self._fill_regions(filled.digests)
 
     def _fill_regions(self, digests: Sequence[str]) -> KeptRegions | None:
@@ -163,3 +189,332 @@ def list_digests(program: ProgramText) -> list[str]:
     """Returns the digests of a program's templates, in the order in which they are called first."""
     templates = program.templates()
     return [templates[name].digest for name in list_templates(program)]
+
+
+_FAMILY, _READS, _PROGRAM, _REGIONS = "family", "reads", "program-", "regions-"
+_PATIENCE = 10.0
+"""Seconds for which to wait for other processes that keep a family of the same form, which takes them milliseconds."""
+
+
+def find_families(store: Store, form: Key) -> tuple[Family, ...]:
+    """Returns the families that are stored for a form. What cannot be read is removed. Never raises.
+
+    A remote is asked for what is not here, up to the first slot that is free there, too.
+    """
+    return tuple(family for _, family in _list_families(store, form, asks_remote=True))
+
+
+def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
+    """Keeps a family, in the stead of what is stored of it. If all slots are taken, the oldest family goes.
+
+    Args:
+        store: where it goes.
+        form: of its programs.
+        family: learns what others have stored of it.
+        name: of the model, for people.
+
+    Returns:
+        Whether it is stored.
+
+    Raises:
+        ValueError: if something in it cannot be written.
+    """
+    with store.take_turn(form, FAMILY_SLOTS[0], _PATIENCE):
+        found = dict(_list_families(store, form))
+        same = [slot for slot, other in found.items() if other.is_same(family)]
+        for slot in same:
+            _learn_all(family, found[slot].known)
+        free = [slot for slot in FAMILY_SLOTS if slot not in found]
+        slot = next(iter((*same, *free)), None) or min(found, key=lambda slot: _find_time(store, form, slot))
+        artifacts = encode_family(family)
+        store.remove(form, slot)
+        return store.save(form, slot, artifacts, name=name)
+
+
+def forget_family(store: Store, form: Key, family: Family) -> None:
+    """Removes what is stored of a family."""
+    with store.take_turn(form, FAMILY_SLOTS[0], _PATIENCE):
+        for slot, other in _list_families(store, form):
+            if other.is_same(family):
+                store.remove(form, slot)
+
+
+def encode_family(family: Family) -> Mapping[str, bytes]:
+    """Returns a family as artifacts. Equal ones have equal bytes.
+
+    Raises:
+        ValueError: if something in it cannot be written.
+    """
+    outline = encode_outline(family.passes, [each.sizes for each in family.known])
+    artifacts = {_FAMILY: outline, _READS: encode_reads(family.reads)}
+    for number, program in enumerate(family.known):
+        artifacts[f"{_PROGRAM}{number}"] = encode(program.text)
+        if program.regions is not None:
+            artifacts[f"{_REGIONS}{number}"] = program.regions
+    return artifacts
+
+
+def decode_family(artifacts: Mapping[str, bytes]) -> Family:
+    """Returns the family that was encoded.
+
+    Raises:
+        ValueError: if these are the artifacts of none.
+    """
+    try:
+        passes, sizes = decode_outline(artifacts[_FAMILY])
+        if not 2 <= len(sizes) <= MOST_KNOWN:
+            raise ValueError(f"it is of {len(sizes)} programs")
+        known = [
+            KnownProgram(decode(artifacts[f"{_PROGRAM}{number}"]), each, artifacts.get(f"{_REGIONS}{number}"))
+            for number, each in enumerate(sizes)
+        ]
+        return Family(decode_reads(artifacts[_READS]), passes, known)
+    except ValueError:
+        raise
+    except Exception as error:  # programs that are none of one family
+        raise ValueError(f"no family: {error!r}") from error
+
+
+def _list_families(store: Store, form: Key, *, asks_remote: bool = False) -> Iterator[tuple[str, Family]]:
+    for slot in FAMILY_SLOTS:
+        artifacts = store.peek(form, slot, asks_remote=asks_remote)
+        if artifacts is None:
+            asks_remote = False
+            continue
+        try:
+            yield slot, decode_family(artifacts)
+        except ValueError as error:
+            logger.info("a stored family does not decode", exc_info=error)
+            store.discard(form, slot, f"a stored family that does not decode: {type(error).__name__}")
+
+
+def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
+    for program in known:
+        try:
+            family.learn(program)
+        except Declined as error:  # then it is left to what this process has seen
+            error.require(Scope.LENGTH)
+            logger.info("a stored program is of no family here: %s", error)
+
+
+def _find_time(store: Store, form: Key, slot: str) -> float:
+    """Returns when the family in a slot was made, in seconds since the epoch."""
+    entry = store.entry(form.digest, slot)
+    return entry.created if entry else 0.0
+
+
+logger = logging.getLogger("fusioncache")
+
+MOST_LOOSE = 5
+"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
+
+
+class Families:
+    """The families that are known of one compiled function, by the form of their programs."""
+
+    def __init__(self) -> None:
+        """Knows of none yet."""
+        self._families: dict[Key, list[Family]] = {}
+        self._loose: dict[Key, list[tuple[tuple[Read, ...], KnownProgram]]] = {}
+
+    def fill(self, derivation: Derivation, form: Key) -> Candidate | None:
+        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        reason = None
+        for family in self._list_families(derivation, form):
+            try:
+                check_reads(family.reads, derivation)
+                with derivation.keeper.time("fill"):
+                    candidate = _fill(family, derivation)
+                derivation.family = family
+                return candidate
+            except Exception as error:  # whatever it is, Thunder can derive the program
+                if is_declined(error, Scope.LENGTH):
+                    reason = error.reason
+                    continue
+                logger.info("a program is not filled in", exc_info=error)
+                reason = f"failed: {type(error).__name__}"
+        if reason is not None:
+            _count_repeated(derivation, reason)
+        return None
+
+    def _list_families(self, derivation: Derivation, form: Key) -> Iterator[Family]:
+        """Returns the families of a form, of which the store is asked once."""
+        if form not in self._families:
+            self._families[form] = []  # whatever goes wrong here, it does so once
+            self._families[form] += _load_families(derivation, form)
+        return iter(tuple(self._families[form]))
+
+    def forget(self, form: Key) -> None:
+        """Forgets all programs of a form. The store is asked again when one comes."""
+        self._families.pop(form, None)
+        self._loose.pop(form, None)
+
+    def unite(
+        self, derivation: Derivation, form: Key, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
+    ) -> None:
+        """Makes a family of a program and the first of others that differs from it in numbers alone.
+
+        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
+
+        Args:
+            derivation: of one of them, with the reads of all.
+            form: of all.
+            journal: what is done in each.
+            program: at whose sizes the passes are gone through.
+            others: as above.
+        """
+        reads, keeper = derivation.reads, derivation.keeper
+        assert reads is not None
+        try:
+            with keeper.time("passes"), without_collector():
+                passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
+                family = _find_family(reads, passes, program, others)
+        except Exception as error:
+            is_expected = is_declined(error, Scope.LENGTH)
+            logger.info("it is not known what Thunder's passes look at", exc_info=error)
+            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
+            return
+        families = self._families.setdefault(form, [])
+        families[:] = [each for each in families if not each.is_same(family)]
+        families.append(family)
+        _keep(family, derivation, form)
+
+    def learn(self, derivation: Derivation, form: Key, journal: Journal | None) -> None:
+        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
+
+        Args:
+            derivation: of the program.
+            form: of the program.
+            journal: what is done in it, if that was proved.
+        """
+        program, reads = derivation.program, derivation.reads
+        if program is None or reads is None:
+            return
+        families = [family for family in self._families.get(form, ()) if family.reads == reads]
+        for family in families:
+            try:
+                if family.learn(program):
+                    _keep(family, derivation, form)
+            except Declined as error:
+                error.require(Scope.LENGTH)
+                logger.info("a program is of no family any more: %s", error)
+                self._families[form].remove(family)
+                _forget(family, derivation, form)
+        known = self._loose.setdefault(form, [])
+        # What was derived from something else may differ in numbers of which sizes only happen to be the values.
+        others = [each for read, each in known if read == reads]
+        is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
+        if is_new and journal is not None and others and len(known) < MOST_LOOSE:
+            self.unite(derivation, form, journal, program, others)
+        if len(known) < MOST_LOOSE:
+            known.append((reads, program))
+
+
+def _find_family(
+    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
+) -> Family:
+    """Returns the family of a program with the first of others that is of it.
+
+    Raises:
+        Declined: if passes may do something else for each of them.
+        Declined: if one for which they do the same differs in more than numbers.
+    """
+    reason = Declined("no program of another length is known", Scope.LENGTH)
+    for other in others:
+        try:
+            passes.check(other.sizes)
+            return Family(reads, passes, (program, other))
+        except Declined as declined:
+            declined.require(Scope.LENGTH)
+            reason = declined
+    raise reason
+
+
+def _look(trace: Any) -> None:
+    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
+
+    Raises:
+        Declined: if a collective moves as many bytes as a size says: where it is put depends on that.
+    """
+    for symbol in trace.bound_symbols:
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
+        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
+            raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
+    look_at_sizes(trace)
+    saved = {proxy.name: proxy for proxy in find_saved(trace)}
+    _ = dict(find_saved_twice(trace.bound_symbols, saved))
+
+
+def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
+    """Compares what programs were derived from besides their keys with what is there now.
+
+    Raises:
+        Declined: if something is another one.
+    """
+    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
+    if difference is not None:
+        raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
+
+
+def _fill(family: Family, derivation: Derivation) -> Candidate:
+    templates, call = derivation.keeper.templates, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
+    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
+
+
+def _count_repeated(derivation: Derivation, reason: str) -> None:
+    logger.info("Thunder's passes go over a program at another length: %s", reason)
+    derivation.keeper.ledger.count("passes_repeated", of=reason)
+
+
+def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
+    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
+    keeper = derivation.keeper
+    if keeper.cache.store is None:
+        return
+    with keeper.time("load"):
+        found = find_families(keeper.cache.store, form)
+    for family in found:
+        known = family.known[0].text
+        try:
+            identities = keeper.templates.identify(known.templates(), derivation.call)
+            here = [identities[name].digest for name in list_templates(known)]
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            logger.info("a stored family is not used", exc_info=error)
+            here = []
+        if here == list_digests(known):
+            family.is_stored = True
+            yield family
+        else:
+            _count_repeated(derivation, "its templates are others here")
+
+
+def _keep(family: Family, derivation: Derivation, form: Key) -> None:
+    """Keeps a family for later processes, and has it ready for the next length in this one."""
+
+    def keep(store: Store) -> None:
+        family.is_stored = keep_family(store, form, family, derivation.call.name)
+
+    try:
+        family.prepare()
+    except Exception as error:  # that is counted where a program is to be filled in
+        logger.info("a family is not ready for further lengths", exc_info=error)
+    family.is_stored = False
+    _tell_store(derivation, keep)
+
+
+def _forget(family: Family, derivation: Derivation, form: Key) -> None:
+    """Has no later process find a family."""
+    _tell_store(derivation, lambda store: forget_family(store, form, family))
+
+
+def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
+    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
+    store = derivation.keeper.cache.store
+    if store is None:
+        return
+    try:
+        with derivation.keeper.time("record"), without_collector():
+            tell(store)
+    except Exception as error:
+        derivation.keeper.report_failure(error)

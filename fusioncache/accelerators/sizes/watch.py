@@ -9,18 +9,103 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.accelerators.layers.indifference import is_internal
-from fusioncache.accelerators.sizes import movers
-from fusioncache.accelerators.sizes.arguments import Place, find_integers, name_argument
-from fusioncache.accelerators.sizes.expressions import Expression, Number
-from fusioncache.accelerators.sizes.first_traces import FirstTraces
-from fusioncache.accelerators.sizes.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
-from fusioncache.accelerators.sizes.numel import is_numel
-from fusioncache.accelerators.sizes.operations import Operations, list_parts
-from fusioncache.accelerators.sizes.repetition import Repetition, find_entries
-from fusioncache.accelerators.sizes.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
-from fusioncache.accelerators.sizes.structure import exchange, find_leaves
+from fusioncache.accelerators.sizes.journal import (
+    FirstTraces,
+    Journal,
+    Look,
+    Naming,
+    OperationCall,
+    Reading,
+    TensorName,
+)
+from fusioncache.accelerators.sizes.sizes import (
+    WATCHED,
+    Count,
+    Expression,
+    Number,
+    Size,
+    bare,
+    express,
+    is_whole,
+    plain,
+    to_float,
+    to_int,
+)
+from fusioncache.accelerators.sizes.values import (
+    Place,
+    asks_how_many,
+    exchange,
+    find_integers,
+    find_leaves,
+    is_about_kinds,
+    is_comparing,
+    is_keyed,
+    is_numel,
+    is_setting,
+    is_transparent,
+    moves,
+    name_argument,
+)
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.hooks import Observer
+
+
+def list_parts(tensor: Any) -> tuple[Any, ...]:
+    """Returns the parts of a tensor that are gone through where it is unpacked, as in ``q, k, v = tensor``."""
+    return tuple(tensor)
+
+
+class Operations:
+    """Knows them, each by what the interpreter sees called."""
+
+    def __init__(self) -> None:
+        """Takes them from Thunder."""
+        from fusioncache.thunder_adapter.accelerator_api import jit_ext
+        from fusioncache.thunder_adapter.api import Symbol, ltorch
+
+        self._symbol = Symbol
+        self._tensor = jit_ext.TensorProxy
+        self._getter = jit_ext.TensorProxy.__getattr__
+        self._known: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        for function in jit_ext._clang_fn_set:
+            self._add(function, function)
+        for function, own in ltorch._torch_to_thunder_function_map.items():
+            self._add(function, own)
+        for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
+            for function, own in jit_ext.get_methods_properties(kind):
+                self._add(function, own)
+        self._add(jit_ext.TensorProxy.__iter__, list_parts)
+        for function, own in ((min, jit_ext.clang.minimum), (max, jit_ext.clang.maximum)):
+            if function in jit_ext._general_jit_lookaside_map:  # from Thunder 0.2.7 on
+                self._add(function, own)
+
+    def _add(self, function: Any, own: Callable[..., Any]) -> None:
+        self._known[id(function)] = function, own
+
+    def find(self, function: Any, compiled: Any) -> Callable[..., Any] | None:
+        """Returns what is called for a function if that is an operation; None if it is none.
+
+        Args:
+            function: what the interpreter sees called.
+            compiled: what Thunder knows of what is traced. Its executors may have another operation for it.
+        """
+        replaced = [own for each, own in compiled.executor_lookasides.items() if each is function]
+        if replaced:
+            return replaced[0]  # type: ignore[no-any-return]
+        if isinstance(function, self._symbol):
+            return function  # type: ignore[return-value]
+        _, own = self._known.get(id(function), (None, None))
+        return own
+
+    def only_finds(self, operation: Callable[..., Any], result: Any) -> bool:
+        """Tells whether an operation did nothing but find a method of a tensor."""
+        value = getattr(result, "value", None)
+        return operation is self._getter and callable(value) and not isinstance(value, int)
+
+    def adds_up(self, function: Any, values: Sequence[Any]) -> bool:
+        """Tells whether Python's ``sum`` is called with tensors. It calls their additions itself, which nobody sees."""
+        items = values[0] if function is sum and values else ()
+        return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
 
 
 class Watch(Observer):
@@ -109,13 +194,13 @@ class Watch(Observer):
     def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Tells whether sizes would be shown to a function that looks at them, and notes that it does."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
-        if movers.is_keyed(fn):
+        if is_keyed(fn):
             values = values[1:2]
-        elif movers.is_setting(fn):
+        elif is_setting(fn):
             values = values[1:]
-        if movers.is_about_kinds(fn):
+        if is_about_kinds(fn):
             values = values[:1]
-        elif movers.moves(fn, is_internal=_is_internal()) or movers.asks_how_many(fn, values):
+        elif moves(fn, is_internal=_is_internal()) or asks_how_many(fn, values):
             return False
         try:
             leaves = [leaf for value in values for leaf in find_leaves(value)]
@@ -124,14 +209,14 @@ class Watch(Observer):
             self.journal.refuse(f"{_name(fn)} is called with {error}")
             return False
         shown = [leaf for leaf in leaves if type(leaf) in WATCHED]
-        for leaf in () if movers.is_about_kinds(fn) or movers.is_keyed(fn) else leaves:
-            if not movers.is_transparent(leaf):
+        for leaf in () if is_about_kinds(fn) or is_keyed(fn) else leaves:
+            if not is_transparent(leaf):
                 if _is_tagging():
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
-        if not shown or ((movers.is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
+        if not shown or ((is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
             return False  # sizes are asked themselves, and tell of it, or of what they add up to
-        if not movers.is_about_kinds(fn):
+        if not is_about_kinds(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
         return True
@@ -275,7 +360,7 @@ class Watch(Observer):
             error.require(Scope.STRUCTURE)
             self.journal.refuse(f"compares {error}")
             return
-        if not all(map(movers.is_transparent, leaves)):
+        if not all(map(is_transparent, leaves)):
             self.journal.refuse("compares objects, which may hold sizes")
         if not all(is_whole(leaf) or leaf is None or type(leaf) is str for leaf in leaves):
             for size in leaves:
@@ -301,23 +386,6 @@ class Watch(Observer):
         if (proxy.name, name) not in self._named:
             self._named.add((proxy.name, name))
             self.journal.entries.append(Naming(proxy.name, name))
-
-    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-        """Notes a block that was written out like another one: the same was done, for other tensors."""
-        entries, start = self.journal.entries, first[0] + shift
-        readings: list[Reading] = []
-        while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
-            entries.pop()
-            readings.insert(0, last)
-        try:
-            repetition = Repetition(names, shift, self._count, readings)
-            self.journal.entries += repetition.repeat(find_entries(entries, first))
-        except Declined as error:
-            error.require(Scope.STRUCTURE)
-            self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
-            return
-        self._count = repetition.numbers
-        self._symbols = len(self._trace.bound_symbols)
 
     def finish(self, traces: FirstTraces) -> Journal:
         """Returns the journal, with Thunder's first traces."""

@@ -75,7 +75,7 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
     """Yields the names of results that need not be saved, each with what has the same numbers.
 
     No code outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
-    Sizes are compared for that, of which a program for several lengths is told: see ``program_families.py``.
+    Sizes are compared for that, of which a program for several lengths is told: see ``families.py``.
     """
     attentions = [symbol for symbol in symbols if _is_flash_attention(symbol)]
     if not attentions or any(True for symbol in symbols for _ in written_values(symbol)):

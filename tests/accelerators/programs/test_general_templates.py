@@ -2,13 +2,13 @@
 
 import math
 
+from blank_programs import blank
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.programs.general import generalize, map_numbers
-from fusioncache.accelerators.programs.general_templates import GeneralTemplates
+from fusioncache.accelerators.programs.general import GeneralProgram
 from fusioncache.accelerators.programs.text import ProgramText, TemplateReference, TemplateUse, TraceText
-from fusioncache.accelerators.sizes.expressions import Number, Operation
+from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.ir import Const, Graph, Instance, NumberType, Op, Ref, TensorType
 from fusioncache.template.plan import Plan
 
@@ -52,25 +52,25 @@ def program_at(length, literals=()):
 
 def general_at(*lengths, literals=()):
     programs = [(program_at(length, literals), {1: length}) for length in lengths]
-    return generalize(programs, {LENGTH, Operation("*", 2, LENGTH), RECIPROCAL})
+    return GeneralProgram(programs, {LENGTH, Operation("*", 2, LENGTH), RECIPROCAL})
 
 
 def fill(general, length):
-    return GeneralTemplates(general.places.templates(), general.values).fill(general.evaluate({1: length}))
+    return general.fill_templates({1: length})[0]
 
 
 @given(st.lists(st.sampled_from(LITERALS), max_size=5), st.integers(129, 10**6))
 def test_the_templates_are_those_of_the_program_at_that_size(literals, length):
     general = general_at(96, 128, literals=literals)
     filled = fill(general, length)
-    assert filled == map_numbers(general.places, general.evaluate({1: length}).__getitem__).templates()
+    assert list(filled.values()) == list(blank(program_at(length, literals)).templates().values())
     # By their text as well, which tells 0.0 from -0.0 and 1 from True.
     assert repr([each.graph for each in filled.values()]) == repr([graph_at(length, literals)] * 2)
 
 
 def test_what_has_no_number_that_varies_is_there_once():
-    templates = GeneralTemplates((general := general_at(96, 128, literals=[64])).places.templates(), general.values)
-    one, other = (templates.fill(general.evaluate({1: length})) for length in (200, 300))
+    general = general_at(96, 128, literals=[64])
+    one, other = fill(general, 200), fill(general, 300)
     first, second = one["template__0"].graph, other["template__0"].graph
     assert [left is right for left, right in zip(first.ops, second.ops, strict=True)] == [
         False,

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from instructions import list_instructions
 
 from fusioncache.accelerators.programs.build import compile_trace
-from fusioncache.accelerators.programs.filling import ProgramForm
-from fusioncache.accelerators.programs.general import generalize
+from fusioncache.accelerators.programs.general import GeneralProgram
 from fusioncache.accelerators.programs.text import ProgramText, TraceText
-from fusioncache.accelerators.sizes.expressions import Number, Operation
+from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.ir.errors import Declined
 
 LENGTH = Number(1, "length")
@@ -37,11 +36,11 @@ def make_program(lines, number):
 
 
 def fill(lines, number, known=(96, 128)):
-    general = generalize(
+    general = GeneralProgram(
         [(make_program(lines, each), {1: each}) for each in known],
         {LENGTH, NEGATIVE, QUOTIENT, Operation("-", 0, QUOTIENT)},
     )
-    return ProgramForm(general).fill({1: number}, lambda templates: {})
+    return general.fill({1: number}, lambda templates: {})
 
 
 @pytest.mark.parametrize("number", [200, 64, 2])

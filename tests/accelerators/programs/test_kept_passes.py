@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.programs.kept_passes import decode_passes, decode_sizes, encode_passes, encode_sizes
-from fusioncache.accelerators.sizes.decisions import DECIDERS, AskedTensor, Decision
-from fusioncache.accelerators.sizes.expressions import ARITHMETIC, COMPARISONS, Number, Operation, write_constant
-from fusioncache.accelerators.sizes.journal import Look
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
-from fusioncache.ir import strict_json
+from fusioncache.accelerators.sizes.journal import (
+    DECIDERS,
+    AskedTensor,
+    Decision,
+    Look,
+    PassJournal,
+    decode_outline,
+    encode_outline,
+)
+from fusioncache.accelerators.sizes.sizes import ARITHMETIC, COMPARISONS, Number, Operation, write_constant
 
 NUMBERS = [Number(1, "x[0]"), Number(2, "x[1]")]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -45,17 +49,21 @@ JOURNALS = st.builds(
 
 
 def read(content):
-    return decode_passes(strict_json.decode(content, "passes"))
+    return decode_outline(content)[0]
+
+
+def write(journal):
+    return json.loads(encode_outline(journal, []))
 
 
 @given(JOURNALS)
 def test_all_of_it_comes_back(journal):
-    content = strict_json.encode(encode_passes(journal))
+    content = encode_outline(journal, [])
     found = read(content)
     assert found == journal
     assert repr(found.decisions) == repr(journal.decisions)  # where 1, 1.0 and True are not the same
     assert list(found.sizes) == list(journal.sizes)
-    assert strict_json.encode(encode_passes(found)) == content
+    assert encode_outline(found, []) == content
 
 
 EXAMPLE = PassJournal(
@@ -90,7 +98,7 @@ def exchange(content, place, new):
 
 @pytest.mark.parametrize("new", [None, -(10**20), 99, 1.5, "other", [], {}, [[]]])
 def test_whatever_is_in_the_place_of_a_part_another_journal_comes_of_it_or_none(new):
-    written = encode_passes(EXAMPLE)
+    written = write(EXAMPLE)
     refused = 0
     for place in list_places(written):
         changed = exchange(written, place, new)
@@ -109,31 +117,49 @@ def test_other_bytes_are_refused(content):
         read(content)
 
 
+def add(body, *nodes):
+    """Puts nodes first, so that each other one is further behind."""
+    body["nodes"] = [*nodes] + [
+        [node[0], *(each + len(nodes) for each in node[1:])] if isinstance(node, list) else node
+        for node in body["nodes"]
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda body: body["values"].append([3, "y"]), "all numbers, each once"),
-        (lambda body: body["sizes"].append([1, body["sizes"][0][1]]), "all numbers, each once"),
-        (lambda body: body["sizes"].append(body["sizes"][0]), "each place once"),
-        (lambda body: body["sizes"][0].__setitem__(0, [0]), "a place in an argument"),
-        (lambda body: body["values"].insert(0, ["+", 0, 0]), "an integer from 0"),
-        (lambda body: body["looks"][0].__setitem__(0, "is"), "one of !=, <"),
-        (lambda body: body["decisions"][0].update(function="print"), "one of _fused_sdp_choice"),
-        (lambda body: body["sizes"][0][1].append(body["unequal"][0][1][0]), "is computed"),
-        (lambda body: body["unequal"][0][1].append(0), "two lists of one length"),
+        (lambda body: add(body, 3, "y", ["Number", 0, 1]), "all numbers, each once"),
+        (lambda body: add(body, ["Operation", 0, 0, 0]), "an integer from 0"),
+        (lambda body: add(body, ["print", 0]), "an integer from 0"),
+        (lambda body: add(body, 1, ["print", 0]), "a kind that is known"),
+        (lambda body: add(body, "is", 1, ["Operation", 0, 1, 1]), "a symbol that is known"),
+        (lambda body: add(body, "is", 1, True, "", ["Look", 0, 1, 1, 2, 3, 3]), "a symbol that is known"),
+        (lambda body: add(body, "<", 1, "", ["Look", 0, 1, 1, 1, 2, 2]), "a kind that is known"),
+        (lambda body: add(body, "print", [""], "", ["Decision", 0, 1, 2]), "a function that is known"),
+        (lambda body: add(body, "nan", ["Float", 0]), "a text that is known"),
+        (lambda body: body["nodes"].pop(), "what passes looked at"),
+        (lambda body: body["nodes"].append(["", *[len(body["nodes"]) - 1] * 7]), "what passes looked at"),
+        (lambda body: body["nodes"].clear(), "what passes looked at"),
     ],
 )
 def test_what_is_no_journal_is_refused(change, message):
-    body = encode_passes(EXAMPLE)
+    body = write(EXAMPLE)
     change(body)
     with pytest.raises(ValueError, match=message):
         read(json.dumps(body))
 
 
 def test_sizes_come_back():
-    sizes = {0: (2, 40), "length": (40,), 1: (), (2, 1): (3,), ("batch", "x", 0): (4,)}
-    content = strict_json.encode({"sizes": encode_sizes(sizes)})
-    assert decode_sizes(strict_json.decode(content, "known").fields("sizes")[0]) == sizes
+    sizes = {0: (2, 40, 1), "length": (40,), 1: (), (2, 1): (3,), ("batch", "x", 0): (4,)}
+    others = {place: tuple(2 * size for size in each) for place, each in sizes.items()}
+    journal = PassJournal({**sizes, 0: (*NUMBERS, 1)}, (), (), (), frozenset())
+    assert decode_outline(encode_outline(journal, [sizes, others])) == (journal, (sizes, others))
+
+
+@pytest.mark.parametrize("sizes", [{0: (2, 40)}, {1: (2, 40, 1)}, {0: (2, 40, 1), 1: ()}, {(0,): (2, 40, 1)}, {}])
+def test_sizes_of_other_arguments_are_refused(sizes):
+    with pytest.raises(ValueError, match="arguments"):
+        decode_outline(encode_outline(EXAMPLE, [sizes]))
 
 
 def test_what_is_shared_is_written_once():
@@ -142,4 +168,4 @@ def test_what_is_shared_is_written_once():
     for _ in range(10):
         large = Operation("+", large, large)
     journal = PassJournal({0: (NUMBERS[0],)}, (), (), (), frozenset([large]))
-    assert len(encode_passes(journal)["values"]) == 11
+    assert len(write(journal)["nodes"]) < 30

@@ -12,7 +12,7 @@ from thunder.core.langctxs import Languages, langctx
 from thunder.core.trace import TraceCtx, tracectx
 
 from fusioncache.accelerators.programs.native import is_thunders_class
-from fusioncache.accelerators.sizes.numel import is_numel
+from fusioncache.accelerators.sizes.values import is_numel
 
 PLACE = "TensorProxy.__getattr__.<locals>._Numel"
 

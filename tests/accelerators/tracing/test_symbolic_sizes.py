@@ -16,11 +16,9 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from fusioncache.accelerators.sizes import passes, program_families, stand_ins
-from fusioncache.accelerators.sizes.decisions import Decision, describe_asked
-from fusioncache.accelerators.sizes.expressions import Number, evaluate, gives_float
-from fusioncache.accelerators.sizes.pass_journal import PassJournal
-from fusioncache.accelerators.sizes.sizes import Size, SymbolicSize, to_float
+from fusioncache.accelerators.sizes import families, hooks, passes
+from fusioncache.accelerators.sizes.journal import Decision, PassJournal, describe_asked
+from fusioncache.accelerators.sizes.sizes import Number, Size, SymbolicSize, evaluate, gives_float, to_float
 from fusioncache.ir.errors import Declined
 
 LENGTH = Number(1, "length")
@@ -183,7 +181,7 @@ def go_through(model, directory, shape, monkeypatch):
         found.append(passes.go_through_passes(*args))
         return found[-1]
 
-    monkeypatch.setattr(program_families, "go_through_passes", note)
+    monkeypatch.setattr(families, "go_through_passes", note)
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()
@@ -222,16 +220,16 @@ def test_a_decision_is_asked_for_again(monkeypatch):
         return sum(tensor.shape) > 300
 
     witness = passes.PassWitness()
-    decide = stand_ins.note_decision(_fused_sdp_choice)
+    decide = hooks.note_decision(_fused_sdp_choice)
     monkeypatch.setattr(utils, "_fused_sdp_choice", _fused_sdp_choice)
     with tracectx(TraceCtx()):
         shape = witness.make_symbols((2, LENGTH), (2, 96))
         tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
-    token = stand_ins.LISTENER.set(witness)
+    token = hooks.LISTENER.set(witness)
     try:
         assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
     finally:
-        stand_ins.LISTENER.reset(token)
+        hooks.LISTENER.reset(token)
     assert asked == [(2, 96)]  # of two tensors that are alike once
     assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
     journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions), frozenset())
@@ -345,7 +343,7 @@ def test_who_stands_in_for_a_function_leaves_it_as_it_is():
 
     assert decide.__dict__ == {}  # which is made when it is asked for
     before = gc.get_referents(decide)
-    assert stand_ins.note_decision(decide).__wrapped__ is decide
+    assert hooks.note_decision(decide).__wrapped__ is decide
     assert all(one is other for one, other in zip(before, gc.get_referents(decide), strict=True))
 
 
@@ -354,7 +352,7 @@ def test_a_module_that_takes_a_stand_in_meanwhile_gets_thunders_function_back(mo
     late = types.ModuleType("thunder.late")
     monkeypatch.setitem(sys.modules, "thunder.late", late)
     own = pytree.tree_map
-    with stand_ins.know_symbols():
+    with hooks.know_symbols():
         assert pytree.tree_map is not own
         late.tree_map = pytree.tree_map
     assert pytree.tree_map is own and late.tree_map is own
