@@ -114,7 +114,7 @@ def _parameters(found: griffe.Object) -> list[str]:
 
 def _default(code: str) -> str:
     """As it is written; griffe shows a dataclass's ``default_factory`` as a call of it, which says nothing."""
-    return "..." if code.startswith("(") else code.replace("'", '"')
+    return "..." if code.startswith(("(", "_")) else code.replace("'", '"')
 
 
 def _section(section: griffe.DocstringSection) -> list[str]:
