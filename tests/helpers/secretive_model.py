@@ -15,6 +15,7 @@ import thunder
 import torch
 
 import fusioncache
+from fusioncache.process import secrets
 
 API_KEY = "zqglobalSEED"  # zqremarkSEED
 SETTINGS = {"url": "https://zqaddressSEED@host", "auth": {"user": "zquserSEED", "more": ["zqdeepSEED"]}}

@@ -13,7 +13,7 @@ from instructions import list_instructions
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.layers import blocks
-from fusioncache.accelerators.programs import bytecode, program_list
+from fusioncache.accelerators.programs import build, program_list
 from fusioncache.accelerators.programs.build import compile_trace
 from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.template_loader import find_references
@@ -119,7 +119,7 @@ def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fil
     if not fills:
         monkeypatch.setattr(Lengths, "fill", lambda *_: None)
     else:
-        monkeypatch.setattr(bytecode, "compile_trace", None)  # that was done at the second length
+        monkeypatch.setattr(build, "compile_trace", None)  # that was done at the second length
     own = compile_anew(model, tmp_path / "own", sizes="static")
     texts = []
     for compiled, transform in (pair, own):
