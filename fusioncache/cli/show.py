@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +33,7 @@ from fusioncache.cli.output import (
     format_table,
     highlight_source,
     print_json,
+    say,
     shorten_id,
 )
 from fusioncache.cli.parameters import ANY_ID, directory_option, json_option
@@ -43,7 +45,9 @@ from fusioncache.ir.ops import RESIDUAL
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.observe.trace_files import TraceFile, list_processes, read_traces
 from fusioncache.process.secrets import blur
+from fusioncache.process.settings import PASSES, find_directory
 from fusioncache.template.text import number_literals, read_graph
 
 _OF_TEMPLATES = ("parameters", "regions")
@@ -83,7 +87,7 @@ type Describers = Mapping[str, Callable[[], Part]]
 
 
 @click.command()
-@click.argument("id_", metavar="ID", type=ANY_ID)
+@click.argument("id_", metavar="ID", type=ANY_ID, required=False)
 @click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
 @click.option("--ops", is_flag=True, help="Only its operations, with their constants and attributes.")
 @click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
@@ -93,9 +97,18 @@ type Describers = Mapping[str, Callable[[], Part]]
 @click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
 @click.option("--trace", "traces", type=click.Choice(TRACES), multiple=True, help="Print this trace of a program.")
 @click.option("--reads", is_flag=True, help="Only what Thunder read besides the ingredients of a program's key.")
+@click.option("--passes", is_flag=True, help="Print each trace of the last process after each pass. Takes no ID.")
 @directory_option
 @json_option
-def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...], reads: bool, **chosen: bool) -> None:
+def show(
+    id_: str | None,
+    as_json: bool,
+    directory: Path | None,
+    traces: tuple[str, ...],
+    reads: bool,
+    passes: bool,
+    **chosen: bool,
+) -> None:
     """Show one template, executable, program or family: what its key is made of, and what is known of it.
 
     ID is the start of an ID or of a name, or the whole, as 'ls', 'ls --store', 'ls --programs' and 'ls --families' list
@@ -114,6 +127,10 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
     A family, which is programs that differ in lengths only: the sizes of these programs, and the guards: conditions
     under which the program of a further length is filled in from them.
 
+    --passes is for people who work on passes. A process that runs with FUSIONCACHE_PASSES=1 writes each trace
+    as Thunder made it, and again after each pass that changed it. The first is printed whole, the others as
+    differences.
+
     Options that name a part leave out all others; several can be given. Of a template with residual terms, the
     definition and the script have the most terms that any region had.
 
@@ -126,7 +143,13 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
         fusioncache show 3f9a2c --repro > repro.py && python repro.py
         fusioncache show Llama --trace forward
         fusioncache show 3f9a2c --json
+        FUSIONCACHE_PASSES=1 python train.py && fusioncache show --passes
     """
+    if passes:
+        _print_passes(id_, as_json=as_json)
+        return
+    if id_ is None:
+        raise click.UsageError("Missing argument 'ID'.")
     wanted = [name for name, is_chosen in chosen.items() if is_chosen]
     kinds: tuple[Kind, ...] = ("template", "program", "executable", "family")
     one = pick(id_, directory, ("program",) if traces else ("program", "family") if reads else kinds)
@@ -145,6 +168,35 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
         parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
         heading = "" if wanted else _describe_stored(one.value)
         _print_parts(one.value.to_dict(), heading, describers, parts, as_json=as_json)
+
+
+def _print_passes(id_: str | None, *, as_json: bool) -> None:
+    """Prints the traces of the last process that wrote them, after each pass that changed them."""
+    if id_ is not None:
+        raise click.UsageError(f"--passes shows the traces of the last process that wrote them: leave out {id_}.")
+    parent = find_directory() / "passes"
+    processes = list_processes(parent)
+    if not processes:
+        raise click.ClickException(
+            f"there are no traces in {parent}: run a model with {PASSES.name}=1 first, such as "
+            f"'{PASSES.name}=1 python train.py'"
+        )
+    found = list(read_traces(processes[0]))
+    if as_json:
+        print_json({"process": processes[0].name, "traces": [encode_fields(each) for each in found]})
+        return
+    before: TraceFile | None = None
+    for each in found:
+        is_first = before is None or before.trace != each.trace
+        lines = [each.text.rstrip()] if is_first else _compare_traces(before.text if before else "", each.text)
+        say(f"=== {each.trace}: {'as Thunder made it' if is_first else f'after {each.name}'}", err=False)
+        say("\n".join(lines) + "\n", err=False)
+        before = each
+
+
+def _compare_traces(before: str, after: str) -> list[str]:
+    """Returns the lines that differ, each with three equal ones around it."""
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
 
 
 def _print_template(counts: TemplateCounts, wanted: Sequence[str], directory: Path | None, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from fusioncache.cache.generals import Sizes
 from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
+from fusioncache.observe.trace_files import FIRST, TraceWriter
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.api import Transform, get_compile_data
@@ -32,7 +33,6 @@ from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
-from fusioncache.transform.trace_files import FIRST, TraceWriter
 from fusioncache.transform.vector_probing import share_vector_probes
 from fusioncache.verification.verifier import VerifiedTemplates, Verifier, When
 
@@ -182,7 +182,7 @@ class TemplateTransform(Transform):
         def watch(name: str, after: Any, seconds: float) -> None:
             files.write_trace(name, after)
             if name in _PLANNING:
-                self.ledger.count("plan_seconds", seconds)
+                self.ledger.history.add_seconds("planning", seconds)
 
         try:
             trace = run_passes(self._passes, trace, context, self, watch)
