@@ -243,7 +243,7 @@ def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch)
     def fails(region):
         raise RuntimeError("no form")
 
-    monkeypatch.setattr("fusioncache.transform.transform.canonicalize", fails)
+    monkeypatch.setattr("fusioncache.transform.sharing.canonicalize", fails)
     model, x = Blocks(2), torch.randn(5, 16)
     compiled, transform = compile_with(model, cache=cache)
     with warnings.catch_warnings(record=True) as caught:
