@@ -11,7 +11,7 @@ import fusioncache
 from benchmarks.common.tensors import same_bits
 from benchmarks.folds.kernels import add_in_turn
 from fusioncache.template.plan import Plan
-from fusioncache.transform import transform as transform_module
+from fusioncache.transform import sharing
 
 pytestmark = pytest.mark.gpu
 pointer_table = pytest.importorskip("fusioncache.backends.nvfuser.pointer_table", exc_type=ImportError)
@@ -41,7 +41,7 @@ def compiled_with(fold: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]
             x = x + term
         return torch.tanh(x) * 2 + 1, x
 
-    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: Plan.FOLD)
+    monkeypatch.setattr(sharing, "choose_plan", lambda *_: Plan.FOLD)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), fold=fold)
     return thunder.jit(function, transforms=[transform]), transform
 

@@ -13,7 +13,7 @@ from thunder.dynamo import thunderfx
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.template.plan import Plan
-from fusioncache.transform import transform as transform_module
+from fusioncache.transform import sharing
 
 pytestmark = pytest.mark.gpu
 
@@ -77,7 +77,7 @@ def test_plans_are_bitwise_the_region(dtype, plan, adds, monkeypatch):
         x = stream(*inputs)
         return torch.tanh(x) * 2 + 1, x, torch.amax(x, -1)
 
-    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
+    monkeypatch.setattr(sharing, "choose_plan", lambda *_: plan)
     inputs = [torch.randn(64, 513, device="cuda", dtype=dtype) for _ in range(adds + 1)]
     compiled, transform = cached(function)
     assert are_same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
@@ -103,7 +103,7 @@ def test_reductions_behind_a_float32_stream_keep_every_bit(function):
 
 def test_reductions_behind_a_folded_bfloat16_stream_may_add_in_another_order(monkeypatch):
     """The sum keeps every bit. What is reduced from it is within one rounding to bfloat16, or a few of float32."""
-    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: Plan.FOLD)
+    monkeypatch.setattr(sharing, "choose_plan", lambda *_: Plan.FOLD)
     inputs = [torch.randn(64, 513, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
     compiled, _ = cached(normed)
     (x, *ours), (plain_x, *theirs) = compiled(*inputs), thunder.jit(normed)(*inputs)

@@ -11,13 +11,13 @@ from repository import PACKAGE
 from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache
+from fusioncache import fusion_cache
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter import capabilities, installation, probes, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.transform import executors as executors_module
-from fusioncache.transform import transform as transform_module
 
 X = torch.linspace(-1, 1, 6)
 
@@ -67,7 +67,7 @@ def all_off(other_version, monkeypatch):
     """A version of Thunder in which every accelerator lacks something."""
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
     monkeypatch.setattr(capabilities, "find_off", lambda: off)
-    monkeypatch.setattr(transform_module, "find_off", lambda: off)
+    monkeypatch.setattr(fusion_cache, "find_off", lambda: off)
 
 
 def train(transform):

@@ -11,7 +11,7 @@ import fusioncache
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.transform import transform as transform_module
+from fusioncache.transform import sharing
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -66,8 +66,8 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
             raise Declined("a lonely operation", Scope.REGION)
         return region_of(fusion)
 
-    region_of = transform_module.region_of
-    monkeypatch.setattr(transform_module, "region_of", odd)
+    region_of = sharing.region_of
+    monkeypatch.setattr(sharing, "region_of", odd)
     cache = fusioncache.Cache(record=False)
     trained(Blocks(2), cache)
     left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
@@ -78,7 +78,7 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
 
 
 def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
-    monkeypatch.setattr(transform_module, "region_of", lambda fusion: [][0])
+    monkeypatch.setattr(sharing, "region_of", lambda fusion: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
     regions = tuple(cache.ledger.history.records(RegionRecord))
@@ -87,7 +87,7 @@ def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
 
 
 def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
-    monkeypatch.setattr(transform_module, "replace_symbols", lambda *_: [][0])
+    monkeypatch.setattr(sharing, "replace_symbols", lambda *_: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
     regions = tuple(cache.ledger.history.records(RegionRecord))

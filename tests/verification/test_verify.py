@@ -27,7 +27,7 @@ from fusioncache.observe.record.reader import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, keeps_every_bit, reordered_values, rules_of
-from fusioncache.transform import transform as transform_module
+from fusioncache.transform import sharing
 from fusioncache.verification import verifier
 from fusioncache.verification.verifier import (
     DIFFERENT,
@@ -176,7 +176,7 @@ def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
             x = x + term
         return torch.tanh(x) * 2 + 1, x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), x.sum()
 
-    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
+    monkeypatch.setattr(sharing, "choose_plan", lambda *_: plan)
     compiled, _ = compile_(function)
     inputs = [torch.randn(6, 13, dtype=dtype) for _ in range(8)]
     assert are_same(list(compiled(*inputs)), list(compile_plain(function)(*inputs)))
@@ -309,7 +309,7 @@ def test_swapped_inputs_are_found_in_training(wrong):
 
 def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
     """The first region of the template is right: only each site's own function can tell."""
-    real, seen = transform_module.canonicalize, []
+    real, seen = sharing.canonicalize, []
 
     def canonicalize_wrongly(region):
         canonical = real(region)
@@ -317,7 +317,7 @@ def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
         slots = canonical.binding.slots[:: -1 if len(seen) == 2 else 1]
         return replace(canonical, binding=replace(canonical.binding, slots=slots))
 
-    monkeypatch.setattr(transform_module, "canonicalize", canonicalize_wrongly)
+    monkeypatch.setattr(sharing, "canonicalize", canonicalize_wrongly)
 
     def function(x, y, weight):
         x = weight @ (torch.tanh(x) * y)
@@ -599,7 +599,7 @@ def test_reductions_behind_a_folded_bfloat16_stream_are_within_the_rule(monkeypa
         x = sum(inputs[1:], start=inputs[0])
         return x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), torch.softmax(x, -1), x.float().square().sum()
 
-    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: Plan.FOLD)
+    monkeypatch.setattr(sharing, "choose_plan", lambda *_: Plan.FOLD)
     compiled, _ = compile_(function, backend="nvfuser")
     compiled(*(torch.randn(64, 513, device="cuda", dtype=torch.bfloat16) for _ in range(9)))
     assert own_calls

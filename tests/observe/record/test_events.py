@@ -26,7 +26,7 @@ from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
 from fusioncache.store import default_path
 from fusioncache.template.key import make_key
-from fusioncache.transform import transform as transform_module
+from fusioncache.transform import sharing
 
 CHAIN = make_chain_template()
 CAST = make_cast_template()
@@ -67,8 +67,8 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
             raise Declined("a lonely operation", Scope.REGION)
         return region_of(fusion)
 
-    region_of = transform_module.region_of
-    monkeypatch.setattr(transform_module, "region_of", odd)
+    region_of = sharing.region_of
+    monkeypatch.setattr(sharing, "region_of", odd)
     monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     cache, model = fusioncache.Cache(record=False), Blocks(3)
     step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
