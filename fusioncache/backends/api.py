@@ -63,7 +63,7 @@ class Compiled[F]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GraphSource:
     """An artifact that is text.
 
     Attributes:
@@ -87,7 +87,7 @@ class Description:
         lacks_source: whether there are kernels without their source.
     """
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[GraphSource, ...] = ()
     launches: tuple[Mapping[str, Any], ...] = ()
     lacks_source: bool = False
 

@@ -100,7 +100,7 @@ def _find_differences() -> Iterator[str]:
     around = (PrimIDs.UNPACK_TRIVIAL, PrimIDs.DEL, PrimIDs.RETURN)
     traces: list[Any] = []
 
-    class Watch(Transform):
+    class ProbeWatch(Transform):
         def transform_trace_post_optimization(self, trace: Any, **_: Any) -> Any:
             traces.append(trace)
             return trace
@@ -110,7 +110,7 @@ def _find_differences() -> Iterator[str]:
 
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(1, 2, 6).reshape(2, 3).requires_grad_()]
     # Without executors that fuse, results are torch's bit for bit.
-    found = thunder.jit(function, executors=[], transforms=[Watch()])(*inputs)
+    found = thunder.jit(function, executors=[], transforms=[ProbeWatch()])(*inputs)
     expected = function(*inputs)
     if not torch.equal(found, expected):
         yield "a small function has another result in it"

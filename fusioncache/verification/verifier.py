@@ -326,11 +326,11 @@ class Verifier:
         target, judges = site.call.target, self._when is When.TEMPLATE
         if judges and self._verified.has(target.template.key, site.backend.name):
             return target
-        comparison = Comparison(site, self._count_compile)
+        comparison = RegionComparison(site, self._count_compile)
         function = self._make_judge(comparison, site) if judges else self._make_check(comparison)
         return replace(target, name=f"{target.name}_verified_{next(self._numbers)}", function=function)
 
-    def _make_check(self, comparison: Comparison) -> Dispatcher:
+    def _make_check(self, comparison: RegionComparison) -> Dispatcher:
         """Makes a function that calls the template and raises a ``VerificationError`` where the region differs.
 
         A call that raises has written into its inputs all the same.
@@ -351,7 +351,7 @@ class Verifier:
 
         return check
 
-    def _make_judge(self, comparison: Comparison, site: Site) -> Dispatcher:
+    def _make_judge(self, comparison: RegionComparison, site: Site) -> Dispatcher:
         """Makes a function that calls the template, or its region once the template was found to be wrong.
 
         While a CUDA graph is captured, a template that was not compared yet is not called either.
@@ -385,7 +385,7 @@ class Verifier:
         self._on_count()
 
 
-class Comparison:
+class RegionComparison:
     """Calls the template of a site, its region, or both to compare them.
 
     Args:

@@ -115,7 +115,7 @@ def outside(origin: Any, known: frozenset[int] | set[int]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class BlockRead:
     """A parameter, buffer or plain value of the block that was given a proxy, and thereby a guard.
 
     Attributes:
@@ -136,7 +136,7 @@ class Read:
 
 
 @dataclass(slots=True)
-class Recording:
+class BlockRecording:
     """What happened while one block was interpreted.
 
     Attributes:
@@ -161,7 +161,7 @@ class Recording:
     keywords: tuple[str, ...]
     start: State
     described: tuple[Any, ...] = ()
-    reads: list[Read] = field(default_factory=list)
+    reads: list[BlockRead] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)
     result: Any = None
@@ -179,7 +179,7 @@ class Recording:
     def note_read(self, wrapper: Any, value: Any, proxy: Any, symbols: int, names: int) -> None:
         """Notes that a value of the block was given a proxy, and watches whether anything looks at it from now on."""
         position = len(self.reads)
-        self.reads.append(Read(wrapper.provenance, value, proxy, symbols, names, wrapper))
+        self.reads.append(BlockRead(wrapper.provenance, value, proxy, symbols, names, wrapper))
         if isinstance(value, int | float | str):
             watch(wrapper, lambda: self.touched.add(position))
             self._watched.append(wrapper)

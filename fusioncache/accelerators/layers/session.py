@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.accelerators.layers.indifference import Indifference, is_plain
-from fusioncache.accelerators.layers.recording import Recording, State, name_of
+from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
 from fusioncache.accelerators.layers.stamping import (
     Conflict,
     Stamp,
@@ -32,7 +32,7 @@ from fusioncache.thunder_adapter import hooks
 from fusioncache.thunder_adapter.hooks import Observer, has_type
 
 
-def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
+def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
     """Returns what two calls must have in common: what is known of each argument, and which ones are the same."""
     from fusioncache.thunder_adapter.api import variableify
 
@@ -56,7 +56,7 @@ def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
     return tuple(described)
 
 
-def mixes_up(template: Recording, wanted: Recording) -> bool:
+def mixes_up(template: BlockRecording, wanted: BlockRecording) -> bool:
     """Tells whether what is an argument here was something else of the trace there."""
     from fusioncache.thunder_adapter.api import tree_flatten
 
@@ -69,7 +69,7 @@ def mixes_up(template: Recording, wanted: Recording) -> bool:
     return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
 
 
-def find_changed(template: Recording, wanted: Recording) -> frozenset[int]:
+def find_changed(template: BlockRecording, wanted: BlockRecording) -> frozenset[int]:
     """Returns the positions of the arguments, items of tuples included, for which another proxy is given here."""
     pairs = zip(list_wrappers(template.args), list_wrappers(wanted.args), strict=True)
     return frozenset(
@@ -155,11 +155,11 @@ class Session(Observer):
     def __init__(self, model: Any) -> None:
         """Takes what is traced."""
         self.blocks = find_blocks(model)
-        self.recording: Recording | None = None
+        self.recording: BlockRecording | None = None
         self.written = 0
         self.reasons: Counter[str] = Counter()
         self._indifference = _know_indifference() if self.blocks else None
-        self._templates: list[Recording] = []
+        self._templates: list[BlockRecording] = []
         self._refusals: Counter[type] = Counter()
         self._changed = False
         self._copies: dict[int, Any] = {}
@@ -191,20 +191,22 @@ class Session(Observer):
         written = self._write(recording, context, runtime)
         return written if written is not None else self._record(recording, interpret, context, runtime)
 
-    def _begin(self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any) -> Recording | None:
+    def _begin(
+        self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any
+    ) -> BlockRecording | None:
         """Returns what is known of a call beforehand; None if it is of a kind that is not written out."""
         wrapper = find_wrapper(module, runtime)
         try:
             check_surroundings(context, runtime, wrapper)
             given = (*args, *kwargs.values())
-            recording = Recording(module, wrapper.provenance, given, tuple(kwargs), State.of(context))
+            recording = BlockRecording(module, wrapper.provenance, given, tuple(kwargs), State.of(context))
             recording.described = describe_args(recording, context)
         except Exception as error:
             self._count(error)
             return None
         return recording
 
-    def _write(self, wanted: Recording, context: Any, runtime: Any) -> Any:
+    def _write(self, wanted: BlockRecording, context: Any, runtime: Any) -> Any:
         for template in self._templates:
             if not template.is_proved or not self._may_match(template, wanted):
                 continue
@@ -228,7 +230,7 @@ class Session(Observer):
             return result
         return None
 
-    def _may_match(self, template: Recording, wanted: Recording) -> bool:
+    def _may_match(self, template: BlockRecording, wanted: BlockRecording) -> bool:
         alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
         alike = alike and template.described == wanted.described
         return alike and not mixes_up(template, wanted)
@@ -237,14 +239,14 @@ class Session(Observer):
         if any(id(each) in self._owned for each in partners):
             raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
 
-    def _own(self, wanted: Recording, partners: Any) -> None:
+    def _own(self, wanted: BlockRecording, partners: Any) -> None:
         import torch
 
         self._owned[id(wanted.module)] = wanted.module
         self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
         self._roots[id(wanted.root)] = wanted.root
 
-    def _record(self, recording: Recording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
+    def _record(self, recording: BlockRecording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
         from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS
 
         try:
@@ -266,7 +268,7 @@ class Session(Observer):
             self._refusals[type(recording.module)] += recording.refusal is not None
         return result
 
-    def _finish(self, recording: Recording, result: Any, context: Any) -> None:
+    def _finish(self, recording: BlockRecording, result: Any, context: Any) -> None:
         check_surroundings(context, None, None)
         if not hooks.is_vouched_for():
             recording.refuse("it used a function whose effects are unknown")

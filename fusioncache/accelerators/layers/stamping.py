@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
-from fusioncache.accelerators.layers.recording import Copies, Recording, State, find_owner, find_value, name_of
+from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value, name_of
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.hooks import has_type
 
@@ -151,7 +151,7 @@ class Conflict(BaseException):
     """
 
 
-def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any]:
+def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> list[Any]:
     """Returns the values of another block for what was read of the first.
 
     Raises:
@@ -176,7 +176,7 @@ def find_reads(template: Recording, module: Any, likeness: Likeness) -> list[Any
 class Stamp:
     """One block, while it is written out."""
 
-    def __init__(self, template: Recording, root: Any, args: tuple[Any, ...], context: Any) -> None:
+    def __init__(self, template: BlockRecording, root: Any, args: tuple[Any, ...], context: Any) -> None:
         """Takes what happened for the first block, and where this one is found and what it is called with."""
         others = {id(template.root): root}
         self._proxies: dict[str, Any] = {}
@@ -318,7 +318,7 @@ def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any
 _COUNTED = re.compile(r"(\D+)(\d+)")
 
 
-def check_agreement(one: Recording, other: Recording, likeness: Likeness) -> None:
+def check_agreement(one: BlockRecording, other: BlockRecording, likeness: Likeness) -> None:
     """Checks that a block which was interpreted came out as another one foretells.
 
     Raises:
@@ -342,7 +342,7 @@ class _Description:
         parts: all of it, to be compared.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: BlockRecording) -> None:
         self.parts: list[Any] = []
         self._start = recording.start.names
         self._names: dict[str, Any] = {}

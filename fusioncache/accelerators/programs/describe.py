@@ -27,7 +27,7 @@ from fusioncache.accelerators.programs.functions import LEFT_OUT
 from fusioncache.accelerators.programs.introspection import is_derived, mro_of
 from fusioncache.accelerators.programs.literals import digest, write_class_name, write_name
 from fusioncache.accelerators.programs.objects import (
-    Layout,
+    ObjectLayout,
     digest_graph,
     find_handler,
     find_layout,
@@ -56,7 +56,7 @@ class Describer:
         self._memory = memory if memory is not None else Memory()
         self._known = known if known is not None else KnownClasses()
         self._graphs: dict[int, str] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, ObjectLayout] = {}
 
     def copy(self) -> Describer:
         """Returns a describer that knows what this one knows, so that each may go on for itself."""
@@ -220,7 +220,7 @@ class Describer:
             self._memory.held[id(cls)] = cls
         return handler
 
-    def _find_layout(self, cls: type) -> Layout:
+    def _find_layout(self, cls: type) -> ObjectLayout:
         layout = self._layouts.get(id(cls))
         if layout is None:
             layout = self._layouts[id(cls)] = find_layout(cls)

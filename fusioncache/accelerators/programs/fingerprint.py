@@ -41,7 +41,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.programs.literals import LITERALS, write_class_name
 from fusioncache.accelerators.programs.objects import (
-    Layout,
+    ObjectLayout,
     class_of_annotation,
     find_handler,
     find_plain_layout,
@@ -147,7 +147,7 @@ class Fingerprint:
         return texts + _outline(self._others) if self._others else texts
 
     def _add_values(self, values: Iterable[Any]) -> None:
-        layouts: dict[int, Layout | None] = {}
+        layouts: dict[int, ObjectLayout | None] = {}
         namespaces: dict[int, Mapping[str, Any]] = {}
         for value in values:
             kind = type(value)
@@ -184,7 +184,7 @@ class Fingerprint:
         if own is not vars(builtins):
             self._add_table(own)
 
-    def _add_attributes(self, value: object, layout: Layout | None) -> bool:
+    def _add_attributes(self, value: object, layout: ObjectLayout | None) -> bool:
         """Adds the attributes of an object; returns whether it has nothing else that may change but its slots."""
         attributes = layout.attributes(value) if layout is not None and layout.attributes is not None else {}
         if layout is None or type(attributes) is not dict:
@@ -229,7 +229,7 @@ def _original_of(function: types.FunctionType) -> tuple[Any, ...]:
     return (find_original(function),)
 
 
-def _read_slots(layout: Layout, value: object) -> tuple[Any, ...]:
+def _read_slots(layout: ObjectLayout, value: object) -> tuple[Any, ...]:
     return tuple([_read_slot(value, slot) for _, slot in layout.slots])
 
 

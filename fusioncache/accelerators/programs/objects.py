@@ -60,7 +60,7 @@ _dict_offset_of = type.__dict__["__dictoffset__"].__get__
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ObjectLayout:
     """Where the instances of a class keep their state.
 
     Attributes:
@@ -89,7 +89,7 @@ class Layout:
         return {name: item for name, item in attributes.items() if why_left_out(self.names, name) is None}
 
 
-def find_layout(cls: type) -> Layout:
+def find_layout(cls: type) -> ObjectLayout:
     """Returns where the instances of a class keep their state.
 
     Raises:
@@ -113,7 +113,7 @@ def find_layout(cls: type) -> Layout:
         built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
         raise Declined(f"a {write_class_name(cls)} has no value to compare{built_on}", Scope.VALUE)
     names = frozenset(map(write_class_name, mro_of(cls))) & LEFT_OUT.keys()
-    return Layout(content, tuple(slots), _find_attributes(cls), names)
+    return ObjectLayout(content, tuple(slots), _find_attributes(cls), names)
 
 
 def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
@@ -152,11 +152,11 @@ def find_handler(cls: type) -> Handler:
     return write
 
 
-def _name_of_member(layout: Layout, value: object) -> object:
+def _name_of_member(layout: ObjectLayout, value: object) -> object:
     return None if layout.attributes is None else layout.attributes(value).get("_name_")
 
 
-def find_plain_layout(cls: type) -> Layout | None:
+def find_plain_layout(cls: type) -> ObjectLayout | None:
     """Returns where objects have all of their state that may change; None if they have more, or are of a special kind.
 
     It is in slots and attributes. The content of a number, a text or a tuple never changes.
@@ -189,7 +189,7 @@ def _find_special(cls: type) -> Handler | None:
     return _write_bare_object if cls is object else None
 
 
-def write_fixed_state(writer: Writer, value: object, layout: Layout) -> None:
+def write_fixed_state(writer: Writer, value: object, layout: ObjectLayout) -> None:
     """Writes an object's content as that of a builtin type, and its slots."""
     if layout.content is not write_nothing:
         writer.parts.append(" ")

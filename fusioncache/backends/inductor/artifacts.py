@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.api import Description, Run, Source
+from fusioncache.backends.api import Description, GraphSource, Run
 from fusioncache.backends.inductor.joined_kernels import ENTRY, Kernel, read_kernel
 from fusioncache.ir import Declined, Graph, Scope
 from fusioncache.ir.strict_json import decode, encode
@@ -524,7 +524,7 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, 
 def describe(artifacts: Mapping[str, bytes]) -> Description:
     """See ``Backend.describe``. A wrapper of views alone has no kernels and no source."""
     sources = tuple(
-        Source(name, language, artifacts[name].decode(errors="replace"))
+        GraphSource(name, language, artifacts[name].decode(errors="replace"))
         for name, language in ((_SOURCE, "cpp"), (_WRAPPER, "python"))
         if name in artifacts
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Run, Source, Sum
+from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, GraphSource, Run, Sum
 from fusioncache.backends.nvfuser.chains import sum_chain
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
@@ -221,7 +221,9 @@ class NvFuser(Backend):
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
         """See ``Backend``. An executable of views alone has neither kernels nor source."""
-        sources = (Source(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
+        sources = (
+            (GraphSource(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
+        )
         steps = json.loads(artifacts[RECIPE])["steps"] if RECIPE in artifacts else []
         launches = tuple({name: step[name] for name in _DESCRIBED} for step in steps if "function" in step)
         return Description(sources, launches, not sources and any(name.endswith(CUBIN) for name in artifacts))

@@ -196,11 +196,11 @@ def shorten_networkx(original: ModuleType) -> ModuleType:
     if any(original.config.backend_priority.values()):
         return original
     copy: Any = ModuleType(original.__name__, original.__doc__)
-    copy.DiGraph, copy.minimum_cut = Graph, _cut_like(original)
+    copy.DiGraph, copy.minimum_cut = FlowGraph, _cut_like(original)
     return copy
 
 
-class Graph(dict[str, dict[str, float]]):
+class FlowGraph(dict[str, dict[str, float]]):
     """The capacities of a directed graph's edges, by their two nodes."""
 
     def add_edges_from(self, edges: Iterable[tuple[str, str, dict[str, float]]]) -> None:
@@ -210,8 +210,8 @@ class Graph(dict[str, dict[str, float]]):
             self.setdefault(target, {})
 
 
-def _cut_like(networkx: Any) -> Callable[[Graph, str, str], Any]:
-    def minimum_cut(graph: Graph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]]:
+def _cut_like(networkx: Any) -> Callable[[FlowGraph, str, str], Any]:
+    def minimum_cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]]:
         """Returns the cut's value and the nodes of either side, or raises what networkx raises."""
         found = cut(graph, source, sink)
         if found is not None:
@@ -224,7 +224,7 @@ def _cut_like(networkx: Any) -> Callable[[Graph, str, str], Any]:
     return minimum_cut
 
 
-def cut(graph: Graph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]] | None:
+def cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]] | None:
     """Returns a minimum cut's value and the nodes of either side, the sink's as small as possible.
 
     None if a path has no limit, or if there is no such node.
