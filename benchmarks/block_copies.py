@@ -1,9 +1,7 @@
 """What copying blocks that are alike saves of a first training step: its processor seconds with it and without it.
 
-    python benchmarks/block_copies.py 8 16 32 64
-
 A narrow Llama on a CPU, forward and backward, regions op by op, one thread; each step in a process of its own with
-empty caches. The medians of three processes count.
+empty caches. LAYERS are depths of the model, by default 8, 16 and 32.
 """
 
 from __future__ import annotations
@@ -17,7 +15,14 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-ROUNDS = 3
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import command, json_option, repeat_option
+from benchmarks.common.results import Point, make_result, write_result
+
 _COMMON = "import sys; sys.path.insert(0, sys.argv[1]); from benchmarks.block_copies import take_step; "
 
 
@@ -60,12 +65,22 @@ def measure(layers: int, *, copies: bool) -> float:
     return float(done.stdout.split()[-1])
 
 
-def main() -> None:
-    """Prints a line for each number of layers."""
-    for layers in map(int, sys.argv[1:] or ["8", "16", "32"]):
-        pairs = [(measure(layers, copies=True), measure(layers, copies=False)) for _ in range(ROUNDS)]
+@command(__doc__)
+@click.argument("layers", type=click.IntRange(min=1), nargs=-1)
+@repeat_option("Pairs of processes; the medians count.", default=3)
+@json_option
+def main(json_file: Path | None, layers: tuple[int, ...], repeat: int) -> None:
+    """Runs the benchmark."""
+    points: list[Point] = []
+    machine = inspect_machine("eager")
+    for depth in layers or (8, 16, 32):
+        pairs = [(measure(depth, copies=True), measure(depth, copies=False)) for _ in range(repeat)]
         with_, without = (median(each) for each in zip(*pairs, strict=True))
-        print(f"{layers} layers: {with_:.2f} s with copies, {without:.2f} s without, {1 - with_ / without:.0%} less")
+        click.echo(
+            f"{depth} layers: {with_:.2f} s with copies, {without:.2f} s without, {1 - with_ / without:.0%} less"
+        )
+        points.append({"layers": depth, "with": with_, "without": without, "pairs": pairs})
+        write_result(json_file, make_result(machine.environment, {"repeat": repeat}, points=points))
 
 
 if __name__ == "__main__":

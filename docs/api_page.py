@@ -76,11 +76,12 @@ def _entry(found: griffe.Object, name: str, level: str) -> list[str]:
 
 
 def _members(found: griffe.Object) -> Iterable[griffe.Object]:
-    """The public methods and properties of a class. Its attributes are in its docstring."""
+    """The public methods and properties of a class, inherited ones too. Its attributes are in its docstring."""
     if not isinstance(found, griffe.Class):
         return ()
-    members = [member for name, member in found.members.items() if not name.startswith("_")]
-    own = [member for member in members if isinstance(member, griffe.Object)]
+    members = [member for name, member in found.all_members.items() if not name.startswith("_")]
+    targets = [member.final_target if isinstance(member, griffe.Alias) else member for member in members]
+    own = [member for member in targets if isinstance(member, griffe.Object)]
     return [member for member in own if member.is_function or "property" in member.labels]
 
 

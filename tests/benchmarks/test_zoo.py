@@ -19,7 +19,7 @@ from benchmarks.common.counting import count_folds, use_backend
 from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.equality.worker import train
-from fusioncache.transform import executor, transform
+from fusioncache.transform import executor, sharing
 
 GROWN = {"llama-2", "gemma-2", "mixtral", "pythia"}
 """Traced with one more layer as well: one of each kind. On a GPU all are, at real depth."""
@@ -32,7 +32,7 @@ def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both with and without fusioncache, regions are compiled by this backend, until the test ends."""
     # Dynamo counts all models that go through one forward function, and at 8 it leaves the next one uncompiled.
     torch.compiler.reset()
-    for module, name in ((executor, "best_backend"), (transform, "choose_plan")):
+    for module, name in ((executor, "best_backend"), (sharing, "choose_plan")):
         monkeypatch.setattr(module, name, getattr(module, name))  # to be put back
     use_backend(backend)
 

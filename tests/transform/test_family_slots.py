@@ -52,7 +52,6 @@ def list_sizes(family):
 def _store(tmp_path):
     store = Store.open(tmp_path / "store", remote="")
     yield store
-    store.close()
 
 
 def test_all_of_a_family_comes_back():

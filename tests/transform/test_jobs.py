@@ -43,7 +43,7 @@ def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has every process compile with the backend that logs, and pools be made of forks."""
     patch.setattr(Logging, "folder", folder)
     patch.setattr(ahead, "backend_class", lambda name: Logging)
-    for module in ("transform.region_backends", "accelerators.precompile.entry_compiler"):
+    for module in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
         patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
     patch.setattr(pool, "start_process", fork_process)
     yield

@@ -239,4 +239,4 @@ def test_which_layers_are_cut_and_how_is_in_the_key(job):
 
     assert key() == key()
     cut = {key(), key(role=Role.GATHERED), key(dim=1), key(shape=(4, 6))}
-    assert len(cut | {key(of_rows=True), key(of_rows=True, joins=True)}) == 6
+    assert len(cut | {key(of_rows=True)}) == 5

@@ -159,7 +159,7 @@ def test_a_failure_leaves_the_trace_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("fusioncache.accelerators.steps.saved_results.find_saved_twice", fail)
     model = layers.Layer()
     compiled, transform = compile_anew(model, tmp_path)
-    with pytest.warns(RuntimeWarning, match="what attention copies stays as Thunder made it"):
+    with pytest.warns(RuntimeWarning, match="pass 'attention copies': a trace stays as Thunder made it"):
         found = take_step(compiled, model)
     torch.testing.assert_close(found, take_step(model, model))
     assert transform.stats().bypasses == {"failed: RuntimeError": 1}
