@@ -58,7 +58,11 @@ class Thunder(Contender):
         units = self._counter.compiles + self._stats().compiles
         kernels = {"nvfuser": units, "inductor": _kernels_of_inductor() - self._kernels_before}.get(self._backend)
         loads = self._stats().loads if self._transform else None
-        return Counts(kernels, units, regions=len(find_fusions(self._compiled)), loads=loads)
+        return Counts(kernels, units, regions=self._count_regions(), loads=loads)
+
+    def _count_regions(self) -> int:
+        # A loaded program has no bound symbols.
+        return self._stats().regions if self._transform else len(find_fusions(self._compiled))
 
     def notes(self) -> Sequence[str]:
         """Says which regions fusioncache left alone."""

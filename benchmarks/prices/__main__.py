@@ -71,7 +71,7 @@ def main(
     deadline = None if limit is None else time.monotonic() + limit
     machine = inspect_machine(backend)
     spec = make_spec(machine, layers, steps)
-    points = [_describe(name) for name in FOLDERS]
+    points = [describe_accelerator(name) for name in FOLDERS]
     options = {"backend": machine.backend, "layers": layers, "steps": steps, "repeat": repeat}
     with TemporaryDirectory(prefix="fusioncache-prices-") as directory:
         side = replace(copy_current(Path(directory), machine.environment["commit"]), name=WITH)
@@ -81,12 +81,12 @@ def main(
                 continue
             others = tuple(each for each in FOLDERS if each != name)
             series = Series((side, replace(side, name=WITHOUT, accelerators=others)), spec, deadline)
-            point |= _measure(series, repeat)
+            point |= measure(series, repeat)
             write_result(json_file, make_result(machine.environment, options, points=points))
     _print(points)
 
 
-def _describe(accelerator: str) -> Point:
+def describe_accelerator(accelerator: str) -> Point:
     """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
     from fusioncache.thunder_adapter.probes import list_names
 
@@ -100,7 +100,7 @@ def _describe(accelerator: str) -> Point:
     return {"accelerator": accelerator, "lines": lines, "files": len(files), "names": len(own)}
 
 
-def _measure(series: Series, repeat: int) -> dict[str, Any]:
+def measure(series: Series, repeat: int) -> dict[str, Any]:
     """Returns the median ratio of each figure without an accelerator to that with all, and the ratio of each pair."""
     pairs: list[Pair] = []
     try:

@@ -60,7 +60,7 @@ class TraceWriter:
         self._last: Any = None
         self._number = 0
         if PASSES.get_text() == "1":
-            self._folder = _folder_of_process() / _UNSAFE.sub("_", title)
+            self._folder = folder_of_process() / _UNSAFE.sub("_", title)
 
     def write_trace(self, name: str, trace: Any) -> None:
         """Writes a trace if the pass of this name changed it. Never raises."""
@@ -78,7 +78,7 @@ class TraceWriter:
 
 
 @cache
-def _folder_of_process() -> Path:
+def folder_of_process() -> Path:
     """Returns the folder of this process, after the folders of the oldest processes were removed."""
     parent = find_directory() / "passes"
     for old in list_processes(parent)[MOST_PROCESSES - 1 :]:

@@ -33,7 +33,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder": "CacheEntry _cache_info_ctx",
         "thunder.common": "transform_for_execution",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
-        "thunder.core.codeutils": "SigInfo module_shortname",
         "thunder.core.compile_data": "_compile_data",
         "thunder.core.interpreter": (
             "INTERPRETER_SIGNALS MappingItemsWrapper MappingKeysView MappingValuesWrapper ThunderInterpreterObject "

@@ -16,10 +16,10 @@ class Pairs:
 def test_each_accelerator_has_its_lines_and_names():
     assert prices.__doc__ and benchmark.FOLDERS.keys() == SWITCHES.keys()
     for name in benchmark.FOLDERS:
-        point = benchmark._describe(name)
+        point = benchmark.describe_accelerator(name)
         assert point["lines"] > 100 and point["files"] > 1, point
-    assert benchmark._describe("schedule")["names"]
+    assert benchmark.describe_accelerator("schedule")["names"]
 
 
 def test_ratios_are_seconds_without_over_seconds_with():
-    assert benchmark._measure(Pairs(), 2) == {"ratios": {"cold": [1.5, 2.0], "later": [0.5, 0.5]}}
+    assert benchmark.measure(Pairs(), 2) == {"ratios": {"cold": [1.5, 2.0], "later": [0.5, 0.5]}}

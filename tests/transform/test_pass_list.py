@@ -90,7 +90,7 @@ def train(directory, monkeypatch):
 
 
 def test_each_pass_that_changes_a_trace_leaves_it_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("fusioncache.observe.trace_files._folder_of_process", lambda: tmp_path / "passes" / "1")
+    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: tmp_path / "passes" / "1")
     train(tmp_path, monkeypatch)
     (process,) = list_processes(tmp_path / "passes")
     traces = list(read_traces(process))
@@ -105,7 +105,7 @@ def test_each_pass_that_changes_a_trace_leaves_it_in_a_file(tmp_path, monkeypatc
 
 def test_nothing_is_written_unless_it_is_asked_for_or_if_it_cannot_be(tmp_path, monkeypatch):
     folder = tmp_path / "file" / "1"
-    monkeypatch.setattr("fusioncache.observe.trace_files._folder_of_process", lambda: folder)
+    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: folder)
     (tmp_path / "file").write_text("")
     train(tmp_path, monkeypatch)
     monkeypatch.setenv(PASSES.name, "0")
@@ -116,11 +116,11 @@ def test_few_processes_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
     for number in range(MOST_PROCESSES + 2):
         (tmp_path / "passes" / f"2026-{number:02}").mkdir(parents=True)
-    from fusioncache.observe.trace_files import _folder_of_process
+    from fusioncache.observe.trace_files import folder_of_process
 
-    _folder_of_process.cache_clear()
-    _folder_of_process()
-    _folder_of_process.cache_clear()
+    folder_of_process.cache_clear()
+    folder_of_process()
+    folder_of_process.cache_clear()
     left = [path.name for path in list_processes(tmp_path / "passes")]
     assert left == [f"2026-{number:02}" for number in reversed(range(3, MOST_PROCESSES + 2))]
 
@@ -130,7 +130,7 @@ def test_the_command_prints_what_each_pass_changed(tmp_path, monkeypatch):
 
     from fusioncache.cli.main import main
 
-    monkeypatch.setattr("fusioncache.observe.trace_files._folder_of_process", lambda: tmp_path / "passes" / "1")
+    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: tmp_path / "passes" / "1")
     runner = CliRunner()
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
     nothing = runner.invoke(main, ["show", "--passes"])

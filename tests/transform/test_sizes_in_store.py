@@ -15,6 +15,7 @@ from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.backend_executables import OFTEN
 from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
+from fusioncache.ir.keys import GENERAL_LAYOUT
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
@@ -135,13 +136,12 @@ def test_a_function_goes_on_from_its_own_processes(tmp_path):
 
 
 def damage(store: Path, word: str) -> int:
-    """Cuts the end off each object of the entries with this word, or of those for any sizes; returns how many."""
+    """Cuts the end off each object of the entries of this slot, or with this ingredient; returns how many."""
     damaged = 0
     opened = Store.open(store)
     for summary in opened.entries():
         entry = opened.entry(summary.digest, summary.backend)
-        names = [artifact.name for artifact in entry.artifacts]
-        if word == entry.backend or word in names:
+        if word == entry.backend or word in dict(entry.ingredients):
             for artifact in entry.artifacts:
                 path = store / "objects" / artifact.object[:2] / artifact.object
                 path.chmod(0o600)
@@ -150,7 +150,7 @@ def damage(store: Path, word: str) -> int:
     return damaged
 
 
-@pytest.mark.parametrize(("word", "expected"), [(SIZES_SLOT, (1, 0, 0, 0)), ("conditions.json", (1, 0, 1, 0))])
+@pytest.mark.parametrize(("word", "expected"), [(SIZES_SLOT, (1, 0, 0, 0)), (GENERAL_LAYOUT, (1, 0, 1, 0))])
 def test_what_is_damaged_is_compiled(two_lengths, tmp_path, word, expected):
     store = shutil.copytree(two_lengths, tmp_path / "store")
     assert damage(store, word)

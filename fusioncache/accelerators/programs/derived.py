@@ -238,7 +238,9 @@ class _TraceWriter:
         Raises:
             Declined: if another process could not run it.
         """
-        name, source = function.__code__.co_name, "".join(linecache.getlines(function.__code__.co_filename))
+        name = function.__code__.co_name
+        # Lines that linecache got from a loader end with a line break, and Thunder's own do not.
+        source = "".join(linecache.getlines(function.__code__.co_filename)).removesuffix("\n")
         if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
             raise Declined(f"its {name} takes values from where another process cannot", Scope.PROGRAM)
         if function.__defaults__ or function.__kwdefaults__ or function.__closure__:

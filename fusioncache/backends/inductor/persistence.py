@@ -595,10 +595,6 @@ def _plain(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
-FORMAT = 1
-_CONDITIONS = "conditions.json"
-
-
 def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
     """Checks that conditions are in their language, and say something of each size and stride.
 

@@ -46,7 +46,7 @@ def test_what_a_call_waited_for_a_start_is_known(monkeypatch):
             if now[0] > 100.0:
                 future.set_result(TaskOutcome("compiled", seconds=14.0, on_start=12.0))
             now[0] += 7.0
-            yield Turn(None, TOO_LONG, 0.0)
+            yield Turn(None, TOO_LONG)
 
     class Pool:
         def start(self):
