@@ -137,8 +137,8 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
     for length in range(40, 52):
         train(compiled, model, length)
     assert transform.stats().programs_filled == 10
-    # At a length that is new nobody asks the programs for others.
-    assert count_prologues(lambda: train(compiled, model, 52)) == 1
+    # At a length that is new each of the twelve programs is asked in both ways, the short one and Thunder's.
+    assert count_prologues(lambda: train(compiled, model, 52)) == 2 * 12 + 1
     for length in (40, 46, 51):
         train(compiled, model, length)  # the third call, at which a prologue is written anew
         train(compiled, model, length)
