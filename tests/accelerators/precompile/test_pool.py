@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import as_completed
 from functools import partial
+from itertools import count
 
 import pytest
 from pool_processes import (
@@ -79,8 +80,13 @@ def test_a_worker_that_dies_costs_its_own_task(tmp_path, jobs):
 
 
 def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
-    """An hour passes as soon as one hangs."""
-    give_clock(monkeypatch, lambda: 3600.0 * any(digest == "hang" for digest, _ in read_played(tmp_path)))
+    """An hour passes at each look at the clock as soon as one hangs."""
+    hours = count(1)
+
+    def read_clock():
+        return 3600.0 * next(hours) if any(digest == "hang" for digest, _ in read_played(tmp_path)) else 0.0
+
+    give_clock(monkeypatch, read_clock)
     with make_pool(tmp_path, 1) as pool, pytest.warns(RuntimeWarning, match="failed or hung: it compiles alone"):
         assert reasons(pool, "quick", "hang", "after") == ["quick", "no worker starts", "no worker starts"]
         assert pool.has_failed and reasons(pool, "more") == ["no worker starts"]
