@@ -1,12 +1,13 @@
 """Models that ranks share in several ways, run with a store: what is counted of their programs, and what they give."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import thunder
 import torch
-from sharded_training import device_of, list_calls, share
+from sharded_training import device_of, share
 
 import fusioncache
 import fusioncache.distributed as distributed
@@ -64,14 +65,8 @@ def run(rank: int, jitted: Any) -> dict[str, Any]:
         "counts": (stats.programs_made, stats.programs_loaded),
         "refused": dict(stats.programs_refused),
         "placed": [len(one.flights) for one in transform.cache.ledger.history.records(PlacementRecord)],
-        "calls": [list_calls(trace) for trace in traces],
+        "calls": [list_functions(trace) for trace in traces],
     }
-
-
-def name_reduces(calls: list[str]) -> list[str]:
-    """Returns calls without what sums take: in a program that was loaded those of ours are functions as any other."""
-    ours = ("_average", "_in_place")
-    return ["reduce" if call.startswith("reduce ") or call.endswith(ours) else call for call in calls]
 
 
 def run_lengths(jitted: Any) -> dict[str, int]:
@@ -80,6 +75,13 @@ def run_lengths(jitted: Any) -> dict[str, int]:
         jitted(torch.arange(2 * length, device=device_of(jitted)).reshape(2, length) % 12)
     (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
     return dict(transform.stats().programs_interpreted)
+
+
+def list_functions(trace: Any) -> list[str]:
+    """Returns the names of the functions that a trace calls, in order; a loaded trace has a text alone."""
+    body = trace.python().partition("\ndef ")[2].splitlines()[1:]
+    found = (re.match(r"\s+(?:[^#(]* = )?([\w.]+)\(", line) for line in body)
+    return [call[1] for call in found if call]
 
 
 def open_store(folder: Path) -> None:
