@@ -23,7 +23,7 @@ def name_place(replacement: Replacement) -> str:
 
 
 def is_around(group: str) -> bool:
-    """Tells whether a group stands around others, all of it or none: its parts rely on each other."""
+    """True if a group stands around others, all of it or none: its parts rely on each other."""
     return any(each.around for each in find_replacements(group))
 
 

@@ -45,7 +45,7 @@ def split_views(graph: Graph) -> tuple[Part | None, Part | None]:
 
 
 def _is_identity(graph: Graph, op: Op) -> bool:
-    """Tells whether an operation converts to the type that its operand has: nvFuser makes an alias of it."""
+    """True if an operation converts to the type that its operand has: nvFuser makes an alias of it."""
     operand = op.args[0] if op.name == CONVERT else None
     return isinstance(operand, Ref) and _types(graph)[operand.index] == op.outputs[0]
 

@@ -65,5 +65,5 @@ COMPARISONS = (
 
 
 def agrees(reported: float, real: float) -> bool:
-    """Tells whether reported seconds are within 20% of the real ones, or within half a second."""
+    """True if reported seconds are within 20% of the real ones, or within half a second."""
     return abs(reported - real) <= max(0.2 * abs(real), 0.5)

@@ -47,7 +47,7 @@ class Compiled[F]:
         run: the function, ready: a ``Run``, or a ``GeneralFunction``.
         artifacts: what makes the same function in another process; None if nothing does.
         reason: why nothing does: a short phrase; None if it is a matter of course for the backend.
-        lasting: whether nothing ever will, as far as is known, so that nobody has to try again.
+        lasting: whether nothing ever will, as far as is known, so that no process tries again.
         exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
             if nothing does.
         alone_seconds: what compiling it alone takes, without its artifacts: an estimate if it was compiled together

@@ -239,7 +239,7 @@ def encode_literal(value: Any) -> Const:
 
 
 def is_here(arg: Arg) -> bool:
-    """Tells whether an argument names the GPU that the inputs lie on."""
+    """True if an argument names the GPU that the inputs lie on."""
     return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
 
 
@@ -404,7 +404,7 @@ def _writing(bound_symbol: Any) -> Iterator[Any]:
 
 _NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
 """The value that the first symbolic size has for Thunder, and how much larger each one is than the one before. It is
-nobody's size, and neither is what is left of two, so that it shows where it passes for one."""
+no tensor's size, and neither is what is left of two, so that it shows where it passes for one."""
 
 
 class _AnySize(int):

@@ -67,7 +67,7 @@ def write_settings(*more: NamedValue) -> str:
 
 
 def forbids_changes() -> bool:
-    """Tells whether what runs must stay what it is: sums are to have the same bits, or a CUDA graph is captured."""
+    """True if what runs must stay what it is: sums are to have the same bits, or a CUDA graph is captured."""
     import torch
 
     return torch.are_deterministic_algorithms_enabled() or is_capturing()

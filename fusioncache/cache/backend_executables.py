@@ -391,7 +391,7 @@ class BackendExecutables:
         return skeleton_of(region), *sorted(self.backend.environment().items())
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
-        """Tells whether the function of a graph is likely to be one for any sizes."""
+        """True if the function of a graph is likely to be one for any sizes."""
         if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
             return False
         region = in_order_of_template(instance) if instance else graph

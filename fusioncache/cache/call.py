@@ -59,7 +59,7 @@ def make_dispatcher(graph: Graph, *, takes_arities: bool, begin: Begin) -> Dispa
 
 
 def _strides_follow_from_contiguity(type_: Any) -> bool:
-    """Tells whether contiguity says all: a dimension of size 0 or 1 may have any stride in a contiguous tensor."""
+    """True if contiguity says all: a dimension of size 0 or 1 may have any stride in a contiguous tensor."""
     return isinstance(type_, TensorType) and all(isinstance(size, int) and size > 1 for size in type_.shape)
 
 
@@ -252,7 +252,7 @@ class TemplateCall:
         self._regions.setdefault(arities, AllowedRegions(arities, plan, fallback, instance))
 
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
-        """Tells whether this is the call of all these regions. If it is not that of one, nothing is decided of any.
+        """True if this is the call of all these regions. If it is not that of one, nothing is decided of any.
 
         Of regions with the same arities the first that asks decides. Regions that write their template in different
         ways have calls of their own: where their operands do not lie alike in memory, they are compiled differently.
@@ -397,7 +397,7 @@ class TemplateCall:
             warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection}")
 
     def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
-        """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
+        """True if folds can sum such arguments: where the order of operands shows, they may have another one."""
         if self._regions[arities].plan is Plan.INLINE:
             return False
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))

@@ -280,7 +280,7 @@ class GeneralExecutable:
 _MOST = 64
 """How many places, and how many generalizations, of one skeleton are remembered."""
 MOST_ELEMENTS = 2**31 - 1
-"""How many elements a tensor may have so that whoever compiles can count them in 32 bits, whatever its sizes."""
+"""How many elements a tensor may have so that a compiler can count them in 32 bits, whatever its sizes."""
 
 Environment = tuple[tuple[str, str], ...]
 """What a backend's compilations depend on beside what is compiled, by ingredient."""
@@ -303,7 +303,7 @@ class _Place:
     last: int | None = None
 
     def is_open(self, generation: Generation) -> bool:
-        """Tells whether a region of this program may be the next one here."""
+        """True if a region of this program may be the next one here."""
         if self.function is None:
             return bool(self.name) and self.name == generation.name
         return self.function is generation.function and self.last != generation.number
@@ -372,7 +372,7 @@ class GeneralRegions:
             return found or _join(relatives, holes, generation, sizes, builder)
 
     def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> bool:
-        """Tells whether ``join`` is likely to find something for a region."""
+        """True if ``join`` is likely to find something for a region."""
         with self._lock:
             relatives = self._find_relatives(skeleton_of(region), builder)
             instance = read_holes(region)
@@ -471,7 +471,7 @@ def _keep_last[T](kept: list[T], new: T) -> None:
 
 
 def check_general(region: Graph) -> None:
-    """Refuses regions that are compiled for their own sizes, whoever compiles them.
+    """Refuses regions that each compiler compiles for their own sizes.
 
     Raises:
         Declined: says why.

@@ -3,7 +3,7 @@
 One compile for all ranks of a job: the first to ask compiles, and the others take what it made.
 
 Nothing depends on it. Ranks may ask for different things, in any order, or not at all; who waits does so for a bounded
-time, and whoever waited in vain once compiles alone from then on.
+time, and a process that waited in vain once compiles alone from then on.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Helpers(Protocol):
         """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
 
     def is_done(self, key: Key) -> bool:
-        """Tells whether nobody is at this any more, or going to be: it is made, or never will be."""
+        """True if the task has finished or failed."""
 
     def wait_for(self, key: Key) -> Wait:
         """Waits for a helper that makes this, for a bounded time, if there is one.
 
-        Meanwhile this process makes something else that nobody has begun. Afterwards no helper begins with what was
-        asked for any more, so that whoever asks can compile it.
+        Meanwhile this process makes something else that no process has begun. Afterwards no helper begins with what was
+        asked for any more, so that the caller can compile it.
         """
 
 

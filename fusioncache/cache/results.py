@@ -311,7 +311,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _has_strides(tensor: Any, expected: Any) -> bool:
-    """Tells whether strides are as expected, but for those of dimensions of one element."""
+    """True if strides are as expected, but for those of dimensions of one element."""
     pairs = zip(expected.shape, tensor.stride(), expected.stride(), strict=True)
     return all(size == 1 or one == other for size, one, other in pairs)
 
@@ -340,7 +340,7 @@ def _take_view_of(source: int, index: int, expected: Any) -> Fix:
 
 
 def _shares_alike(group: Mapping[int, Any], results: Sequence[Any]) -> bool:
-    """Tells whether results have the strides that they should have, and the parts of one memory."""
+    """True if results have the strides that they should have, and the parts of one memory."""
     offsets = {results[index].storage_offset() - tensor.storage_offset() for index, tensor in group.items()}
     return (
         len({_memory(results[index]) for index in group}) == 1
@@ -351,7 +351,7 @@ def _shares_alike(group: Mapping[int, Any], results: Sequence[Any]) -> bool:
 
 
 def _is_view_if(expected: Any, result: Any) -> bool:
-    """Tells whether autograd knows of a result that it is a view, if it should."""
+    """True if autograd knows of a result that it is a view, if it should."""
     return not expected._is_view() or result._is_view() or result.is_inference()
 
 

@@ -310,7 +310,7 @@ def operation_name(symbol: Any) -> str:
 
 
 def is_elementwise(symbol: Any) -> bool:
-    """Tells whether an operation gives one tensor, each element of which is of its operands' at the same place."""
+    """True if an operation gives one tensor, each element of which is of its operands' at the same place."""
     return len(symbol.flat_proxy_outs) == 1 and all(_is_elementwise_leaf(leaf) for leaf in _leaves(symbol))
 
 

@@ -94,7 +94,7 @@ def set_aside(path: Path) -> None:
 def free(path: Path, *, follows: bool = False) -> bool:
     """Takes away what is in the place of a file, if it is none or cannot be read. Never raises ``OSError``.
 
-    A file that cannot be read is set aside, as somebody may have had a reason.
+    A file that cannot be read is set aside, as its permissions may be intended.
 
     Args:
         path: of the file.
@@ -202,7 +202,7 @@ def _read_version(database: sqlite3.Connection) -> int:
 
 
 def remove_database(path: Path, lock_seconds: float) -> None:
-    """Removes a file while nobody writes it, or what is in its place.
+    """Removes a file while no process writes it, or what is in its place.
 
     Raises:
         sqlite3.Error: if others write it all the time.
@@ -216,7 +216,7 @@ def remove_database(path: Path, lock_seconds: float) -> None:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
-            pass  # it is no database, so nobody writes it
+            pass  # it is no database, so no process writes it
         path.unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@
 ``torch.compile`` checks its inputs with them, in C++ (``TensorGuards`` in ``torch/csrc/dynamo/guards.cpp``): classes,
 dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which tell layouts, and negatives
 and conjugates that were not computed. They are no public part of torch. So each of these is tried once in a process,
-and where one is not noticed, nobody gets a guard.
+and where one is not noticed, no tensor gets a guard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ False tells nothing: that one tensor is given twice is a reason too, or a contex
 def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
     """Returns a guard of tensors, which it does not keep; None where there are none, or not of such values.
 
-    Those of classes of somebody's own are not guarded: to others they may say of themselves what they like.
+    Those of foreign classes are not guarded: they may say of themselves what they like.
     """
     make = find_maker()
     return None if make is None else make(tensors)
@@ -92,7 +92,7 @@ def _list_changes() -> Iterator[tuple[Any, Any]]:
 
 
 def _notices(make: Callable[[Sequence[Any]], Guard | None], tensor: Any, other: Any) -> bool:
-    """Tells whether a guard of one tensor takes that and not another one, with and without gradients."""
+    """True if a guard of one tensor takes that and not another one, with and without gradients."""
     import torch
 
     beside = torch.zeros(1, device="cpu")

@@ -37,7 +37,7 @@ def warn(message: str) -> None:
     text = f"fusioncache: {message}"
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=2, skip_file_prefixes=(_OWN, *_folders()))
-    except Exception:  # the warning itself, or whatever somebody put in place of ``warnings.showwarning``
+    except Exception:  # the warning itself, or what other code put in place of ``warnings.showwarning``
         logger.warning("%s", text)
 
 

@@ -76,7 +76,7 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
 
 
 def _may_watch(value: Any) -> bool:
-    """Tells whether a value may be a number that notes who looks at it."""
+    """True if a value may be a number that notes who looks at it."""
     if type(value) in _NEVER_WATCH:
         return False
     return isinstance(value, Number) and type(to_plain(value)) not in _NEVER_WATCH

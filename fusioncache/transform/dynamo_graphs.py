@@ -44,7 +44,7 @@ def give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_graph(function: Any) -> bool:
-    """Tells whether a function is a graph."""
+    """True if a function is a graph."""
     import torch
 
     return isinstance(function, torch.fx.GraphModule)

@@ -67,12 +67,12 @@ _OUTSIDE = ""
 
 
 def writes_in_place(trace: Any) -> bool:
-    """Tells whether anything in a trace may write in place."""
+    """True if anything in a trace may write in place."""
     return any(map(may_write, trace.bound_symbols))
 
 
 def keeps_order(trace: Any, groups: Sequence[Sequence[Any]]) -> bool:
-    """Tells whether what meets the memory of a write is on the same side of it in groups as in their trace.
+    """True if what meets the memory of a write is on the same side of it in groups as in their trace.
 
     Args:
         trace: its bound symbols are in the order in which a model's code has them.
@@ -148,7 +148,7 @@ class FusionCacheExecutor(FusionExecutor):
         return best_backend("cpu")
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Tells whether an operation may be part of a region. What another executor claimed stays there.
+        """True if an operation may be part of a region. What another executor claimed stays there.
 
         What computes with numbers alone is left to Python: in a region it would keep a number from being any. What
         Thunder takes for ``int8``, as it is made of bits and an integer, is left to torch, for which it is ``int64``.
@@ -316,12 +316,12 @@ def _computes(group: Iterable[BoundSymbol]) -> bool:
 
 
 def _only_moves(primitives: Sequence[BoundSymbol]) -> bool:
-    """Tells whether primitives compute nothing: they change shapes, and torch can do that with any tensor."""
+    """True if primitives compute nothing: they change shapes, and torch can do that with any tensor."""
     return all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
 
 
 def _counts_bits(primitives: Sequence[BoundSymbol]) -> bool:
-    """Tells whether primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
+    """True if primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
     proxies = (proxy for primitive in primitives for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs))
     return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
 

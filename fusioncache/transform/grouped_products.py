@@ -108,7 +108,7 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
 
 
 def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -> bool:
-    """Tells whether torch can run a grouped product, as far as types say it: the same on a GPU and on a CPU."""
+    """True if torch can run a grouped product, as far as types say it: the same on a GPU and on a CPU."""
     from fusioncache.thunder_adapter.api import dtypes
 
     taken = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
@@ -228,7 +228,7 @@ def compute_right_gradient(
 
 
 def _has_columns(matrices: torch.Tensor) -> bool:
-    """Tells whether the columns of a matrix lie one after the other, which is what torch goes by."""
+    """True if the columns of a matrix lie one after the other, which is what torch goes by."""
     return matrices.stride(-2) == 1 and matrices.stride(-1) == matrices.shape[-2]
 
 

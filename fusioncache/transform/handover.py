@@ -3,7 +3,7 @@
 Thunder 0.2.6 gives a transform the forward trace and, once that is done, the backward trace, in two calls with no
 argument that leads from one to the other. The two traces share one object, however: ``trace.names``, the set of the
 names in use, which every trace that is derived from another one takes over. So a backward trace is recognized by that
-set, whatever else is compiled meanwhile, on this thread or on another one. A transform of somebody else's may have
+set, whatever else is compiled meanwhile, on this thread or on another one. A foreign transform may have
 given its traces sets of their own: then the forward trace is the last one of the compilation that is going on.
 
 A state is kept for as long as Thunder keeps the forward trace. Nothing stays behind of a forward trace whose backward

@@ -98,7 +98,7 @@ class RegionReader:
         output = bound_symbol.output
         results = tuple(output) if isinstance(output, (tuple, list)) else (output,)
         for proxy in results:
-            # A result that nobody uses is None and still takes a number.
+            # An unused result is None and still takes a number.
             self._define(f"unused {len(self.number)}" if proxy is None else self._name_of(proxy))
         yield Op(name, args, tuple(None if proxy is None else self.type_of(proxy) for proxy in results), kwargs)
 
@@ -292,7 +292,7 @@ def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
 
 
 def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
-    """Tells whether several primitives, and nothing but such, compute each element of one of each operand."""
+    """True if several primitives, and nothing but such, compute each element of one of each operand."""
     shape = called.output.shape
     traits = [op_traits(symbol_name(leaf.sym) or "") for leaf in flatten(called)]
     return (
@@ -303,7 +303,7 @@ def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
 
 
 def _broadcasts(shape: Sequence[Any], result: Sequence[Any]) -> bool:
-    """Tells whether a tensor of one shape stands for one of another shape, as torch's kernels have it."""
+    """True if a tensor of one shape stands for one of another shape, as torch's kernels have it."""
     pairs = zip(reversed(shape), reversed(result), strict=False)
     return len(shape) <= len(result) and all(own in (1, other) for own, other in pairs)
 

@@ -119,7 +119,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
 
 
 def deletes(symbol: Any) -> bool:
-    """Tells whether a bound symbol only lets go of values: ``derive`` makes such anew."""
+    """True if a bound symbol only lets go of values: ``derive`` makes such anew."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
@@ -221,7 +221,7 @@ def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
 
 
 def unpacks_saved(symbol: Any) -> bool:
-    """Tells whether a bound symbol of a backward trace unpacks the saved tensors."""
+    """True if a bound symbol of a backward trace unpacks the saved tensors."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     return bool(symbol.sym.id is PrimIDs.UNPACK_SEQUENCE and symbol.args[0].name == _OF_TENSORS)

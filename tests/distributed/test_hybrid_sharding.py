@@ -26,7 +26,7 @@ def make_model() -> torch.nn.Module:
 
 
 def equal_bits(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-    """Tells whether numbers are the same; none of them is a zero or NaN."""
+    """True if numbers are the same; none of them is a zero or NaN."""
     return all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 

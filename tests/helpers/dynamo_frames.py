@@ -33,5 +33,5 @@ def note_frames() -> Iterator[list[str]]:
 
 
 def is_thunders(file: str) -> bool:
-    """Tells whether a file is Thunder's or ours, or stands for code that either made."""
+    """True if a file is Thunder's or ours, or stands for code that either made."""
     return file.startswith((*_FOLDERS, *_GENERATED))

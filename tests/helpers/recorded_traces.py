@@ -55,5 +55,5 @@ def print_traces(made):
 
 
 def fits(reads, function, args, kwargs):
-    """Tells whether everything that was read is so still."""
+    """True if everything that was read is so still."""
     return find_difference(reads, describe_call(function, args, kwargs)[1]) is None

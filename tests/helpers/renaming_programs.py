@@ -133,7 +133,7 @@ def _hook(arguments: list[torch.Tensor], results: Any, number: int) -> Any:
 
 
 def says_the_same(one: Any, other: Any) -> bool:
-    """Tells whether two observations are equal, and tensors among them nearly."""
+    """True if two observations are equal, and tensors among them nearly."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-4, equal_nan=True)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):

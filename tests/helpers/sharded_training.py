@@ -175,6 +175,6 @@ def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend
 
 
 def equal_bits(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
-    """Tells whether tensors are the same to the bit."""
+    """True if tensors are the same to the bit."""
     pairs = zip(ours, theirs, strict=True)
     return all(torch.equal(our.view(torch.int32), their.view(torch.int32)) for our, their in pairs)

@@ -56,8 +56,8 @@ class Aliases:
     """Makes tensors for the memory of others; those that share memory share it again.
 
     Args:
-        keeper: something that lives as long as anybody has one of the tensors, a view of it, or its memory. None where
-            somebody else sees to it that the memory is there.
+        keeper: an object that lives as long as one of the tensors, a view of it, or its memory is in use. None where
+            another object keeps the memory.
     """
 
     def __init__(self, keeper: object = None) -> None:
@@ -96,7 +96,7 @@ class Aliases:
 
 
 def _share_copy(address: int, device: Any, size: int, *args: Any) -> Any:
-    """Gives another process a copy of memory that has a keeper: nobody counts here who has it there."""
+    """Gives another process a copy of memory that has a keeper: this process cannot count the uses in that one."""
     import torch
 
     return torch._C._construct_storage_from_data_pointer(address, device, size).clone()._share_cuda_(*args)
@@ -153,7 +153,7 @@ def count_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Tells whether two elements of a tensor may be one place in memory. True where that is hard to tell."""
+    """True if two elements of a tensor may be one place in memory. True where that is hard to tell."""
     if 0 in shape:
         return False
     reach = 0
@@ -171,7 +171,7 @@ class _Root:
     Attributes:
         alias: lies as the tensor is to lie in its own memory.
         is_detached: whether it is the first one of its memory, detached, so that autograd sees writes into the one in
-            the other. Else nobody knows what it shares its memory with.
+            the other. Else it is unknown what it shares its memory with.
         views: those that leave, by their index among what is copied; an alias of each, or None for the tensor itself.
     """
 
@@ -243,7 +243,7 @@ class Copier:
         ]
 
     def _find_roots(self, tensors: Sequence[Any], indices: Sequence[int], aliases: Aliases) -> Iterator[_Root]:
-        """Yields the tensors that lie in one memory. One that is alone there is a view of nothing that anybody has."""
+        """Yields the tensors that lie in one memory. One that is alone there is a view of no tensor in use."""
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index in indices:
             base = find_base(tensors[index]) if len(indices) > 1 else tensors[index]
@@ -308,7 +308,7 @@ def _take(tensor: Any, alias: Any) -> Any:
 
 
 def _share_version(one: Any, other: Any) -> bool:
-    """Tells whether autograd sees writes into the one in the other. Nobody has them yet."""
+    """True if autograd sees writes into the one in the other. No caller has them yet."""
     from torch.autograd.graph import increment_version
 
     before = other._version
@@ -327,7 +327,7 @@ def find_memory(tensor: Any) -> int:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Tells whether the elements of a tensor lie side by side, in any order, each in a place of its own."""
+    """True if the elements of a tensor lie side by side, in any order, each in a place of its own."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         if size == 1:

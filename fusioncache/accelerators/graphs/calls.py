@@ -63,7 +63,7 @@ def _hashable(get: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def is_intercepted() -> bool:
-    """Tells whether a mode sees each of torch's operations, which it would not in a replay.
+    """True if a mode sees each of torch's operations, which it would not in a replay.
 
     The mode that ``torch.set_default_device`` and ``with device:`` install is none of these: a trace names its devices.
     """
@@ -77,7 +77,7 @@ def is_intercepted() -> bool:
 
 
 def is_saving_hooked() -> bool:
-    """Tells whether hooks take over what autograd saves: they may keep it for longer than its memory is promised."""
+    """True if hooks take over what autograd saves: they may keep it for longer than its memory is promised."""
     import torch
 
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

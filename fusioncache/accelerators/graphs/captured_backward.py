@@ -113,7 +113,7 @@ class CapturedBackward:
         recording.results.clear()
 
     def is_free(self) -> bool:
-        """Tells whether it may be replayed now, for all that is lent. What it lent itself forbids it."""
+        """True if it may be replayed now, for all that is lent. What it lent itself forbids it."""
         return self._loans.allows(self.pool, self._safe)
 
     def _make_loan(self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]) -> Loan | None:
@@ -129,7 +129,7 @@ class CapturedBackward:
 
     @property
     def lends(self) -> bool:
-        """Tells whether gradients are given as they lie."""
+        """True if gradients are given as they lie."""
         return self._loan is not None and not self._loan.is_recalled
 
     def count_copies(self) -> int:

@@ -61,13 +61,13 @@ class CapturedForward:
         still: positions of the tensors among the arguments that it may read where they are.
         moving: positions of the others, which are copied.
         memory: of the device.
-        owner: has it. A weak reference, so that what was captured goes when nobody calls it any more.
+        owner: has it. A weak reference, so that the capture is freed after its last caller.
 
     Attributes:
         name: by which the memory knows it.
         saved_outside: positions among what it saves for backward of tensors that lie outside of the pool.
         passed: positions of those that autograd keeps: these, or any one where there are none. What lies in the pool
-            is where it was, and nobody else has it; each tensor that autograd keeps takes a microsecond of a step.
+            is where it was, and has no other user; each tensor that autograd keeps takes a microsecond of a step.
         backwards: the backward programs that were captured for it.
         is_stale: whether it is to be captured anew.
 
@@ -142,7 +142,7 @@ class CapturedForward:
 
     @property
     def owns_saved(self) -> bool:
-        """Tells whether it owns the memory of the tensors that it saves."""
+        """True if it owns the memory of the tensors that it saves."""
         return not self._saves_inside or bool(self._owners)
 
     def let_go(self) -> None:
@@ -175,7 +175,7 @@ class CapturedForward:
             owner.forget(self)
 
     def is_free(self) -> bool:
-        """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
+        """True if it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
         return self._memory.allows(self._safe)
 
     def count_safe(self) -> int:
@@ -183,7 +183,7 @@ class CapturedForward:
         return len(self._safe)
 
     def finds(self, arguments: Sequence[Any]) -> bool:
-        """Tells whether the arguments that it does not copy are where they were."""
+        """True if the arguments that it does not copy are where they were."""
         if self._read_still(arguments) != self._addresses:
             return False
         return not self._twins or all(
@@ -223,7 +223,7 @@ class CapturedForward:
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 
     def knows(self, passed: Sequence[Any], promise: Promise) -> bool:
-        """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
+        """True if these are the saved tensors of a call, and not others that something put into their places."""
         return self._read_outside(passed) == promise.outside
 
 

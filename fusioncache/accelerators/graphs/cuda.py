@@ -62,7 +62,7 @@ class Workspace:
 
 
 def borrow_workspace(device: Any, borrower: object) -> Workspace:
-    """Returns a workspace that nobody else has as long as the borrower lives.
+    """Returns a workspace that has no other borrower as long as this one lives.
 
     Raises:
         Declined: if CUDA makes no stream.
@@ -75,12 +75,12 @@ def borrow_workspace(device: Any, borrower: object) -> Workspace:
 
 @cache
 def find_idle(_index: int) -> list[Workspace]:
-    """Returns the workspaces of a device that nobody has now. They stay: torch does not let go of a single one."""
+    """Returns the workspaces of a device that have no borrower now. They stay: torch cannot free a single one."""
     return []
 
 
 def make_stream(device: Any) -> Any:
-    """Returns a stream that nobody else has. Those of torch are one for several, and with them their workspaces."""
+    """Returns a stream with no other user. Torch gives one stream, and so one workspace, to several."""
     import torch
 
     handle = ctypes.c_void_p()
@@ -171,7 +171,7 @@ class CudaRecorder:
         return None if stream == self._home else "another stream than that of the first call"
 
     def read_random_state(self) -> object:
-        """Returns something that is equal as long as nobody drew random numbers on this GPU."""
+        """Returns a value that stays equal until random numbers are drawn on this GPU."""
         import torch
 
         generator = torch.cuda.default_generators[self.device.index]

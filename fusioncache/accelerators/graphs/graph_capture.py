@@ -157,7 +157,7 @@ def capture_entry(entry: Any, compile_data: Any) -> Any:
 
 
 def is_idle(entry: Any) -> bool:
-    """Tells whether nothing of an entry is captured at this moment: what is runs in memory that it owns."""
+    """True if nothing of an entry is captured at this moment: what is runs in memory that it owns."""
     forward = entry.computation_fn
     return not isinstance(forward, ForwardProgram) or not forward.is_captured
 
@@ -211,7 +211,7 @@ def _code_of(function: Any) -> FunctionType:
 
 
 def _writes(function: Any, traces: Collection[Any], templates: Mapping[Callable[..., Any], Graph]) -> bool:
-    """Tells whether a program may write into its arguments."""
+    """True if a program may write into its arguments."""
     inner = _code_of(function)
     names = list_names(inner.__code__)
     if any(name.endswith("_") and not name.startswith("_") for name in names):

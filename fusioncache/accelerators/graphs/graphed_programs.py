@@ -29,7 +29,7 @@ class _Captured:
 
     @property
     def is_refused(self) -> bool:
-        """Tells whether these calls run as they are, for a reason that was counted before."""
+        """True if these calls run as they are, for a reason that was counted before."""
         return self.warm.refused is not None or self.captures.refused is not None
 
 
@@ -67,7 +67,7 @@ class ForwardProgram:
 
     @property
     def is_captured(self) -> bool:
-        """Tells whether anything of it is captured at this moment."""
+        """True if anything of it is captured at this moment."""
         return any(kind.captures.count for kind in tuple(self._kinds.values()))
 
     def _begin(self, args: Sequence[Any]) -> KindReader:
@@ -284,10 +284,10 @@ class BackwardProgram:
 
 
 def keeps_graph() -> bool:
-    """Tells whether autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
+    """True if autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
     import torch
 
     try:
         return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-    except (AttributeError, RuntimeError):  # another torch's, or nobody's backward
+    except (AttributeError, RuntimeError):  # another torch's, or outside a backward
         return True

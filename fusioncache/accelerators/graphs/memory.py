@@ -38,7 +38,7 @@ POOLS = range(1, 5)
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Keeper:
-    """Lives as long as anybody has memory of a graph that was lent, and so does the graph: with it the pool would go.
+    """Lives as long as lent memory of a graph is in use, and so does the graph: with it the pool would go.
 
     Attributes:
         replay: of the graph.
@@ -58,7 +58,7 @@ class Loan:
 
     Attributes:
         name: by which others know it without having it.
-        keeper: the same, if anybody has something of it.
+        keeper: the same, if any of it is in use.
         pool: the same.
         is_recalled: whether copies are to be given from now on.
     """
@@ -88,15 +88,15 @@ class Loan:
 
     @property
     def is_owned(self) -> bool:
-        """Tells whether the memory is ours, so that no capture is given it."""
+        """True if the memory is ours, so that no capture is given it."""
         return bool(self._owners)
 
     def is_out(self) -> bool:
-        """Tells whether somebody else has the memory, or may be reading it in the backward that is under way."""
+        """True if the memory has another user, or the backward that is under way may read it."""
         return _find_task() == self._task != -1 or self.is_held()
 
     def is_held(self) -> bool:
-        """Tells whether somebody else has the memory."""
+        """True if the memory has another user."""
         return self._count() != self._at_rest
 
     def lend(self) -> list[Any]:
@@ -110,7 +110,7 @@ class Loan:
 
 
 class Loans:
-    """What the backward programs of one device have lent. What nobody else has of it goes with its graph."""
+    """What the backward programs of one device have lent. Memory without another user goes with its graph."""
 
     def __init__(self) -> None:
         self._out: dict[int, dict[object, tuple[ref[Keeper], ref[Loan]]]] = {pool: {} for pool in POOLS}
@@ -133,7 +133,7 @@ class Loans:
         return frozenset(self._out[pool])
 
     def allows(self, pool: int, safe: frozenset[object]) -> bool:
-        """Tells whether nothing is lent out of a pool but these."""
+        """True if nothing is lent out of a pool but these."""
         return self._out[pool].keys() <= safe
 
     def find_pool(self, others: Collection[int]) -> int | None:
@@ -166,7 +166,7 @@ def _find_task() -> int:
 
 @cache
 def can_lend() -> bool:
-    """Tells whether this torch says who holds memory, and keeps what is attached to memory as long as that is held."""
+    """True if this torch says who holds memory, and keeps what is attached to memory as long as that is held."""
     import torch
 
     if not all(hasattr(torch._C, name) for name in ("_storage_Use_Count", "_current_graph_task_id")):
@@ -212,7 +212,7 @@ class Promise:
 
     @property
     def is_over(self) -> bool:
-        """Tells whether other programs may have overwritten the tensors."""
+        """True if other programs may have overwritten the tensors."""
         return self._release is None
 
     def end(self) -> None:
@@ -261,7 +261,7 @@ class Tenant(Protocol):
 
     @property
     def owns_saved(self) -> bool:
-        """Tells whether it owns the memory of the tensors that it saves, so that no capture is given it."""
+        """True if it owns the memory of the tensors that it saves, so that no capture is given it."""
 
     def renew(self) -> None:
         """Has it captured anew when it is next called, and so own that memory again."""
@@ -312,15 +312,15 @@ class GraphMemory:
             self.recorder.finish()
 
     def is_promised(self, name: object) -> bool:
-        """Tells whether tensors that this forward program saved wait for their backward."""
+        """True if tensors that this forward program saved wait for their backward."""
         return name in self._promised
 
     def allows(self, safe: frozenset[object]) -> bool:
-        """Tells whether nothing is promised but to these."""
+        """True if nothing is promised but to these."""
         return not self._promised or self._promised.keys() <= safe
 
     def allows_capture(self) -> bool:
-        """Tells whether all that is promised is owned. What is not will be, after its next capture."""
+        """True if all that is promised is owned. What is not will be, after its next capture."""
         loose = [tenant for tenant in list(self._promised.values()) if not tenant.owns_saved]
         for tenant in loose:
             tenant.renew()

@@ -44,7 +44,7 @@ class GraphRecorder(Protocol):
         """Tells why nothing can be captured or replayed at this moment; None if it can. Asked in each call."""
 
     def read_random_state(self) -> object:
-        """Returns something that is equal as long as nobody drew random numbers."""
+        """Returns a value that stays equal until random numbers are drawn."""
 
     def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> GraphRecording:
         """Captures a call of a function, without doing what it does.
@@ -61,7 +61,7 @@ class GraphRecorder(Protocol):
     def finish(self) -> None:
         """Waits until what was launched is done, so that memory can be used for something else.
 
-        Within a capture of somebody else's nothing was launched, and it waits for nothing.
+        Within a foreign capture nothing was launched, and it waits for nothing.
         """
 
 

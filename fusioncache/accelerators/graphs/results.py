@@ -76,7 +76,7 @@ class Arguments:
 
 
 def _covers(argument: Any, result: Any) -> bool:
-    """Tells whether a result lies where an argument does."""
+    """True if a result lies where an argument does."""
     first, start = argument.storage_offset(), result.storage_offset()
     end = start + count_elements(tuple(result.shape), result.stride())
     return first <= start and end <= first + count_elements(tuple(argument.shape), argument.stride())
@@ -93,7 +93,7 @@ class Results:
         arguments: that it had.
         kept: positions among the leaves of tensors that stay in the graph's memory.
         device: where the tensors must be.
-        keeper: lives as long as somebody has what is lent.
+        keeper: lives as long as lent memory is in use.
 
     Attributes:
         copier: has what the graph computed.

@@ -114,12 +114,12 @@ class Indifference:
 
 
 def is_internal(module: str | None) -> bool:
-    """Tells whether code is Thunder's own, or ours in its place. What Dynamo makes has no module."""
+    """True if code is Thunder's own, or ours in its place. What Dynamo makes has no module."""
     return module is not None and module.partition(".")[0] in ("thunder", "fusioncache")
 
 
 def is_plain(value: Any) -> bool:
-    """Tells whether a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
+    """True if a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
     import torch
 
     from fusioncache.thunder_adapter.api import TensorProxy

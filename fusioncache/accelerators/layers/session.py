@@ -57,7 +57,7 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
 
 
 def mixes_up(template: BlockRecording, wanted: BlockRecording) -> bool:
-    """Tells whether what is an argument here was something else of the trace there."""
+    """True if what is an argument here was something else of the trace there."""
     from fusioncache.thunder_adapter.api import tree_flatten
 
     args = list(pair_all(template.args, wanted.args))
@@ -167,7 +167,7 @@ class Session(Observer):
         self._roots: dict[int, Any] = {}
 
     def wants(self, module: Any) -> bool:
-        """Tells whether this is a block that may be recorded or written out, when it is called here."""
+        """True if this is a block that may be recorded or written out, when it is called here."""
         is_block = id(module) in self.blocks and self.recording is None and not self._changed
         return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_vouched_for()
 

@@ -265,7 +265,7 @@ class Stamp:
 
 
 def is_proxy(value: Any) -> bool:
-    """Tells whether a value stands for one that is not known before the program runs."""
+    """True if a value stands for one that is not known before the program runs."""
     from fusioncache.thunder_adapter.api import Proxy
 
     return isinstance(value, Proxy)

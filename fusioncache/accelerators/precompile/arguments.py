@@ -99,7 +99,7 @@ def _make_values(count: int, dtype: Any, device: Any, integer: int, seed: int) -
 
     if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):
         return torch.full((count,), integer, dtype=dtype, device=device)
-    # A generator of its own: nobody's random numbers become others by this.
+    # A generator of its own: no other random numbers change by this.
     generator = torch.Generator(device).manual_seed(seed)
     random = torch.rand(count, generator=generator, device=device) * (_MOST - _LEAST) + _LEAST
     return random > (_LEAST + _MOST) / 2 if dtype is torch.bool else random.to(dtype)

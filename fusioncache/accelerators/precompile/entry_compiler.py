@@ -64,7 +64,7 @@ class EntryCompiler:
         store: the store, which the executables go into as well.
         dry_run: whether to compile nothing, and say what would be compiled.
         patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
-        releases: whether to give back to the device, after each, the memory that torch holds and nobody uses.
+        releases: whether to give back to the device, after each, the unused memory that torch holds.
         on_start: is told of a compiler's start in this process.
     """
 

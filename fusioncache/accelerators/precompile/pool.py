@@ -2,7 +2,7 @@
 
 The pool of ``concurrent.futures`` is not in this process: a compiler may hold Python's lock for seconds, in which the
 pool's threads could hand out nothing. The other process has its own command line and environment too, so that no script
-is imported again and nobody's use of ``multiprocessing`` changes.
+is imported again and no other use of ``multiprocessing`` changes.
 """
 
 from __future__ import annotations

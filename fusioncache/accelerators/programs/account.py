@@ -73,7 +73,7 @@ class Account:
         return tuple(reads)
 
     def _check_texts(self) -> None:
-        """Refuses what is not as it was when it was noted: the trace saw that, and nobody knows when it changed."""
+        """Refuses what is not as it was when it was noted: the trace saw that, and it is unknown when it changed."""
         for what, value, name, text in self._notes.texts:
             if describe(value, what, self._again, name) != text:
                 raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
@@ -197,7 +197,7 @@ def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
 
 
 def _is_found(name: Any, module: types.ModuleType) -> bool:
-    """Tells whether a module is the one that is found under a name."""
+    """True if a module is the one that is found under a name."""
     try:
         return introspection.find_module(name) is vars(module)
     except LookupError:

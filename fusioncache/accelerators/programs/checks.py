@@ -56,7 +56,7 @@ class Made:
         self._step = 0
 
     def has(self, wrapped: Any) -> bool:
-        """Tells whether an object was made in this trace, or nobody can change it."""
+        """True if an object was made in this trace, or is immutable."""
         value = wrapped.value
         if id(value) in self._made:
             return True
@@ -67,7 +67,7 @@ class Made:
         return True
 
     def knows(self, value: Any) -> bool:
-        """Tells whether it was asked before of an object that was made in this trace."""
+        """True if it was asked before of an object that was made in this trace."""
         return id(value) in self._made
 
     def note(self, value: Any) -> None:
@@ -163,7 +163,7 @@ def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _is_declined(fn: Any, value: Any) -> bool:
-    """Tells whether a number is asked to compute with what Thunder has in place of a tensor or of another number.
+    """True if a number is asked to compute with what Thunder has in place of a tensor or of another number.
 
     It says that it cannot, without asking that.
     """
@@ -235,7 +235,7 @@ def _check_key(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def is_key(trace: Judge, wrapped: Any) -> bool:
-    """Tells whether a value can be hashed and compared without code of its own, and is told from others in texts."""
+    """True if a value can be hashed and compared without code of its own, and is told from others in texts."""
     value = wrapped.value
     if native.is_nan(value):
         return False
@@ -257,7 +257,7 @@ def _check_change(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _is_copy(value: Any) -> bool:
-    """Tells whether this is what Thunder changes in place of what it will change at the end of each call."""
+    """True if this is what Thunder changes in place of what it will change at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)

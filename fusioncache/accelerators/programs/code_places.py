@@ -17,7 +17,7 @@ class CodePlaces:
     """Places of code objects, which are kept alive with them, as an id may be given away again.
 
     Args:
-        known: other places, which nobody adds to any more. What these know is asked of them.
+        known: other places, which are complete. What these know is asked of them.
     """
 
     __slots__ = ("_chains", "_codes", "_files", "_known", "_places")
@@ -31,14 +31,14 @@ class CodePlaces:
         self._known = known
 
     def find(self, code: CodeType) -> str:
-        """Returns where a code object stands in the sources; empty if that is somebody else's."""
+        """Returns where a code object stands in the sources; empty if that is foreign."""
         text = self._places.get(id(code))
         if text is None and self._known is not None:
             text = self._known._places.get(id(code))
         return self._find_out(code) if text is None else text
 
     def find_chain(self, codes: Sequence[CodeType]) -> str:
-        """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
+        """Returns where the code of functions stands of which each wraps the next; empty if one is foreign."""
         if len(codes) == 1:
             return self.find(codes[0])
         chain = tuple(map(id, codes))

@@ -181,7 +181,7 @@ def _write_frozenset(writer: Writer, value: frozenset[object]) -> None:
 
 
 def _write_mapping_proxy(writer: Writer, value: types.MappingProxyType) -> None:
-    writer.write_tagged("mappingproxy", gc.get_referents(value)[0])  # its own methods may be those of anybody's mapping
+    writer.write_tagged("mappingproxy", gc.get_referents(value)[0])  # its own methods may be those of any mapping
 
 
 def _write_reference(writer: Writer, value: weakref.ReferenceType) -> None:

@@ -171,7 +171,7 @@ _BEGINNING = 60
 _BYSTANDERS = {
     "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
 }
-"""Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Somebody else may
+"""Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Other code may
 have put one of their own around it, as Lightning does and ``thunderfx`` undoes: then it is described by its code, and
 not code of others that Thunder runs."""
 
@@ -212,11 +212,11 @@ class Definitions:
     """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
 
     Args:
-        describer: describes what was written by somebody else.
+        describer: describes foreign definitions.
         earlier: names of the same process. They are taken over if no container among them has changed.
 
     Attributes:
-        describer: describes what was written by somebody else.
+        describer: describes foreign definitions.
         bystanders: functions that take no part in deriving a program, although Thunder holds them.
     """
 
@@ -333,13 +333,13 @@ class Definitions:
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
-        """Names what is of somebody else who says what it depends on: it does not count as foreign."""
+        """Names what a foreign module declares its dependences of: it does not count as foreign."""
         before = dict(self._foreign)
         yield
         self._foreign = before
 
     def is_foreign(self, value: Any) -> bool:
-        """Tells whether a function or a class was written by somebody else."""
+        """True if a function or a class is foreign."""
         if isinstance(value, FunctionType):
             return not self._places.find(value.__code__)
         return isinstance(value, type) and not is_known(value.__module__)
@@ -411,7 +411,7 @@ class Definitions:
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
 
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
-        """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
+        """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
         is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self.bystanders):
             self.meet({place_of(function): tuple(code for code in codes if not self._places.find(code))})

@@ -159,7 +159,7 @@ class Derivation:
         expected: the stored program that it should be, in verify mode.
         differences: for each stored program that was derived from something else, what that is.
         is_kept: whether it is to be kept in the store.
-        form: what its key has in common with those at other sizes; None if nobody asks.
+        form: what its key has in common with those at other sizes; None unless requested.
         sizes: of its arguments.
         journal: what it did with sizes, if that was watched.
         first: Thunder's first traces, where its transforms write into those that they are given.
@@ -202,7 +202,7 @@ class Derivation:
             self._foreign.end()
 
     def may_be(self, candidate: Candidate) -> bool:
-        """Tells whether a stored program was derived from the same, as far as it was recorded."""
+        """True if a stored program was derived from the same, as far as it was recorded."""
         difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
         if difference is not None:
             self.differences.append(difference)

@@ -82,7 +82,7 @@ def _is_function_or_constant(value: Any, reference: NamedReference) -> bool:
 
 
 def is_constant_of_torch(value: Any) -> bool:
-    """Tells whether a value is one that torch has one object for, in a module and under its name."""
+    """True if a value is one that torch has one object for, in a module and under its name."""
     return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
 
 

@@ -103,7 +103,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Modules of which only these functions take part, and what they look up there. They find that they have nothing to do
-with a model that is in one process, and that nobody asked for their executor."""
+with a model that is in one process, and whose executor is not requested."""
 
 _CHANGING = frozenset(
     {
@@ -130,7 +130,7 @@ _SKIPPED_IN_CLASSES = frozenset(
     | {"__orig_bases__", "__parameters__", "__slotnames__", "__weakref__", "_abc_impl"}
     | {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
 )
-"""What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
+"""What no derivation of a program asks, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
 WriteThunder = Callable[[Definitions, Iterable[Any]], str]
@@ -271,7 +271,7 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
 
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
-    """Yields how values are taken apart whose class somebody registered with optree: Thunder sees their parts then."""
+    """Yields how values are taken apart whose class is registered with optree: Thunder sees their parts then."""
     for cls, entry in _list_pytrees():
         functions = (entry.flatten_func, entry.unflatten_func)
         yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
@@ -305,7 +305,7 @@ def _is_own_class(module: ModuleType, value: Any) -> bool:
 
 
 def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
-    """Tells whether a package holds one of its modules, which it does from when somebody first imports that."""
+    """True if a package holds one of its modules, which it does from the first import of that on."""
     return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 

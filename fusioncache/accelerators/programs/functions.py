@@ -107,7 +107,7 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
 
 
 def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
-    """Writes the globals that a function names, if these are not a module's, so that nobody could find them again."""
+    """Writes the globals that a function names, if these are not a module's, so that they could not be found again."""
     namespace, own = function.__globals__, getattr(function, "__builtins__", {})
     loose = [] if find_module_name(namespace) is not None else [("globals", namespace)]
     if own is not vars(builtins):

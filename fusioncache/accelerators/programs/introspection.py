@@ -50,7 +50,7 @@ _DICTIONARY = 1 << 29
 
 
 def is_static(cls: type) -> bool:
-    """Returns whether a class is a part of a program written in C, so that nobody can give it another attribute."""
+    """True if a class is a part of a program written in C, so that its attributes cannot change."""
     return not _flags_of(cls) & _HEAP
 
 
@@ -218,7 +218,7 @@ def find_qualified(module: object, name: str) -> Any:
 
 
 def is_environment(value: object) -> bool:
-    """Tells whether this is the process's environment, which is not read as a whole."""
+    """True if this is the process's environment, which is not read as a whole."""
     return value is os.environ
 
 
@@ -280,7 +280,7 @@ _ADDED = re.compile(
 
 
 def is_added(name: str) -> bool:
-    """Tells whether a name in a module is one that Dynamo adds, which no source names."""
+    """True if a name in a module is one that Dynamo adds, which no source names."""
     return name.startswith("_") and _ADDED.fullmatch(name) is not None
 
 
@@ -299,7 +299,7 @@ class Tagging:
     enter: CodeType | None = None
 
     def is_at_work(self, codes: Iterator[CodeType]) -> bool:
-        """Tells whether it is this code that runs.
+        """True if it is this code that runs.
 
         Args:
             codes: what runs, each called by the one behind it.
@@ -310,7 +310,7 @@ class Tagging:
         return next(codes, None) is self.tag if code is self.enter else self.has(code)
 
     def has(self, code: CodeType) -> bool:
-        """Tells whether it is this code, which nobody else calls."""
+        """True if it is this code, which has no other caller."""
         return code is self.tag or any(code is each for each in self.around)
 
 
@@ -365,20 +365,20 @@ def place_of(value: Any) -> str:
 
 
 def is_known(module: str) -> bool:
-    """Tells whether a module is one of those packages' or of Python's own."""
+    """True if a module is one of those packages' or of Python's own."""
     package = module.partition(".")[0]
     return package in _PACKAGES or package in sys.stdlib_module_names
 
 
 def has_only_attributes(kind: type) -> bool:
-    """Tells whether all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
+    """True if all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
     bases = [base for base in kind.__mro__ if base is not object]
     own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
     return own and kind.__dictoffset__ != 0
 
 
 def is_generated(file: str, module: str | None) -> bool:
-    """Tells whether Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
+    """True if Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
     has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
     return file.startswith("<frozen ") or (file == "<string>" and has_module)
 

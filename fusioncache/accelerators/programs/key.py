@@ -207,7 +207,7 @@ def _digest(package: ModuleType) -> str:
 
 
 FORMAT = PROGRAM_FORMAT
-"""Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
+"""Of what is written here, of a program's text and of its reads. A change of one of these raises it."""
 
 
 def program_key(
@@ -263,7 +263,7 @@ def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
 
 def differ_in_arguments(one: Key, other: Key) -> bool:
-    """Tells whether two keys, or two forms, differ in what a function is called with, and in nothing else."""
+    """True if two keys, or two forms, differ in what a function is called with, and in nothing else."""
     names = one.texts.keys() | other.texts.keys()
     return {name for name in names if one.texts.get(name) != other.texts.get(name)} == {"arguments"}
 

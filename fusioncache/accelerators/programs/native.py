@@ -48,13 +48,13 @@ _MAPPINGS = ids_of(dict, collections.OrderedDict)
 _COMPARED_BY_IDENTITY = ids_of(types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _ITERATED: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "é", b"", {}, {}.items(), {}.values(), set())
 ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, enumerate, reversed)
-"""Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
+"""Python's own iterators that run no Python code. None that was there before a trace has a value to describe."""
 _MOST_ITEMS = 10_000
 
 
 @lru_cache(maxsize=1)
 def _constant_types() -> frozenset[int]:
-    """Returns the types whose objects ask nobody anything, by identity; a size tells its witness, and no one else."""
+    """Returns the types whose objects run no Python code, by identity; a size tells its witness alone."""
     import torch
 
     of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
@@ -71,7 +71,7 @@ def _thunders_types() -> tuple[type, ...]:
 
 
 def is_atom(value: Any) -> bool:
-    """Tells whether a value is a constant of Python's or torch's, with nothing of a tensor in it."""
+    """True if a value is a constant of Python's or torch's, with nothing of a tensor in it."""
     kind = type(value)
     if kind is slice:
         return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
@@ -79,7 +79,7 @@ def is_atom(value: Any) -> bool:
 
 
 def is_plain(value: Any, *, atoms: bool = False) -> bool:
-    """Tells whether a value consists of constants and of what stands for tensors and numbers in a trace.
+    """True if a value consists of constants and of what stands for tensors and numbers in a trace.
 
     A set of several items is no such value, as a process has an order of its own for it.
 
@@ -113,14 +113,14 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
 
 
 def is_nan(value: Any) -> bool:
-    """Tells whether a value is, or holds, a number that does not equal itself but is found in containers as itself."""
+    """True if a value is, or holds, a number that does not equal itself but is found in containers as itself."""
     if id(type(value)) in _NUMBERS_WITH_NAN:
         return bool(value != value)
     return has_nan(value)
 
 
 def has_nan(value: Any) -> bool:
-    """Tells whether a container holds a number that does not equal itself."""
+    """True if a container holds a number that does not equal itself."""
     kind = type(value)
     if id(kind) in _sequences():
         return any(map(is_nan, value))
@@ -128,22 +128,22 @@ def has_nan(value: Any) -> bool:
 
 
 def has_own_order(value: Any) -> bool:
-    """Tells whether this is a set in which items could come in another order, of which descriptions say nothing."""
+    """True if this is a set in which items could come in another order, of which descriptions say nothing."""
     return isinstance(value, set | frozenset) and len(value) > 1
 
 
 def is_set(value: Any) -> bool:
-    """Tells whether this is one of Python's own sets."""
+    """True if this is one of Python's own sets."""
     return id(type(value)) in _SETS
 
 
 def is_set_of(value: Any, *kinds: type) -> bool:
-    """Tells whether this is a set of items that are all of one of these types, and so are ordered in one way only."""
+    """True if this is a set of items that are all of one of these types, and so are ordered in one way only."""
     return is_set(value) and any(all(type(each) is kind for each in value) for kind in kinds)
 
 
 def _is_number_of_thunders(kind: type) -> bool:
-    """Tells whether this is an integer that Thunder has in place of a number of elements."""
+    """True if this is an integer that Thunder has in place of a number of elements."""
     call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
     return (
         type(call) is types.FunctionType and introspection.find_module_name(call.__globals__) == "thunder.core.proxies"
@@ -151,7 +151,7 @@ def _is_number_of_thunders(kind: type) -> bool:
 
 
 def is_plain_member(value: Any) -> bool:
-    """Tells whether this is a member of an enumeration that is hashed and compared as enumerations are."""
+    """True if this is a member of an enumeration that is hashed and compared as enumerations are."""
     kind = type(value)
     if not (isinstance(kind, enum.EnumType) and issubclass(kind, enum.Enum)):
         return False
@@ -160,7 +160,7 @@ def is_plain_member(value: Any) -> bool:
 
 
 def is_hashed_by_identity(value: Any) -> bool:
-    """Tells whether an object is a key as itself, without code of its own, or a class without any of its metaclass."""
+    """True if an object is a key as itself, without code of its own, or a class without any of its metaclass."""
     return _is_as_in_object(type(value), "__hash__", "__eq__")
 
 
@@ -179,7 +179,7 @@ def _views() -> frozenset[int]:
 
 
 def is_proxy(value: Any) -> bool:
-    """Tells whether a value stands for a tensor or a number in a trace."""
+    """True if a value stands for a tensor or a number in a trace."""
     return issubclass(type(value), _thunders_types()[0])
 
 
@@ -192,7 +192,7 @@ def _singleton_types() -> frozenset[int]:
 
 
 def is_singleton(value: Any) -> bool:
-    """Tells whether there is one object with this value in each process, so that to be the same is to be equal."""
+    """True if there is one object with this value in each process, so that to be the same is to be equal."""
     kind = type(value)
     if id(kind) in _singleton_types():
         return True
@@ -200,7 +200,7 @@ def is_singleton(value: Any) -> bool:
 
 
 def _is_of_library(value: Any) -> bool:
-    """Tells whether an object is one that a module of Python's library has to stand for nothing."""
+    """True if an object is one that a module of Python's library has to stand for nothing."""
     module = vars(type(value)).get("__module__")
     if type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names or module == "builtins":
         return False
@@ -209,24 +209,24 @@ def _is_of_library(value: Any) -> bool:
 
 
 def is_class(value: Any) -> bool:
-    """Tells whether a value is a class."""
+    """True if a value is a class."""
     return issubclass(type(value), type)
 
 
 def is_compared_by_identity(value: Any) -> bool:
-    """Tells whether an object equals itself alone, without code of its own, or a class without any of its metaclass."""
+    """True if an object equals itself alone, without code of its own, or a class without any of its metaclass."""
     if id(type(value)) in _COMPARED_BY_IDENTITY:
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
 def _is_as_in_object(kind: type, *names: str) -> bool:
-    """Tells whether a class has what ``object`` has under each of these names."""
+    """True if a class has what ``object`` has under each of these names."""
     return all(find_in_class(kind, name) is vars(object)[name] for name in names)
 
 
 def explain_attribute(value: Any, name: str) -> str | None:
-    """Returns whose code may run if an object, a class or a ``super`` is asked for an attribute; None if nobody's."""
+    """Returns whose code may run if an object, a class or a ``super`` is asked for an attribute; None if none runs."""
     if type(value) is super:
         return _explain_super(value, name)
     return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
@@ -290,7 +290,7 @@ def _explain_super(value: Any, name: str) -> str | None:
 
 
 def _is_harmless(found: Any) -> bool:
-    """Tells whether what a class has is handed out as it is, or bound by C code."""
+    """True if what a class has is handed out as it is, or bound by C code."""
     kind = type(found)
     if id(kind) in _METHODS:
         return True
@@ -300,7 +300,7 @@ def _is_harmless(found: Any) -> bool:
 
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
-    """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
+    """Returns whose code may run to tell whether a value is an object of a class; None if none runs."""
     # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
     if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
         return f"{_name(type(value))}.__class__"
@@ -308,7 +308,7 @@ def explain_instance_check(value: Any, cls: Any) -> str | None:
 
 
 def explain_class_check(cls: Any) -> str | None:
-    """Returns whose code may run to tell whether a class is one of others; None if nobody's."""
+    """Returns whose code may run to tell whether a class is one of others; None if none runs."""
     if type(cls) is tuple:
         return next(filter(None, map(explain_class_check, cls)), None)
     if type(cls) is types.UnionType:
@@ -352,7 +352,7 @@ def name_of(fn: Any) -> str:
 
 
 def is_internal(namespace: Mapping[str, Any]) -> bool:
-    """Tells whether these are the globals of a module of Thunder's or of this package."""
+    """True if these are the globals of a module of Thunder's or of this package."""
     return (introspection.find_module_name(namespace) or "").partition(".")[0] in _OWN
 
 
@@ -382,9 +382,9 @@ def _helpers() -> frozenset[int]:
 
 
 def is_canonical(function: Any) -> bool:
-    """Tells whether a function is what is found under its name, so that one with the same description is the same one.
+    """True if a function is what is found under its name, so that one with the same description is the same one.
 
-    Another function with this name, this code and these defaults may exist, but not without somebody making one.
+    Another function with this name, this code and these defaults may exist, but only if other code makes one.
     """
     return isinstance(function, types.FunctionType | types.BuiltinFunctionType) and _is_under_its_name(function)
 
@@ -397,7 +397,7 @@ def _is_under_its_name(definition: Any) -> bool:
 
 
 def is_thunders_class(cls: type) -> bool:
-    """Tells whether a class is one of Thunder's or of this package, which the versions in the key say all of."""
+    """True if a class is one of Thunder's or of this package, which the versions in the key say all of."""
     try:
         return is_internal(introspection.find_module(cls.__module__)) and (
             _is_under_its_name(cls) or is_numel_class(cls)
@@ -407,7 +407,7 @@ def is_thunders_class(cls: type) -> bool:
 
 
 def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
-    """Tells whether it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
+    """True if it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
     if name not in ("all", "__next__", "__new__", "__iter__", "__contains__", "flatten"):
         return False
     actor = find_actor()

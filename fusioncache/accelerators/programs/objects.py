@@ -272,7 +272,7 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
 
 
 def _is_left_out(cls: type, name: str, value: object) -> bool:
-    """Returns whether an attribute says nothing: it follows from others, or is what somebody remembers of them."""
+    """True if an attribute says nothing: it follows from others, or is a cached result of them."""
     if name in ("__dict__", "__weakref__"):
         return type(value) is types.GetSetDescriptorType
     if name == "__doc__":

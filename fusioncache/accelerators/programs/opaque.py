@@ -139,7 +139,7 @@ class Judge:
         return explain_atoms(fn, args, kwargs)
 
     def _holds_keys(self, wrapped: Any) -> bool:
-        """Tells whether a set holds nothing but what may be a key."""
+        """True if a set holds nothing but what may be a key."""
         value = wrapped.value
         if not native.is_set(value):
             return False
@@ -153,7 +153,7 @@ class Judge:
             self._unordered[id(receiver)] = receiver
 
     def _is_in_order(self, wrapped: Any) -> bool:
-        """Tells whether the items of a set come in the same order in each process, if that is as it was recorded.
+        """True if the items of a set come in the same order in each process, if that is as it was recorded.
 
         So they do if all that ever happened to the set is that this trace put numbers into it, one by one.
         """
@@ -166,7 +166,7 @@ class Judge:
         return self.made.knows(value) or self.names(value)
 
     def consume(self, value: Any) -> bool:
-        """Tells whether a value is a generator that the interpreter runs, and has what it yields looked at."""
+        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
         if not _is_interpreted(value):
             return False
         frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
@@ -176,7 +176,7 @@ class Judge:
         return True
 
     def names(self, value: Any) -> bool:
-        """Tells whether the texts of the key and of reads tell an object from others."""
+        """True if the texts of the key and of reads tell an object from others."""
         return self._names(value)
 
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
@@ -189,7 +189,7 @@ class Judge:
 
 
 def _is_interpreted(value: Any) -> bool:
-    """Tells whether a value is a generator of the interpreter's, in place of one whose code it runs."""
+    """True if a value is a generator of the interpreter's, in place of one whose code it runs."""
     return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
@@ -199,7 +199,7 @@ def _refuse_call(fn: Any) -> str:
 
 
 def _is_operation(fn: Any) -> bool:
-    """Tells whether what is called is Thunder's, and does what Thunder's own code says."""
+    """True if what is called is Thunder's, and does what Thunder's own code says."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
     from fusioncache.thunder_adapter.api import Symbol, ltorch
 
@@ -209,7 +209,7 @@ def _is_operation(fn: Any) -> bool:
         return True
     context = jit_ext.get_jit_ctx()
     if fn in context.ad_hoc_executor._lookasides:
-        return False  # somebody's function in C, which Thunder calls with random numbers to see what it returns
+        return False  # a foreign function in C, which Thunder calls with random numbers to see what it returns
     operation = context._executor_lookasides.get(fn)
     if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
         operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
@@ -230,7 +230,7 @@ def _unwrap(function: Any) -> Any:
 
 
 def _is_thunders(function: Any) -> bool:
-    """Tells whether a function is written in Thunder or in this package."""
+    """True if a function is written in Thunder or in this package."""
     while isinstance(function, partial):
         function = function.func
     if not isinstance(function, types.FunctionType):

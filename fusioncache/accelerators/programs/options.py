@@ -1,7 +1,7 @@
 """The ingredient ``jit options``: what ``thunder.jit`` was told, its executors and its transforms with their options.
 
 A transform or an executor may change a program in any way, and nothing of it is watched. So each transform has to say
-what it depends on. There is a small protocol for this, and transforms and executors of anybody may follow it::
+what it depends on. There is a small protocol for this, and any transform or executor may follow it::
 
     def cache_key(self) -> str: ...
 
@@ -193,7 +193,7 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
 
 
 TRANSFORM = "thunder.transforms.cudagraph.CUDAGraphTransform"
-"""The class of the transform. One that is derived from it is somebody else's."""
+"""The class of the transform. One that is derived from it is foreign."""
 
 _OF_CUDA_GRAPHS = {"cuda_graph_runner", "outputs_from_forward"}
 

@@ -121,7 +121,7 @@ _COUNTS = frozenset({"calls", "cache_hits", "cache_misses", "interpreter_cache"}
 
 
 def is_ahead() -> bool:
-    """Tells whether what is derived here is for nobody's call."""
+    """True if what is derived here is for no user's call."""
     return _IS_AHEAD.get()
 
 

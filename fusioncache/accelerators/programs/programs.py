@@ -460,9 +460,9 @@ def count_regions(
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:
-    """Returns who keeps the programs of a compiled function; None if nobody does.
+    """Returns the keeper of a compiled function's programs; None if they are not kept.
 
-    Nobody does without a store, for a function with two transforms of ours, each of which would count, or for one that
+    They are not without a store, for a function with two transforms of ours, each of which would count, or for one that
     caches otherwise than by the values of its inputs.
     """
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS

@@ -102,7 +102,7 @@ class Recorder(hooks.Observer):
             self._refuse("an exception was raised")
 
     def vouches(self) -> bool:
-        """Tells whether a program that was done here would be kept: all that was seen has a value, and is as it was."""
+        """True if a program that was done here would be kept: all that was seen has a value, and is as it was."""
         size = self._notes.size()
         if self._reason is None and self._vouched[0] != size:
             self._vouched = size, self._would_keep()
@@ -297,16 +297,16 @@ class Recorder(hooks.Observer):
         return f"asks for {name}, in which hooks have numbers that count those of the process"
 
     def _is_tagged(self) -> bool:
-        """Tells whether what happens is that Dynamo tags a module."""
+        """True if what happens is that Dynamo tags a module."""
         return self._tagging.tag is not None and self._tagging.is_at_work(each.code for each in iterate_actors())
 
     def _is_thunders_own(self) -> bool:
-        """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
+        """True if it is Thunder's own code that is interpreted here, which the key's versions say all of."""
         actor = find_actor()
         return actor is not None and self._is_internal(actor.globals.value)
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
-        """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
+        """Notes a variable of the environment, which Python finds in a table that is closed to other code."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         if name == "__dict__" and not _has_own_default(args):
@@ -362,7 +362,7 @@ def _is_plain_key(value: Any) -> bool:
 
 
 def _is_asked_by(actor: Any, name: str) -> bool:
-    """Tells whether a frame's own code may ask for an attribute.
+    """True if a frame's own code may ask for an attribute.
 
     A shortcut that stands in for torch's way to a parameter asks for ``__dict__`` while another attribute is loaded.
     """
@@ -370,5 +370,5 @@ def _is_asked_by(actor: Any, name: str) -> bool:
 
 
 def _has_own_default(args: tuple[Any, ...]) -> bool:
-    """Tells whether Thunder asks for an attribute, to find another one, with a bare object that stands for nothing."""
+    """True if Thunder asks for an attribute, to find another one, with a bare object that stands for nothing."""
     return len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"

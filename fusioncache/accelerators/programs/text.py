@@ -6,7 +6,7 @@ What is stored is JSON, which ``ir/codec.py`` writes and reads by the types here
     trace     = { name, source: text; context: { name: reference } }      backward may be null
     reference = { kind, and the fields of its class }
 
-A source is Python that will be run, so that whoever may write into a store may run code in the processes that read it,
+A source is Python that will be run, so that a user who may write into a store may run code in processes that read it,
 as with the code of templates. What is checked here guards against mistakes, not against them. References resolve
 nothing, and hold no object and no code: ``build.py`` finds what they name.
 
@@ -56,7 +56,7 @@ _DECORATORS = frozenset({"@torch.no_grad()", "@no_autocast"})
 
 
 def is_reviewed(module: str) -> bool:
-    """Tells whether a module belongs to a package that stored programs may use."""
+    """True if a module belongs to a package that stored programs may use."""
     return module.partition(".")[0] in REVIEWED
 
 
@@ -391,7 +391,7 @@ def find_text(kind: str, name: str, describer: Describer) -> str | None:
             return describer.describe(introspection.ask(name))
         found = _find(kind, name)
         return describe_found(found, describer, _split(name, ".")[1] if kind in ("global", "attribute") else None)
-    except Exception:  # what is found is anybody's, and whatever it does instead of answering is a difference
+    except Exception:  # any error of foreign code instead of an answer is a difference
         return None
 
 

@@ -58,8 +58,8 @@ class Memory:
         names: the names that last, by the object's identity.
         storages: the name of the first tensor in each storage, and the storage, by its address.
         held: each object that was described, by its identity.
-        met: each value that was written and is more than a literal, as often as it was; None if nobody wants to know.
-        named: the classes whose names somebody wanted, and these, if somebody wants to know.
+        met: each value that was written and is more than a literal, as often as it was; None unless requested.
+        named: the classes whose names were requested, and these, if requested.
         codes: each code object that was described.
         loose_globals: the namespaces of functions that are no module's, by identity and the names that were looked up.
         code_digests: the hash of each code object that was looked at.
@@ -97,7 +97,7 @@ class Memory:
     lessons: list[Record] = field(default_factory=list)
 
     def absorb(self) -> None:
-        """Puts what was taught into the tables. Next to nobody asks these, so that it waits until somebody does."""
+        """Puts what was taught into the tables. These are rarely asked, so that it waits for the first question."""
         while self.lessons:
             lesson = self.lessons.pop(0)
             self.codes.update(lesson.codes)

@@ -44,11 +44,11 @@ class Compilers:
 
 
 UNKNOWN = Compilers()
-"""Compilers that compute what is written. Nobody is told what stays as it is."""
+"""Compilers that compute what is written. What stays as it is, is not reported."""
 
 
 def adds_twice(trace: Any) -> bool:
-    """Tells whether any add is in two regions. Most traces need no closer look."""
+    """True if any add is in two regions. Most traces need no closer look."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     seen: set[str] = set()

@@ -1,7 +1,7 @@
 """Ranks tell each other which collectives they are about to run: who differs is told so, where all else would wait.
 
 Before a program first runs in a process, this writes into the job's store which collectives it has for each group, and
-at which place among all that ran on that group, and reads what the others have written for the same place. Nobody
+at which place among all that ran on that group, and reads what the others have written for the same place. None
 waits: of two ranks that write and then read, one at least finds what the other one wrote. So it does no harm that ranks
 meet a program at different times, that one runs again what is new to another one, or that one writes nothing.
 """

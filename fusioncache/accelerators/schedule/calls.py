@@ -66,7 +66,7 @@ class CallGraph:
     """Calls in the order that is given, and how many bytes the values have that they make.
 
     What no call gives is an input: its memory is the caller's, and not counted. The last call that computes is what
-    returns, or else the values that nobody takes are not kept.
+    returns, or else the values without a consumer are not kept.
 
     Attributes:
         calls: in the order given, in which each value is given before it is taken.
@@ -193,7 +193,7 @@ def find_movable(calls: Sequence[CallNode]) -> tuple[bool, ...]:
     """Returns of each call whether it moves; all others keep their order among each other.
 
     There move: collectives and their waits; views of what was waited for, to their first use; and preparations. These
-    are calls of whose only input nobody else has a use, and whose results only collectives take: the division of a
+    are calls whose only input has no other consumer, and whose results only collectives take: the division of a
     gradient by the number of ranks, say.
     """
     makers, takers = find_makers(calls), _find_takers(calls)
@@ -217,7 +217,7 @@ def _find_takers(calls: Sequence[CallNode]) -> Mapping[str, Sequence[int]]:
 def _is_late_view(
     call: CallNode, calls: Sequence[CallNode], makers: Mapping[str, int], movable: Sequence[bool]
 ) -> bool:
-    """Tells whether a view is of nothing but what was waited for, or of such views."""
+    """True if a view is of nothing but what was waited for, or of such views."""
     if call.fixed or call.writes or not call.takes:
         return False
     found = [makers.get(name) for name in call.takes]

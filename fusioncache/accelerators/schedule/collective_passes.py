@@ -76,7 +76,7 @@ def find_averages(symbols: Sequence[Any]) -> Mapping[int, tuple[Any, Any]]:
 
 
 def _adds_up(symbol: Any) -> bool:
-    """Tells whether a bound symbol is a sum over ranks in whose place an average may stand."""
+    """True if a bound symbol is a sum over ranks in whose place an average may stand."""
     from fusioncache.thunder_adapter.api import DistributedReduceOps
 
     if kind_of(symbol) is not Kind.REDUCE or str(symbol.sym.id) not in _REDUCTIONS:
@@ -87,7 +87,7 @@ def _adds_up(symbol: Any) -> bool:
 
 
 def averages_exactly(group: Any) -> bool:
-    """Tells whether a process group's average is the sum of halves: it has two ranks, and only NCCL."""
+    """True if a process group's average is the sum of halves: it has two ranks, and only NCCL."""
     from torch.distributed import get_backend
 
     return bool(group.size() == 2 and get_backend(group) == "nccl")
@@ -115,7 +115,7 @@ def divided_by(symbol: Any, number: int) -> Any | None:
 
 
 def _keeps(leaf: Any, source: Any, number: int) -> bool:
-    """Tells whether an operation divides, or only converts to a dtype that holds all that the source's does."""
+    """True if an operation divides, or only converts to a dtype that holds all that the source's does."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     if not hasattr(leaf.output, "dtype") or _dtype_of(source) not in _DTYPES:
@@ -222,7 +222,7 @@ def _may_overwrite(symbol: Any, makers: dict[str, Any], uses: Counter[str]) -> b
 
 
 def _allocates(maker: Any, name: str, ranks: int) -> bool:
-    """Tells whether a bound symbol gives one tensor, in memory that is nothing else's.
+    """True if a bound symbol gives one tensor, in memory that is nothing else's.
 
     A region might give what it takes, or lay one result where another one is, unless it is the division of a gradient
     by the number of ranks and nothing else.

@@ -69,12 +69,12 @@ def kind_of(bound_symbol: Any) -> Kind | None:
 
 
 def has_collectives(symbols: Iterable[Any]) -> bool:
-    """Tells whether there is a collective among bound symbols that may be moved."""
+    """True if there is a collective among bound symbols that may be moved."""
     return any(kind_of(symbol) in COLLECTIVES for symbol in symbols)
 
 
 def exchanges(symbol: Any) -> bool:
-    """Tells whether a bound symbol is a collective, which all ranks have to run in the same order."""
+    """True if a bound symbol is a collective, which all ranks have to run in the same order."""
     return kind_of(symbol) in COLLECTIVES
 
 
@@ -188,7 +188,7 @@ def _check_collective(symbol: Any) -> None:
 
 
 def is_view(symbol: Any) -> bool:
-    """Tells whether a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
+    """True if a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
     return not symbol.sym.is_fusion and all(
         str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in leaves_of(symbol)
     )
@@ -215,7 +215,7 @@ def check_effects(symbol: Any) -> None:
 
 
 def _is_pure(leaf: Any) -> bool:
-    """Tells whether an operation is one of Thunder's primitives and does nothing but give its results."""
+    """True if an operation is one of Thunder's primitives and does nothing but give its results."""
     if str(leaf.sym.id) in _VIEWS:
         return True
     arithmetic = leaf.sym.is_prim and leaf.sym.executor is None and bool(leaf.flat_proxy_outs)

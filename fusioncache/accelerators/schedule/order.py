@@ -310,7 +310,7 @@ class _Flights:
         self._total = 0
 
     def fits(self, size: int) -> bool:
-        """Tells whether so many bytes more may be in flight."""
+        """True if so many bytes more may be in flight."""
         return not self._bytes or self._total + size <= self._bound
 
     def start(self, index: int, size: int) -> None:

@@ -33,7 +33,7 @@ class Resharding:
 
 
 def wants_resharding() -> bool:
-    """Tells whether the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
+    """True if the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform, FSDPType
     from fusioncache.thunder_adapter.api import get_compile_data
 

@@ -54,10 +54,10 @@ def _record_peaks(peaks: Peaks) -> PeakRecord:
 
 
 IN_FLIGHT_BYTES = 512 * 2**20
-"""How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""
+"""How much may be in flight by default: nine products' weights of a 7b model, with which an H200 hides most."""
 
 BUCKET_BYTES = 256 * 2**20
-"""How much travels together at most if nobody says it."""
+"""How much travels together at most by default."""
 _LOST = (
     "under Thunder's fsdp, what runs inside of no_sync() leaves no gradients at all, and the model is trained on the "
     "other batches alone; leave no_sync() out, and gradients of several batches add up"
@@ -229,14 +229,14 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
 
 
 def _can_coalesce(symbols: Iterable[Any]) -> bool:
-    """Tells whether collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
+    """True if collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
     from torch.distributed import get_backend
 
     return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if kind_of(symbol) in COLLECTIVES)
 
 
 def _names_argument(symbol: Any) -> bool:
-    """Tells whether a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
+    """True if a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)

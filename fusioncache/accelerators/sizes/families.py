@@ -119,11 +119,11 @@ class Family:
         return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
 
     def is_same(self, other: Family) -> bool:
-        """Tells whether another family is of the same programs, whichever of these it knows."""
+        """True if another family is of the same programs, whichever of these it knows."""
         return self.reads == other.reads and _forget_places(self.passes) == _forget_places(other.passes)
 
     def fits(self, sizes: ArgumentSizes) -> bool:
-        """Tells whether passes would do the same for arguments of these sizes."""
+        """True if passes would do the same for arguments of these sizes."""
         try:
             self.passes.check(sizes)
         except Declined as declined:

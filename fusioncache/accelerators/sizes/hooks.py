@@ -44,7 +44,7 @@ from fusioncache.thunder_adapter.patches import Importers
 
 
 class Listener(Protocol):
-    """Whoever is told of decisions."""
+    """The listener that is told of decisions."""
 
     def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Has something decided for plain sizes, and notes what was decided."""
@@ -55,7 +55,7 @@ LISTENER: ContextVar[Listener | None] = ContextVar("fusioncache_passes", default
 
 _ONE_AT_A_TIME = forks.lock()
 
-# Whoever asks a function for its annotations makes a dictionary of them, once, in the function: that would pass for a
+# Reading a function's annotations makes a dictionary of them, once, in the function: that would pass for a
 # change where it is watched, and all names would be made anew for the next key.
 _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
 
@@ -330,7 +330,7 @@ def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
 def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
     """Tells of sizes that are compared with what takes an integer's value without asking it, as a float does.
 
-    A comparison with a tensor is an operation that nobody interprets.
+    A comparison with a tensor is an operation that is not interpreted.
     """
     from fusioncache.thunder_adapter.api import TensorProxy
 

@@ -359,7 +359,7 @@ class Decision:
         """Returns what is decided where numbers have these values, by their positions.
 
         Raises:
-            ValueError: if nobody knows who decides it.
+            ValueError: if no module decides it.
         """
         if self.function not in DECIDERS:
             raise ValueError(f"{self.function} decides nothing")
@@ -367,7 +367,7 @@ class Decision:
 
 
 def find_home(decider: str) -> ModuleType:
-    """Returns the module of one of ``DECIDERS``, where whoever needs a decision looks it up."""
+    """Returns the module of one of ``DECIDERS``, where its users look it up."""
     return import_module(DECIDERS[decider])
 
 
@@ -431,7 +431,7 @@ class PassJournal:
         unequal: arguments of operations that would be the same operation if they were equal.
         decisions: of others.
         expressions: each that may be in a final trace or a region.
-        shapes: of tensors with a size that is none of these, by name: whoever computes with them runs as a whole.
+        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
     """
 
     sizes: Mapping[Place, tuple[int | Number, ...]]
@@ -467,7 +467,7 @@ class PassJournal:
                 raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
 
     def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
-        """Tells whether there is each number of the final traces where sizes have these values."""
+        """True if there is each number of the final traces where sizes have these values."""
         try:
             return all(evaluate(each, numbers) is not None for each in self.expressions)
         except ArithmeticError:

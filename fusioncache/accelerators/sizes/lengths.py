@@ -41,7 +41,7 @@ type Values = Mapping[Any, int]
 
 
 def has_symbols(function: Any) -> bool:
-    """Tells whether a function is a graph that Dynamo made for many sizes."""
+    """True if a function is a graph that Dynamo made for many sizes."""
     return is_graph(function) and any(map(_is_symbolic, chain.from_iterable(_read_sizes(function))))
 
 
@@ -126,7 +126,7 @@ def _list_steps(size: int) -> tuple[int, ...]:
 
 
 def _holds(environment: Any, values: Values) -> bool:
-    """Tells whether Dynamo's guards hold for these values, as far as they are about nothing else."""
+    """True if Dynamo's guards hold for these values, as far as they are about nothing else."""
     ranges = [(environment.var_to_range.get(symbol), value) for symbol, value in values.items()]
     if any(known is not None and value not in known for known, value in ranges):
         return False
@@ -304,7 +304,7 @@ class Lengths:
         return results
 
     def is_first(self, derivation: Derivation) -> bool:
-        """Tells whether a program is kept, and the only one of its form that is known."""
+        """True if a program is kept, and the only one of its form that is known."""
         same = [each.known for each in self._instances if each.form == derivation.form]
         return derivation.program is not None and same == [derivation.program]
 
@@ -352,7 +352,7 @@ class Lengths:
             self._instances.append(new)
 
     def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
-        """Tells whether what was done in one program is also what was done in another one."""
+        """True if what was done in one program is also what was done in another one."""
         own = way.instance
         if own.form != instance.form or own.reads != instance.reads or own.sizes == instance.sizes:
             return False
@@ -403,7 +403,7 @@ class Lengths:
 
 
 def is_cut(compile_data: Any) -> bool:
-    """Tells whether ranks share a model in another way than Thunder's: they may cut it otherwise at another length."""
+    """True if ranks share a model in another way than Thunder's: they may cut it otherwise at another length."""
     return bool(find_groups(compile_data)) and not list_sharing(compile_data)
 
 

@@ -219,7 +219,7 @@ _MOVING = ("unpack", "python_return", "python_del", "clear_")
 
 
 def _runs_whole(symbol: Any) -> bool:
-    """Tells whether a symbol is in a program as it is: nobody sees the sizes of its tensors but in comments."""
+    """True if a symbol is in a program as it is: the sizes of its tensors are seen in comments alone."""
     executor = symbol.sym.executor
     is_whole = executor is not None and not symbol.sym.is_fusion and executor.name not in _OPEN
     return is_whole or symbol.sym.name.startswith(_MOVING)
@@ -282,7 +282,7 @@ class Findings:
 
 
 def _never_equal(one: Expression, other: Expression) -> bool:
-    """Tells whether two expressions are constants that Thunder tells apart, as it does not 1 and 1.0."""
+    """True if two expressions are constants that Thunder tells apart, as it does not 1 and 1.0."""
     are_constant = isinstance(one, int | Float) and isinstance(other, int | Float)
     return are_constant and evaluate(one, {}) != evaluate(other, {})
 

@@ -107,14 +107,14 @@ def write_constant(value: int | float) -> int | Float:
 
 
 def gives_float(expression: Expression) -> bool:
-    """Tells whether an expression is a number with a point, whatever the sizes."""
+    """True if an expression is a number with a point, whatever the sizes."""
     if isinstance(expression, Operation):
         return expression.symbol == "/" or gives_float(expression.left) or gives_float(expression.right)
     return isinstance(expression, Float)
 
 
 def is_usual(value: int | float) -> bool:
-    """Tells whether a number is neither 0.0, which may have a sign that no comparison tells, nor infinite, nor none."""
+    """True if a number is neither 0.0, which may have a sign that no comparison tells, nor infinite, nor none."""
     return not isinstance(value, float) or (value != 0.0 and math.isfinite(value))
 
 
@@ -141,7 +141,7 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
 
 
 class Witness(Protocol):
-    """Whoever is told of what is looked at."""
+    """The listener that is told of what is looked at."""
 
     def see_value(self, size: Any, reason: str) -> None:
         """Notes that something depends on the value of a size."""
@@ -266,7 +266,7 @@ class Symbolic(Watched):
         """Returns the hash of the value, to Thunder's bound symbols.
 
         Raises:
-            TypeError: to anybody else. Who keeps something by its hash may keep it longer than the passes take.
+            TypeError: to other code, which may keep a value by its hash for longer than the passes take.
         """
         if sys._getframe(1).f_code not in _hashes_of_bound_symbols():
             raise TypeError("a symbolic size is hashed")
@@ -384,12 +384,12 @@ def express(value: Any) -> Expression:
 
 
 def is_whole(value: Any) -> bool:
-    """Tells whether this is an integer of which the value or the expression is known."""
+    """True if this is an integer of which the value or the expression is known."""
     return type(value) in (int, bool, Size, Count, SymbolicSize)
 
 
 def is_number(value: Any) -> bool:
-    """Tells whether this is a finite number of which the value or the expression is known."""
+    """True if this is a finite number of which the value or the expression is known."""
     return type(value) in (int, bool, *_KINDS) or (type(value) is float and math.isfinite(value))
 
 

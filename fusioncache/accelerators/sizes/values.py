@@ -132,7 +132,7 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
 
 
 def _is_plain_text(value: Any) -> bool:
-    """Tells whether something is a text with nothing in it that could be taken for the sizes of a tensor."""
+    """True if something is a text with nothing in it that could be taken for the sizes of a tensor."""
     return type(value) is str and "(" not in value
 
 
@@ -145,7 +145,7 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
     Args:
         value: a leaf, or a container.
         new: returns what to have in place of a leaf.
-        anew: whether lists and dicts are always others, as somebody may change them.
+        anew: whether lists and dicts are always others, as other code may change them.
 
     Raises:
         Declined: if an item of something changed that is no plain container.
@@ -259,17 +259,17 @@ def _asking_for_kinds() -> frozenset[int]:
 
 
 def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
-    """Tells whether a function asks whether there is anything in a container of Python's own."""
+    """True if a function asks whether there is anything in a container of Python's own."""
     return fn is bool and _is_one_of(type(values[0]) if values else None, (list, tuple, dict))
 
 
 def is_about_kinds(fn: Any) -> bool:
-    """Tells whether a function returns the same for all integers."""
+    """True if a function returns the same for all integers."""
     return id(fn) in _asking_for_kinds()
 
 
 def is_keyed(fn: Any) -> bool:
-    """Tells whether a function looks at its first argument after the container, and at nothing else."""
+    """True if a function looks at its first argument after the container, and at nothing else."""
     owner, name = getattr(fn, "__objclass__", None), getattr(fn, "__name__", "")
     return (
         name in _KEYED
@@ -279,22 +279,22 @@ def is_keyed(fn: Any) -> bool:
 
 
 def is_setting(fn: Any) -> bool:
-    """Tells whether a function sets or deletes an attribute of its first argument."""
+    """True if a function sets or deletes an attribute of its first argument."""
     return _is_one_of(fn, (setattr, object.__setattr__, delattr, object.__delattr__))
 
 
 def is_comparing(fn: Any) -> bool:
-    """Tells whether a function compares whole numbers, each of which tells of it."""
+    """True if a function compares whole numbers, each of which tells of it."""
     of_sequences = _is_one_of(getattr(fn, "__objclass__", None), (list, tuple)) and fn.__name__ in _COMPARING
     return of_sequences or fn is min or fn is max
 
 
 def moves(fn: Any, *, is_internal: bool) -> bool:
-    """Tells whether a function that nobody interprets only moves what it is given.
+    """True if a function that is not interpreted only moves what it is given.
 
     Args:
         fn: the function.
-        is_internal: whether Thunder's own code calls it. What a model has ``map`` call, nobody would
+        is_internal: whether Thunder's own code calls it. What a model has ``map`` call, no caller would
             interpret, and what it sets may last; Thunder's own code sets attributes of its iterators.
     """
     if id(fn) in _moving():
@@ -316,12 +316,12 @@ def moves(fn: Any, *, is_internal: bool) -> bool:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Tells whether a value is one of these, without asking it."""
+    """True if a value is one of these, without asking it."""
     return any(value is each for each in known)
 
 
 def is_transparent(value: Any) -> bool:
-    """Tells whether a leaf holds no size that is not seen, and no code that would be given one.
+    """True if a leaf holds no size that is not seen, and no code that would be given one.
 
     So it is for constants, classes, modules and what Thunder has for tensors; not for iterators, functions and objects.
     """
@@ -361,7 +361,7 @@ _KNOWN = _make()
 
 
 def is_numel_class(cls: type) -> bool:
-    """Tells whether a class is Thunder's for the number of a tensor's elements."""
+    """True if a class is Thunder's for the number of a tensor's elements."""
     if type(cls) is not type or (cls.__module__, cls.__name__, cls.__qualname__) != (_MODULE, "_Numel", _PLACE):
         return False
     own, known = _namespace_of(cls), _namespace_of(_KNOWN)
@@ -378,12 +378,12 @@ def is_numel_class(cls: type) -> bool:
 
 
 def is_numel(value: Any) -> bool:
-    """Tells whether a value is what Thunder has for the number of a tensor's elements."""
+    """True if a value is what Thunder has for the number of a tensor's elements."""
     return is_numel_class(type(value))
 
 
 def _is_like(function: Any, known: Any) -> bool:
-    """Tells whether a function is one of Thunder's class that does the same as one of ours."""
+    """True if a function is one of Thunder's class that does the same as one of ours."""
     return (
         type(function) is FunctionType
         and function.__globals__ is vars(sys.modules[_MODULE])
@@ -398,5 +398,5 @@ def _is_like(function: Any, known: Any) -> bool:
 
 
 def _is_same_code(code: CodeType, known: CodeType) -> bool:
-    """Tells whether two codes differ in nothing but the places where they are written."""
+    """True if two codes differ in nothing but the places where they are written."""
     return known == code.replace(co_firstlineno=known.co_firstlineno, co_linetable=known.co_linetable)

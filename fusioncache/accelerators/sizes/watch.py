@@ -98,12 +98,12 @@ class Operations:
         return own
 
     def only_finds(self, operation: Callable[..., Any], result: Any) -> bool:
-        """Tells whether an operation did nothing but find a method of a tensor."""
+        """True if an operation did nothing but find a method of a tensor."""
         value = getattr(result, "value", None)
         return operation is self._getter and callable(value) and not isinstance(value, int)
 
     def adds_up(self, function: Any, values: Sequence[Any]) -> bool:
-        """Tells whether Python's ``sum`` is called with tensors. It calls their additions itself, which nobody sees."""
+        """True if Python's ``sum`` is called with tensors. It calls their additions itself, uninterpreted."""
         items = values[0] if function is sum and values else ()
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
 
@@ -192,7 +192,7 @@ class Watch(Observer):
         return partial(self._call_with_plain, fn)
 
     def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Tells whether sizes would be shown to a function that looks at them, and notes that it does."""
+        """True if sizes would be shown to a function that looks at them, and notes that it does."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
         if is_keyed(fn):
             values = values[1:2]
@@ -272,7 +272,7 @@ class Watch(Observer):
         return result if returned is result.value else wrap(returned, provenance=result.provenance)
 
     def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
-        """Has an operation called that nobody interprets, and writes down that it was called.
+        """Has an operation called that is not interpreted, and writes down that it was called.
 
         Args:
             operation: does the same.
@@ -430,7 +430,7 @@ def _name(fn: Any) -> str:
 
 
 def _is_internal() -> bool:
-    """Tells whether what is interpreted is Thunder's own code."""
+    """True if what is interpreted is Thunder's own code."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     frame = get_interpreterruntimectx().peek_frame_stack()
@@ -438,7 +438,7 @@ def _is_internal() -> bool:
 
 
 def _is_tagging() -> bool:
-    """Tells whether Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
+    """True if Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)

@@ -7,6 +7,6 @@ there for people to read; loading does not look at it.
 
 The text is one of a small language: allocations, views, calls of kernels and of torch's matrix products. It is checked
 when it is persisted and again when it is loaded, so that a wrapper that does anything else is neither. That is no
-protection against an attacker: kernels are machine code, and whoever can write them can do anything. Load only what is
+protection against an attacker: kernels are machine code, and one who can write them can do anything. Load only what is
 trusted as much as the program itself.
 """

@@ -210,7 +210,7 @@ class Inductor(Backend):
         """See ``Backend``. TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
 
         It makes one kernel of a graph, or several: that decides what is stored, and on a GPU which products are
-        contracted. Its C++ is compiled without contraction, unless somebody asked for it.
+        contracted. Its C++ is compiled without contraction, unless the user asked for it.
         """
         from torch._inductor import config
 

@@ -89,7 +89,7 @@ def _modules() -> tuple[ModuleType, ...]:
 
 @cache
 def _defaults() -> str:
-    """Returns a digest of the settings that nobody changed: some are read from variables when torch is imported."""
+    """Returns a digest of the default settings: some are read from variables when torch is imported."""
     lines = [
         f"{module.__name__}.{name} {_default_text(entry)}"
         for module in _modules()
@@ -112,7 +112,7 @@ def _iterate_changes(module: ModuleType) -> Iterator[NamedValue]:
 
 
 def _default_text(entry: Any) -> str:
-    """Writes what a setting is where nobody changed it."""
+    """Writes the default of a setting."""
     values = [
         value for value in (entry.env_value_force, entry.env_value_default, entry.default) if value is not _unset()
     ]
@@ -131,7 +131,7 @@ def _unset() -> Any:
 
 
 def _is_left_out(module: ModuleType, name: str) -> bool:
-    """Tells whether a setting changes no code: as torch has it in its own lists, but for passes."""
+    """True if a setting changes no code: as torch has it in its own lists, but for passes."""
     return name not in _PASSES and name.startswith(_prefixes_left_out(module))
 
 

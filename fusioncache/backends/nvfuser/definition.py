@@ -390,7 +390,7 @@ def nvfuser_executor() -> ModuleType:
         shim = ModuleType("nvfuser", "Forwards to nvfuser_direct; put here by fusioncache.")
         shim.compute_tensor_descriptor = nvfuser_direct.compute_tensor_descriptor  # type: ignore[attr-defined]
         shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
-        shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
+        shim.__spec__ = ModuleSpec("nvfuser", None)  # without one every find_spec for this module raises
         sys.modules["nvfuser"] = shim
     from fusioncache.thunder_adapter.accelerator_api import nvfuser_executor as executor
 

@@ -229,7 +229,7 @@ def make_arguments(
 def list_values(general: GeneralRegion, values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
     """Yields the values of a region's variables for other sizes than it has with these.
 
-    Where sizes did not grow together in all regions that it was made of, nobody knows which ones go together, and there
+    Where sizes did not grow together in all regions that it was made of, it is unknown which go together, and there
     are none.
     """
     sizes = [[value for value in each if isinstance(value, int)] for each in (values, *general.values)]
@@ -258,7 +258,7 @@ def _resize(type_: ValueType, sizes: Mapping[int, int]) -> Shape | None:
 
 
 def _is_region(general: GeneralRegion, compute: GeneralFunction, args: Sequence[Any], values: Sequence[Value]) -> bool:
-    """Tells whether torch makes results of the very shapes that the region has with these values."""
+    """True if torch makes results of the very shapes that the region has with these values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.no_grad(), FakeTensorMode() as mode, _without_log("torch._subclasses.fake_tensor"):

@@ -183,7 +183,7 @@ class LoadedSteps:
 
     Attributes:
         functions: the function of each launch.
-        words: all parameters as words: whoever launches a command writes the addresses into them, see ``Parameters``.
+        words: all parameters as words: a launch of a command writes the addresses into them, see ``Parameters``.
         commands: for each step what does it. A launch takes no arguments, a fill an address, a value, bytes and a
             stream; both return a tuple whose first item is 0 if nothing failed.
         stream: the one that launches go to.

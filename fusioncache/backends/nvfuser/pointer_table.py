@@ -81,7 +81,7 @@ def pointer_table(terms: Sequence[torch.Tensor]) -> Table:
 def _table(addresses: list[int], like: torch.Tensor) -> Table:
     """Returns a table on the device of a tensor. Its copy waits for nothing that was launched on another stream.
 
-    Every table has memory of its own, so that calls may overlap. Torch gives pinned memory to nobody else before the
+    Every table has memory of its own, so that calls may overlap. Torch gives pinned memory to no other user before the
     copy from it is done, and the table's own only to what comes later on this stream, behind the kernel.
     """
     here = torch.tensor(addresses, dtype=torch.int64, pin_memory=like.is_cuda)

@@ -190,7 +190,7 @@ def _make_part(output: Fresh) -> Make:
     allocation, first = output.allocation, output.offset // getattr(torch, output.layout.dtype).itemsize
 
     def make(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
-        # A tensor of its own rather than a view: what it shares its memory with is known to nobody else.
+        # A tensor of its own rather than a view: other code does not know what it shares its memory with.
         memory = fresh[allocation]
         tensor = torch.empty(0, dtype=dtype, device=memory.device)
         return tensor.set_(memory.untyped_storage(), first, shape, strides)
@@ -203,7 +203,7 @@ MOST_BUFFERS = 256
 
 
 def can_write(recipe: Recipe) -> bool:
-    """Tells whether there is anything to write for a recipe."""
+    """True if there is anything to write for a recipe."""
     return bool(recipe.inputs and recipe.steps) and len(recipe.extents) <= MOST_BUFFERS
 
 
@@ -494,7 +494,7 @@ def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:
 
 
 def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
-    """Returns what tells whether addresses are aligned as those that the recipe is for: neither less nor more.
+    """Returns a test whether addresses are aligned as those that the recipe is for: neither less nor more.
 
     More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
     """

@@ -357,7 +357,7 @@ def _pair_texts(a: tuple[tuple[str, str], ...], b: tuple[tuple[str, str], ...]) 
 
 
 def type_of(nodes: Nodes, value: int) -> ValueType | None:
-    """Returns the type of a value; None for a size, and for a result that nobody uses."""
+    """Returns the type of a value; None for a size, and for an unused result."""
     op = nodes.op(value)
     if op is not None:
         return op.outputs[nodes.result_index(value)]
@@ -370,7 +370,7 @@ def _uses(op: Op | None) -> list[tuple[str, int]]:
 
 
 def _sinks(nodes: Nodes) -> tuple[int, ...]:
-    """Returns the ops whose results nobody uses: those with an effect."""
+    """Returns the ops whose results are unused: those with an effect."""
     used = {nodes.node_of[value] for value in nodes.graph.outputs}
     used |= {nodes.node_of[value] for _, op in nodes.op_at.values() for _, value in operands(op)}
     return tuple(node for node in nodes.op_at if node not in used)

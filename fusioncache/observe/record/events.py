@@ -174,7 +174,7 @@ class EventStream:
             return
         if event.seconds is None:
             self._written.add(text)
-        # One call, so that lines of several threads stay whole. A stream that is closed has nobody who reads it.
+        # One call, so that lines of several threads stay whole. A closed stream has no reader.
         with suppress(OSError, ValueError, AttributeError):
             stream = getattr(sys, self._stream)
             stream.write(f"{_name_process()}: {text}\n")

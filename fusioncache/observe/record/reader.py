@@ -228,7 +228,7 @@ def _most_expensive_first(templates: Iterable[TemplateCounts]) -> list[TemplateC
 
 
 def forget(path: Path) -> bool:
-    """Removes a record while nobody writes it. A process that goes on writes its own run again.
+    """Removes a record while no process writes it. A process that goes on writes its own run again.
 
     Returns:
         Whether there was one.

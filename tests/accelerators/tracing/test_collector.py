@@ -31,7 +31,7 @@ def installed():
 
 
 def rests():
-    """Tells whether no number of new objects starts the collector."""
+    """True if no number of new objects starts the collector."""
     return gc.get_threshold()[0] > 2**30
 
 

@@ -95,7 +95,7 @@ def write_record(file: Path, run: Run) -> None:
 
 
 def is_up_to_date(file: Path) -> bool:
-    """Tells whether a record was made with the versions of today."""
+    """True if a record was made with the versions of today."""
     with file.open() as lines:
         return bool(json.loads(next(lines))["versions"] == find_versions())
 
