@@ -4,8 +4,9 @@ Run it before and after a change of structure. A narrow Llama takes training ste
 process with empty caches takes steps of three lengths and later ones, then a second process takes steps with the
 caches that this left, on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and change their
 order from pair to pair. The first step of a process includes the import of fusioncache, but not those of torch, Thunder
-and the model. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a process and of all that it
-waited for.
+and the model. Full collections of garbage, which may come in one step or in the next, are a figure of their own, the
+sum of a cold process. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a process and of all
+that it waited for.
 
 The ratio of a pair is current over base. A figure is slower if the median ratio of its pairs is above 1 + tolerance and
 the range of their ratios is above 1. The range is from the first to the third quartile; of three pairs it is from the
@@ -128,7 +129,7 @@ def _list_options(spec: ProcessSpec) -> dict[str, Any]:
 
 def _describe_point(figure: str, pairs: Sequence[Pair], tolerance: float) -> Point:
     measured = [tuple(_find_seconds(pair[side], figure) for side in (CURRENT, BASE)) for pair in pairs]
-    seconds = [(ours, theirs) for ours, theirs in measured if ours is not None and theirs is not None]
+    seconds = [(ours, theirs) for ours, theirs in measured if ours is not None and theirs]
     if not seconds:
         return {"figure": figure, "verdict": NOT_AVAILABLE}
     found: Comparison = compare(seconds, tolerance)

@@ -15,6 +15,7 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "second": "first step of a second process",
         "second_length": "first step at a second length",
         "third_length": "first step at a third length",
+        "collector": "full collections in first steps",
         "later": "later step",
         "graphs": "later step with CUDA graphs",
     }

@@ -11,7 +11,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,9 @@ from torch import nn
 _SEED, _MODEL = 2916, "Llama-2-7b-hf"
 _WARM_UP = 20
 """How many steps come before the later ones that count."""
+
+_FULL = 2
+"""The generation of objects that a full collection looks at, and all younger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,22 @@ class Training:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return time.process_time() + children.ru_utime + children.ru_stime
 
+    @contextmanager
+    def time_collector(self) -> Iterator[list[float]]:
+        """Yields a list, which gets the seconds of each full collection of garbage until the context ends."""
+        clock = time.perf_counter if self.argument["device"] == "cuda" else time.process_time
+        found, begun = list[float](), [0.0]
+
+        def follow(phase: str, info: Mapping[str, int]) -> None:
+            if phase == "start":
+                begun[0] = clock()
+            elif info["generation"] == _FULL:
+                found.append(clock() - begun[0])
+
+        gc.callbacks.append(follow)
+        yield found
+        gc.callbacks.remove(follow)
+
     def step(self, compiled: Callable[..., Any], length: int) -> float:
         """Takes a step without an optimizer; returns its loss."""
         tokens, targets = self.batches[length]
@@ -57,12 +77,14 @@ class Training:
         loss.backward()
         return float(loss.detach())
 
-    def time_first(self, compiled: Callable[..., Any], length: int) -> float:
-        """Returns the seconds of the first step of a length."""
+    def time_first(self, compiled: Callable[..., Any], length: int) -> tuple[float, float]:
+        """Returns the seconds of the first step of a length, and those of full collections in it."""
         self.model.zero_grad(set_to_none=True)
-        start = self.read_clock()
-        self.step(compiled, length)
-        return self.read_clock() - start
+        with self.time_collector() as collections:
+            start = self.read_clock()
+            self.step(compiled, length)
+            seconds = self.read_clock() - start
+        return seconds - sum(collections), sum(collections)
 
     def time_later(self, compiled: Callable[..., Any]) -> float:
         """Returns the median of later steps, which add to gradients that are there already."""
@@ -80,19 +102,28 @@ class Training:
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns seconds by figure, those of the import, which the first figure includes, the loss, and counts."""
+    """Returns seconds by figure, those of the import, which the first figure includes, the loss, and counts.
+
+    A full collection of garbage takes a third of a second, and comes in one first step or in the next, as numbers of
+    objects happen to be. So its seconds are taken out of first steps, and are a figure of their own.
+    """
     torch.set_num_threads(1)
     training = prepare(argument)
-    start = training.read_clock()
-    fusioncache = import_from(Path(argument["folder"]))
-    imported = training.read_clock() - start
-    compiled, transform = _compile(fusioncache, training)
-    loss = training.step(compiled, argument["lengths"][0])
-    seconds = {argument["process"]: training.read_clock() - start}
+    gc.collect()
+    with training.time_collector() as collections:
+        start = training.read_clock()
+        fusioncache = import_from(Path(argument["folder"]))
+        imported = training.read_clock() - start
+        compiled, transform = _compile(fusioncache, training)
+        loss = training.step(compiled, argument["lengths"][0])
+        first = training.read_clock() - start
+    collector = sum(collections)
+    seconds = {argument["process"]: first - collector}
     if argument["process"] == "cold":
         for name, length in zip(("second_length", "third_length"), argument["lengths"][1:], strict=True):
-            seconds[name] = training.time_first(compiled, length)
-        seconds["later"] = training.time_later(compiled)
+            seconds[name], more = training.time_first(compiled, length)
+            collector += more
+        seconds |= {"collector": collector, "later": training.time_later(compiled)}
     counts = _count(transform)
     if argument["process"] == "second" and argument["device"] == "cuda":
         seconds["graphs"] = time_graphs(fusioncache, training)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from functools import cache, wraps
+from collections.abc import Callable, Iterable
+from functools import cache, cached_property, wraps
 from types import FunctionType
 from typing import Any
 
@@ -190,6 +190,112 @@ def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any])
         else:
             return None
     return None if given else ((*positional, *rest), named)
+
+
+def shorten_flat_args(original: Any) -> Any:
+    """Returns arguments as they are if they are leaves."""
+    leaf = leaf_types()
+
+    def flat_args(self: Any) -> list[Any]:
+        args, kwargs = self.args, self.kwargs
+        plain = type(args) is tuple and type(kwargs) is dict and not kwargs and "flat_args_and_spec" not in vars(self)
+        return list(args) if plain and leaf.issuperset(map(type, args)) else original.func(self)
+
+    return _make_property(original, flat_args)
+
+
+def shorten_flat_outs(original: Any) -> Any:
+    """Returns a result as it is if it is a leaf, or a tuple or a list of leaves."""
+    leaf = leaf_types()
+
+    def flat_outs(self: Any) -> list[Any]:
+        output = self.output
+        if "flat_outs_and_spec" not in vars(self):
+            if type(output) in leaf:
+                return [output]
+            if type(output) in (tuple, list) and leaf.issuperset(map(type, output)):
+                return list(output)
+        return original.func(self)
+
+    return _make_property(original, flat_outs)
+
+
+def _make_property(original: Any, function: Callable[[Any], Any]) -> Any:
+    """Makes a cached property of a function, under the name of the original."""
+    new: Any = cached_property(wraps(original.func)(function))
+    new.attrname = original.attrname
+    return new
+
+
+def shorten_tree_map(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Maps a function over a leaf, or a tuple of leaves, at once."""
+    leaf = leaf_types()
+
+    @wraps(original)
+    def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
+        if not rests and not options:
+            if type(tree) in leaf:
+                return func(tree)
+            if type(tree) is tuple and leaf.issuperset(map(type, tree)):
+                return tuple([func(each) for each in tree])
+        return original(func, tree, *rests, **options)
+
+    return tree_map
+
+
+def shorten_order_proxies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Goes through an operation's arguments and result as they are where they are leaves."""
+    from thunder.core.pytree import tree_iter
+
+    from fusioncache.thunder_adapter.api import Proxy
+
+    leaf = leaf_types()
+
+    @wraps(original)
+    def order_proxies(bsyms: Any) -> dict[str, int]:
+        order: dict[str, int] = {}
+        add(bsyms, order)
+        return order
+
+    def add(bsyms: Any, order: dict[str, int]) -> None:
+        for bsym in bsyms:
+            if len(bsym.subsymbols) > 0:
+                add(bsym.subsymbols, order)
+            for each in leaves(bsym.args, bsym.kwargs, bsym.output):
+                if isinstance(each, Proxy) and each.name not in order:
+                    order[each.name] = len(order) + 1
+
+    def leaves(args: Any, kwargs: Any, output: Any) -> Iterable[Any]:
+        plain = type(args) is tuple and type(kwargs) is dict and not kwargs and type(output) in leaf
+        return (*args, output) if plain and leaf.issuperset(map(type, args)) else tree_iter((args, kwargs, output))
+
+    return order_proxies
+
+
+def shorten_remove_duplicates(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Copies operations one by one as they are, if none has a number for a result."""
+    from thunder.core.baseutils import NumberProxyInterface
+
+    leaf = leaf_types()
+
+    def is_plain(output: Any) -> bool:
+        if type(output) in (tuple, list):
+            return len(output) > 0 and leaf.issuperset(map(type, output)) and not any(map(is_number, output))
+        return type(output) in leaf and not is_number(output)
+
+    def copy(bsym: Any) -> Any:
+        return bsym.from_bsym(output=bsym.output.copy()) if type(bsym.output) is list else bsym.from_bsym()
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, NumberProxyInterface)
+
+    @wraps(original)
+    def remove_duplicate_number_proxies(bsyms: Any) -> list[Any]:
+        if type(bsyms) is list and all(is_plain(each.output) for each in bsyms):
+            return list(map(copy, bsyms))
+        return original(bsyms)  # type: ignore[no-any-return]
+
+    return remove_duplicate_number_proxies
 
 
 def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks
-from thunder.core import devices, dtypes, prims, proxies, transform_common, utils
+from thunder.core import devices, dtypes, prims, proxies, pytree, transform_common, utils
 from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
@@ -92,6 +92,19 @@ def described(value):
     return (type(value), [described(each) for each in value]) if isinstance(value, tuple | list) else value
 
 
+@pytest.mark.parametrize("name", ["flat_args", "flat_outs"])
+def test_leaves_are_found_alike(name):
+    original = vars(BoundSymbol)[name]
+    shortcut, found = getattr(symbols, f"shorten_{name}")(original), 0
+    for symbol in SYMBOLS:
+        slow, fast = copy(symbol), copy(symbol)
+        expected, result = getattr(slow, name), shortcut.__get__(fast, BoundSymbol)
+        assert type(expected) is type(result) and len(expected) == len(result) and vars(fast)[name] is result
+        assert all(one is other for one, other in zip(expected, result, strict=True))
+        found += len(result)
+    assert found > 50
+
+
 CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
 FLAGS = [{}, {"skip_inputs": True}, {"skip_output": True}, {"skip_subsymbols": True}]
 
@@ -118,6 +131,32 @@ def test_a_cycle_is_an_error():
     for function in (original, symbols.shorten_swap(original)):
         with pytest.raises(RuntimeError, match="Detected a cycle while swapping"):
             function(symbol, cycle)
+
+
+def test_proxies_are_ordered_alike():
+    original = own(transform_common.order_proxies)
+    expected, result = original(SYMBOLS), symbols.shorten_order_proxies(original)(SYMBOLS)
+    assert list(result.items()) == list(expected.items()) and len(result) > 20
+
+
+TREES = [symbol.args for symbol in made_up()] + [A, None, [A, (B, 1)], {"b": A, "a": [B]}, torch.Size([2]), PAIR]
+
+
+def test_trees_are_mapped_alike():
+    def replace(leaf):
+        seen.append(leaf)
+        return len(seen)
+
+    original = own(pytree.tree_map)
+    fast = symbols.shorten_tree_map(original)
+    for tree in TREES:
+        found = []
+        for function in (original, fast):
+            seen = []
+            found += [(described(function(replace, tree)), list(map(described, seen)))]
+        assert found[0] == found[1]
+    assert fast(lambda one, other: (one, other), (1, 2), (3, (4,))) == ((1, 3), (2, (4,)))
+    assert fast(len, ([1], [2, 3]), is_leaf=lambda tree: isinstance(tree, list)) == (1, 2)
 
 
 @pytest.mark.parametrize("numbers", [False, True])

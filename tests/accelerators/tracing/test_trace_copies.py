@@ -8,9 +8,11 @@ import torch
 from thunder.core import transform_common, utils
 from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import tracectx
 from thunder.executors.utils import Region
 
 from fusioncache import tracing
+from fusioncache.thunder_adapter.passes.symbols import shorten_remove_duplicates
 from fusioncache.thunder_adapter.passes.traces import shorten_dce, shorten_region
 
 
@@ -63,6 +65,21 @@ def test_dead_code_is_found_alike(traces, groups):
 def test_dead_code_is_a_copy(traces):
     new = shorten_dce(own(transform_common.dce))(traces[-1])
     assert not {id(each) for each in new.bound_symbols} & {id(each) for each in traces[-1].bound_symbols}
+
+
+def test_numbers_that_are_returned_twice_are_removed_by_thunder(traces):
+    from thunder.core import prims, proxies
+    from thunder.core.trace import TraceCtx
+
+    with tracectx(TraceCtx()):
+        tensor = traces[0].bound_symbols[0].flat_proxy_outs[0]
+        number = proxies.IntegerProxy("n", value=3)
+        bsyms = [prims.shape.bind(tensor, output=(number,)), prims.shape.bind(tensor, output=(number, 2))]
+        bsyms += [prims.shape.bind(tensor, output=(number,)), prims.sin.bind(tensor, output=tensor)]
+    original = own(transform_common.remove_duplicate_number_proxies)
+    for some in (bsyms, bsyms[3:], bsyms[1:3], []):
+        slow, fast = original(some), shorten_remove_duplicates(original)(some)
+        assert [each.output for each in slow] == [each.output for each in fast]
 
 
 def describe_region(region):
