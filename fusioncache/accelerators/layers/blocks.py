@@ -11,7 +11,6 @@ from typing import Any
 
 from fusioncache.accelerators.layers.session import CURRENT, Outcome, Session
 from fusioncache.accelerators.layers.stamping import Conflict
-from fusioncache.accelerators.sizes.hooks import is_watching
 from fusioncache.thunder_adapter import hooks
 
 logger = logging.getLogger("fusioncache")
@@ -23,8 +22,6 @@ OUTCOMES: deque[Outcome] = deque(maxlen=16)
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a session for each trace that is vouched for. If something comes up that forbids it, the trace begins anew.
 
-    While sizes are watched, every block is interpreted: what is done with sizes is written down where it is done.
-
     Nothing has an effect for the second time then: no block is written out after an effect, and an effect that is about
     to happen after blocks were written out is such a thing itself.
     """
@@ -34,7 +31,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         def trace() -> Any:
             return original(fn, args, kwargs, sharp_edges=sharp_edges, ad_hoc_executor=ad_hoc_executor)
 
-        if not hooks.is_vouched_for() or is_watching():
+        if not hooks.is_vouched_for():
             return trace()
         session, restore = Session(fn), _save_state(ad_hoc_executor)
         try:

@@ -227,6 +227,7 @@ class Session(Observer):
                 raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
+            hooks.tell_copied(*stamp.summarize())
             return result
         return None
 

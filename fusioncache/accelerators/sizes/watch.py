@@ -18,6 +18,7 @@ from fusioncache.accelerators.sizes.journal import (
     Reading,
     TensorName,
 )
+from fusioncache.accelerators.sizes.repetition import Repetition, find_entries
 from fusioncache.accelerators.sizes.sizes import (
     WATCHED,
     Count,
@@ -386,6 +387,23 @@ class Watch(Observer):
         if (proxy.name, name) not in self._named:
             self._named.add((proxy.name, name))
             self.journal.entries.append(Naming(proxy.name, name))
+
+    def see_copied(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Adds the entries of a block that was copied: those of the first block, with other tensors."""
+        entries, start = self.journal.entries, first[0] + shift
+        readings: list[Reading] = []
+        while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
+            entries.pop()
+            readings.insert(0, last)
+        try:
+            repetition = Repetition(names, shift, self._count, readings)
+            self.journal.entries += repetition.repeat(find_entries(entries, first))
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
+            return
+        self._count = repetition.numbers
+        self._symbols = len(self._trace.bound_symbols)
 
     def finish(self, traces: FirstTraces) -> Journal:
         """Returns the journal, with Thunder's first traces."""
