@@ -192,6 +192,10 @@ def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any])
     return None if given else ((*positional, *rest), named)
 
 
+# What a bound symbol has answered already. Later answers follow from these, whatever its arguments are by then.
+_FLAT_ARGS, _FLAT_OUTS = frozenset({"flat_args", "flat_args_and_spec"}), frozenset({"flat_outs", "flat_outs_and_spec"})
+
+
 def shorten_flat_args(original: Any) -> Any:
     """Returns arguments as they are if they are leaves."""
     leaf = leaf_types()
@@ -218,6 +222,39 @@ def shorten_flat_outs(original: Any) -> Any:
         return original.func(self)
 
     return _make_property(original, flat_outs)
+
+
+def shorten_flat_proxy_args(original: Any) -> Any:
+    """Picks the proxies in arguments that are leaves, and keeps no list of these."""
+    from fusioncache.thunder_adapter.api import Proxy
+
+    leaf = leaf_types()
+
+    def flat_proxy_args(self: Any) -> tuple[Any, ...]:
+        args, kwargs, own = self.args, self.kwargs, vars(self)
+        plain = type(args) is tuple and type(kwargs) is dict and not kwargs and _FLAT_ARGS.isdisjoint(own)
+        flat = args if plain and leaf.issuperset(map(type, args)) else self.flat_args
+        return tuple([each for each in flat if isinstance(each, Proxy)])
+
+    return _make_property(original, flat_proxy_args)
+
+
+def shorten_flat_proxy_outs(original: Any) -> Any:
+    """Picks the proxies in a result that is a leaf or a tuple of leaves, and keeps no list of these."""
+    from fusioncache.thunder_adapter.api import Proxy
+
+    leaf = leaf_types()
+
+    def flat_proxy_outs(self: Any) -> tuple[Any, ...]:
+        output = self.output
+        if _FLAT_OUTS.isdisjoint(vars(self)):
+            if type(output) in leaf:
+                return (output,) if isinstance(output, Proxy) else ()
+            if type(output) is tuple and leaf.issuperset(map(type, output)):
+                return tuple([each for each in output if isinstance(each, Proxy)])
+        return tuple([each for each in self.flat_outs if isinstance(each, Proxy)])
+
+    return _make_property(original, flat_proxy_outs)
 
 
 def _make_property(original: Any, function: Callable[[Any], Any]) -> Any:

@@ -92,7 +92,7 @@ def described(value):
     return (type(value), [described(each) for each in value]) if isinstance(value, tuple | list) else value
 
 
-@pytest.mark.parametrize("name", ["flat_args", "flat_outs"])
+@pytest.mark.parametrize("name", ["flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs"])
 def test_leaves_are_found_alike(name):
     original = vars(BoundSymbol)[name]
     shortcut, found = getattr(symbols, f"shorten_{name}")(original), 0
@@ -103,6 +103,17 @@ def test_leaves_are_found_alike(name):
         assert all(one is other for one, other in zip(expected, result, strict=True))
         found += len(result)
     assert found > 50
+
+
+@pytest.mark.parametrize("first", ["flat_args", "flat_args_and_spec", "flat_outs", "flat_outs_and_spec"])
+def test_proxies_follow_from_what_was_answered_before(first):
+    slow, fast = (copy(next(each for each in TRACED if len(each.flat_proxy_args) == 2)) for _ in range(2))
+    for bsym in (slow, fast):
+        assert getattr(bsym, first)
+        bsym.args, bsym.output = (bsym.output,), bsym.args
+    for name in ("flat_proxy_args", "flat_proxy_outs"):
+        shortcut = getattr(symbols, f"shorten_{name}")(vars(BoundSymbol)[name])
+        assert getattr(slow, name) == shortcut.__get__(fast, BoundSymbol)
 
 
 CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
