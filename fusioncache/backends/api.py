@@ -396,8 +396,7 @@ class CompilerStarts:
             joined: whether the graph is compiled in the way of ``Backend.compiled_together``.
 
         Returns:
-            The seconds that this call took. A thread that waited while another one started the compiler waited for the
-            start, too: these seconds are not part of a compile either.
+            The seconds that this call took. Waiting for another thread's start counts as start time.
         """
         kind = type(backend), device_of(graph), joined
         if kind in self._started:

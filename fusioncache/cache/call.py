@@ -254,8 +254,9 @@ class TemplateCall:
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
         """True if this is the call of all these regions. If it is not that of one, nothing is decided of any.
 
-        Of regions with the same arities the first that asks decides. Regions that write their template in different
-        ways have calls of their own: where their operands do not lie alike in memory, they are compiled differently.
+        The first region with given arities fixes how the call is compiled, and later regions must equal it. Regions
+        that write their template in different ways have calls of their own: where their operands do not lie alike in
+        memory, they are compiled differently.
         """
         if any(self._instances.get(arities, instance) != instance for arities, instance in instances.items()):
             return False
@@ -499,8 +500,9 @@ class TemplateCall:
     def _fall_back(self, args: Sequence[Any], arities: Arities, failed: Run | None = None) -> Run:
         """Returns the region as Thunder made it where that may work, and else what runs its operations one by one.
 
-        What draws random numbers has its backward from the same generator, and so from the same compiler. What writes
-        into its inputs is not tried with a second compiler, because it may have written when that fails.
+        Forward and backward must draw random numbers from one generator. So a region that draws falls back to Thunder's
+        own function. A region that writes into its inputs is not tried with a second compiler: it may have written
+        when the first one fails.
         """
         fallback, graph = self._regions[arities].fallback, self.template.graph
         may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))

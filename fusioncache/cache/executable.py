@@ -61,14 +61,15 @@ class BuiltFunction[F]:
     Attributes:
         run: the function: of a region's inputs, or a ``GeneralFunction``.
         instance: the region, and which of the graph's values its values are; None for any sizes.
-        key: under which the store has it; None if it is not persisted.
+        key: under which the store has it or would have it; None if there is no store, and for a function for any sizes
+            that could not be stored.
         loaded: whether it was loaded, rather than compiled here.
         compile_seconds: that compiling it alone takes, without making its artifacts; 0 if ``seconds`` is just that.
         seconds: that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.
-        shifted: seconds that count as its own although they were spent before, less those that do not, such as those
-            that the compiler took to start.
+        shifted: a correction in seconds: earlier work for this function counts, the compiler's start and waiting do
+            not.
         exact: does the same in less time, for arguments of the very layouts that it was built with; None if nothing
             does.
     """
@@ -450,9 +451,9 @@ def not_kept(reason: str) -> str:
 class Executable:
     """Builds the functions of a graph, at most one for each layout, whichever threads and templates ask for it.
 
-    What the backend is given is the region that the graph was first seen in, where there is one: nvFuser splits and
-    schedules a kernel by the order of its definition, so that only Thunder's own order gives Thunder's own bits. Where
-    the arguments lie so that the order of operands shows, it is the region that asks, and no other shares the result.
+    The backend compiles the first region that had this graph: nvFuser splits and schedules a kernel by the order of its
+    definition, so that only Thunder's own order gives Thunder's own bits. If the layouts of the arguments let the order
+    of operands show, each region compiles its own.
 
     Args:
         graph: what to compute, in canonical order.

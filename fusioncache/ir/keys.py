@@ -1,7 +1,6 @@
 """The keys: the registry of ingredients, everything that a key may be made of; and the text of a key.
 
-A key names what is shared by all that the result depends on. There are three of what is compiled, and each has all that
-the one before has:
+A key is made of everything that a result depends on. Three keys name compiled code:
 
 - The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
   the backend's environment when a trace was rewritten.
@@ -126,9 +125,9 @@ class Level(Enum):
     """Which part of a key an ingredient belongs to."""
 
     GRAPH = auto()
-    """What is computed. It is in every key."""
+    """What is computed. It is in each key of compiled code."""
     ENVIRONMENT = auto()
-    """What it is compiled with and for. It is in every key."""
+    """What it is compiled with and for. It is in each key of compiled code."""
     ARTIFACT = auto()
     """What the bytes of compiled code depend on besides. It is in artifact keys only."""
     PROGRAM = auto()

@@ -135,8 +135,8 @@ class Store:
             path: the directory; by default ``default_path()``.
             max_bytes: the most that all entries and artifacts may have.
             max_age: seconds after which an unused entry is removed.
-            remote: URL of what loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is none. What
-                is there is run here: name one that only those can write whom you trust.
+            remote: URL of a store that loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is
+                none. Its code is run here: use only a remote whose writers you trust.
 
         Raises:
             ValueError: if ``max_bytes`` or ``max_age`` is not positive.

@@ -2,10 +2,10 @@
 
 The order of a graph's nodes must not depend on how the graph was written down. It comes from partition refinement
 (one-dimensional Weisfeiler-Leman), O(m log n) for n nodes and m edges: Cardon and Crochemore, "Partitioning a graph in
-O(|A| log2 |V|)", 1982; Paige and Tarjan, "Three partition refinement algorithms", 1987. What refinement cannot tell
-apart is told apart by marks, and what these cannot by choice, one node at a time. Where nodes that look alike to it are
-exchanged by a symmetry of the graph, which is all but always so, the result is the same whatever the choice. Where they
-are not, two equal regions may get different texts: a missed sharing, never a wrong one.
+O(|A| log2 |V|)", 1982; Paige and Tarjan, "Three partition refinement algorithms", 1987. Marks split what
+refinement leaves together. After that, one node at a time is picked. The pick does not matter if a symmetry of the
+graph exchanges the nodes, which is nearly always so. If none does, two equal regions may get different texts: a missed
+sharing, never a wrong one.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def canonical_ranks(
     Args:
         colours: what is known of each node beforehand, written so that it is the same for every writing of the graph.
         edges: the edges, labelled in the same way.
-        find_marks: returns what tells nodes apart that are alike without; otherwise the order does not depend on it,
-            and it is not asked for.
+        find_marks: returns a mark for each node. It is called only if colours and edges leave nodes alike.
     """
     partition = _Partition(colours, edges)
     if len(set(colours)) == len(colours):
@@ -186,8 +185,8 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
     What no longer matters: names, the order of inputs, outputs and independent ops, the order of commutative operands,
     identities, dead and duplicate ops, and the number of terms of each residual chain.
 
-    What is in holes (``holes.py``) matters, but not to the order: regions that differ in nothing else have one order.
-    Only ops that are alike but for what is in their holes are ordered by that, and so are inputs.
+    Values in holes (``holes.py``) are part of the text. They do not affect the order, except among ops and inputs that
+    are otherwise alike.
 
     Args:
         region: the region.

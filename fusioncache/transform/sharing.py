@@ -100,8 +100,8 @@ class ShareRegions:
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
             self._explain_unfused(notes)
-        # Torch's settings may change before the next trace. Layers give the same regions again, and what is equal as a
-        # whole has the same canonical form.
+        # Equal layers give equal regions, so canonical forms are remembered for this trace. Torch's settings may change
+        # before the next one.
         sharing = _Sharing(read_once(), remember(canonicalize), context.generation, notes)
         found = [self._find_template(position, fusion, sharing) for position, fusion in fusions.items()]
         shared = [region for region in found if region is not None]

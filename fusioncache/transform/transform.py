@@ -142,7 +142,7 @@ class TemplateTransform(Transform):
         return self.ledger.stats()
 
     def cache_key(self) -> str:
-        """Returns what the programs depend on that this transform takes part in, beside what it is given: its options.
+        """Returns the options of this transform that change the programs that it makes.
 
         What else decides over a region is in the templates' keys, which a stored program names. Verify mode is not
         among them: nothing that it adds to a trace is stored.
