@@ -338,7 +338,7 @@ class BackendExecutables:
         environment = self.backend.environment()
         executable = self._find_executable(asked.graph, asked.instance, environment)
         if self._sizes is not Sizes.STATIC and asked.generation is not None:
-            region = in_order_of_template(executable.source_for(args, asked.instance))
+            region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
             found = self._cache.generals.join(region, asked.generation, self._sizes, self.builder(environment))
             run = self._serve_general(executable, region, args, asked, found) if found else None
             if run is not None:
@@ -377,7 +377,7 @@ class BackendExecutables:
         """
         executable = self.executable(asked.graph, asked.instance)
         piece = replace(asked, on_general=partial(asked.on_general, whole=False), instance=None)
-        region = in_order_of_template(executable.source_for(args, asked.instance))
+        region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
         run, compiled = run_in_pieces(region, args, lambda graph, args: self.run_for(args, replace(piece, graph=graph)))
         if rejection.is_new:
             executable.reject(args, rejection, asked.instance)
@@ -387,7 +387,7 @@ class BackendExecutables:
 
     def _name_rejection(self, executable: Executable, args: Sequence[Any], asked: BuildRequest) -> Hashable:
         """Returns what regions have in common that are rejected together: they differ in sizes alone."""
-        region = in_order_of_template(executable.source_for(args, asked.instance))
+        region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
         return skeleton_of(region), *sorted(self.backend.environment().items())
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -91,16 +92,23 @@ class BuiltFunction[F]:
         return self.compile_seconds or (0.0 if self.loaded else self.seconds)
 
 
+@dataclass(frozen=True)
 class Task[F](ABC):
     """Something to be compiled.
 
     Attributes:
+        backend: compiles.
         graph: what the store names it by.
         region: what the compiler is given, for the start of the compiler.
+        args: tensors and numbers as the graph's inputs.
+        instance: the region, and which of the graph's values its values are; None for any sizes.
     """
 
+    backend: Backend
     graph: Graph
     region: Graph
+    args: Sequence[Any]
+    instance: Instance | None
 
     @abstractmethod
     def key(self, environment: Mapping[str, str]) -> Key:
@@ -118,6 +126,10 @@ class Task[F](ABC):
     def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[F]:
         """Makes the function of artifacts. Raises whatever is wrong with these."""
 
+    def is_joined(self) -> bool:
+        """True if the compiler compiles this in the way of ``Backend.compiled_together``."""
+        return False
+
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
         return {}
@@ -128,28 +140,13 @@ class RegionTask(Task[Run]):
     """A region for arguments of some layouts.
 
     Attributes:
-        backend: compiles.
-        instance: the region, and which of the graph's values its values are.
         request: the graph in canonical order, the layouts, and what another process needs to ask for the same.
-        args: tensors and numbers as the graph's inputs.
     """
 
-    backend: Backend
     instance: Instance
     request: Request
-    args: Sequence[Any] = ()
 
-    @property
-    def graph(self) -> Graph:  # type: ignore[override]
-        """See ``Task``."""
-        return self.request.graph
-
-    @property
-    def region(self) -> Graph:  # type: ignore[override]
-        """See ``Task``."""
-        return self.instance.region
-
-    @property
+    @cached_property
     def own_args(self) -> Sequence[Any]:
         """The arguments as the region's inputs."""
         return pick(self.args, self.instance.inputs)
@@ -173,6 +170,10 @@ class RegionTask(Task[Run]):
             raise ValueError("a stored region with other inputs or outputs")
         return BuiltFunction(self.backend.load(artifacts, stored.region, pick(self.args, stored.inputs)), stored)
 
+    def is_joined(self) -> bool:
+        """See ``Task``."""
+        return self.backend.is_joined(self.region, self.own_args)
+
     def describe(self) -> dict[str, bytes]:
         """See ``Task``."""
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request)}
@@ -180,19 +181,15 @@ class RegionTask(Task[Run]):
 
 @dataclass(frozen=True)
 class GeneralTask(Task[GeneralFunction]):
-    """A region for any sizes, with arguments of one of its instances and the values of its variables there."""
+    """A region for any sizes, with arguments of one of its instances and the values of its variables there.
 
-    backend: Backend
+    Attributes:
+        general: the region, and the places of its variables.
+        values: of the variables.
+    """
+
     general: GeneralRegion
-    args: Sequence[Any]
     values: Sequence[Value]
-
-    @property
-    def graph(self) -> Graph:  # type: ignore[override]
-        """See ``Task``."""
-        return self.general.graph
-
-    region = graph
 
     def key(self, environment: Mapping[str, str]) -> Key:
         """See ``Task``."""
@@ -272,7 +269,7 @@ class Builder:
         """
         backend = self.backend
         asked = Request(graph, layouts, backend.name, backend.options(), self._settings)
-        return RegionTask(backend, instance, asked, args)
+        return RegionTask(backend, graph, instance.region, args, instance, asked)
 
     def key(self, task: Task[Any]) -> Key:
         """Returns the key of what is stored."""
@@ -307,7 +304,7 @@ class Builder:
 
     def _build_stored[F](self, task: Task[F], store: Store) -> BuiltFunction[F]:
         key, name = self.key(task), self.backend.name
-        helpers = self._helpers() if isinstance(task, RegionTask) else None
+        helpers = self._helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
         built = self._load(task, key, store.load(key, name))
         if built is None and helpers is not None and helpers.note_missing():
@@ -333,8 +330,7 @@ class Builder:
     def _compile[F](self, task: Task[F], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function that is not persisted."""
         started = self._start(task, joined=False)
-        instance = task.instance if isinstance(task, RegionTask) else None
-        return BuiltFunction(task.compile(), instance, key, shifted=-started)
+        return BuiltFunction(task.compile(), task.instance, key, shifted=-started)
 
     def _start(self, task: Task[Any], *, joined: bool) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
@@ -353,7 +349,7 @@ class Builder:
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
             self._refused(not_kept(reason))
-            return self._compile(task, key if isinstance(task, RegionTask) else None)
+            return self._compile(task, key if task.instance else None)
         try:
             return replace(task.load(artifacts), key=key, loaded=True, compile_seconds=artifacts.seconds)
         except Exception as error:  # whatever it is, the region can be compiled
@@ -372,9 +368,7 @@ class Builder:
                 return built, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Declined("another process compiles it", Scope.TURN)
-            region = task if isinstance(task, RegionTask) else None
-            joined = region is not None and self.backend.is_joined(region.region, region.own_args)
-            started = self._start(task, joined=joined)
+            started = self._start(task, joined=task.is_joined())
             start = time.perf_counter()
             compiled = self._persist(task, key)
             alone = compiled.alone_seconds
@@ -382,8 +376,8 @@ class Builder:
             stored = self._store_compiled(task, key, compiled, seconds)
             built = BuiltFunction(
                 compiled.run,
-                region.instance if region else None,
-                key if region or (stored and compiled.artifacts) else None,
+                task.instance,
+                key if task.instance or (stored and compiled.artifacts) else None,
                 compile_seconds=alone or 0.0,
                 exact=compiled.exact,
                 shifted=-started,
@@ -400,7 +394,7 @@ class Builder:
         try:
             return task.persist()
         except Exception as error:
-            reason = self.backend.find_rejection(error) if isinstance(task, RegionTask) else None
+            reason = self.backend.find_rejection(error) if task.instance else None
             if reason is None:
                 raise
             self._save(task, key, {REFUSED: f"{_REJECTED}{reason}".encode()}, 0.0)
@@ -510,18 +504,19 @@ class Executable:
 
     def reject(self, args: Sequence[Any], rejection: RejectedRegion, instance: Instance | None = None) -> None:
         """Stores that the compiler rejects the region for arguments of this layout."""
-        source = self.source_for(args, instance)
-        self._builder.reject(self._builder.region_task(self.graph, source, layouts_of(args)), rejection)
+        layouts = layouts_of(args)
+        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts)
+        self._builder.reject(task, rejection)
 
     def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
         """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
-        source = self.source_for(args, instance)
+        source = self.source_for(layouts_of(args), instance)
         run = self._builder.backend.compile_apart(source.region, pick(args, source.inputs))
         return reorder(run, source, len(args))
 
-    def source_for(self, args: Sequence[Any], instance: Instance | None = None) -> Instance:
-        """Returns the region that would be compiled for arguments of this layout."""
-        return self._own(layouts_of(args), instance) or self._instance
+    def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
+        """Returns the region that would be compiled for arguments of these layouts."""
+        return self._own(layouts, instance) or self._instance
 
     def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
         """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
@@ -534,7 +529,7 @@ class Executable:
         """
         if self.is_built:
             return None
-        source = self._own(layouts, instance) or self._instance
+        source = self.source_for(layouts, instance)
         return self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:

@@ -269,7 +269,9 @@ class GeneralExecutable:
         The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
         """
         try:
-            return self._builder.build(GeneralTask(self._builder.backend, self.family.general, args, values))
+            general = self.family.general
+            task = GeneralTask(self._builder.backend, general.graph, general.graph, args, None, general, values)
+            return self._builder.build(task)
         except Exception as error:
             if is_declined(error, Scope.GENERAL):
                 return error.reason
