@@ -3,7 +3,7 @@
 import pytest
 from drawn_regions import Sketch
 
-from fusioncache.backends.inductor.persistence import carry_numbers
+from fusioncache.backends.inductor.carried_region import carry_numbers
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.generalization import make_family
 

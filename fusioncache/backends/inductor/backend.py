@@ -24,7 +24,8 @@ from fusioncache.observe.record.observations import Alone
 
 if TYPE_CHECKING:
     from fusioncache.backends.inductor.artifacts import Package
-    from fusioncache.backends.inductor.persistence import CarriedRegion, Otherwise
+    from fusioncache.backends.inductor.carried_region import CarriedRegion
+    from fusioncache.backends.inductor.persistence import Otherwise
 
 
 MODULES = (
@@ -238,7 +239,8 @@ class Inductor(Backend):
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import GeneralCode, carry_numbers
+        from fusioncache.backends.inductor.carried_region import carry_numbers
+        from fusioncache.backends.inductor.persistence import GeneralCode
 
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
@@ -248,7 +250,8 @@ class Inductor(Backend):
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import carry_numbers, persist
+        from fusioncache.backends.inductor.carried_region import carry_numbers
+        from fusioncache.backends.inductor.persistence import persist
 
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
@@ -264,7 +267,8 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this region.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.persistence import carry_numbers, load
+        from fusioncache.backends.inductor.carried_region import carry_numbers
+        from fusioncache.backends.inductor.persistence import load
 
         carried = carry_numbers(general)
         args = carried.carry(args, general.values[0])
@@ -280,7 +284,8 @@ class Inductor(Backend):
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import carry_nothing, package_together, persist
+        from fusioncache.backends.inductor.carried_region import carry_nothing
+        from fusioncache.backends.inductor.persistence import package_together, persist
 
         package, carried = self._together.pop((graph, self.layout(args)), None), carry_nothing(graph)
         if package is None and self._alone < _MOST_ALONE:
@@ -313,7 +318,8 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.persistence import carry_nothing, load
+        from fusioncache.backends.inductor.carried_region import carry_nothing
+        from fusioncache.backends.inductor.persistence import load
 
         carried = carry_nothing(graph)
         return load(artifacts, carried, args, self._otherwise(carried), self._scratch)(args, ())

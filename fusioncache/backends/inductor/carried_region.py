@@ -1,0 +1,171 @@
+"""Numbers of the arithmetic as tensors of one element, for code that is right whatever their values are.
+
+A number that varies, among the inputs of a region or from one region to the next, cannot be a number for TorchInductor:
+it would be a constant, or silently stay what it was at first (pytorch#194976). As a tensor without dimensions it gives
+the same bits where a tensor with dimensions is the other operand of a sum, a difference, a product or a quotient: it
+does not change the result's type, and is converted as a number is. Where the result has no dimensions either, it would
+change the type, and has that type itself. All else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.api import GeneralFunction, Run
+from fusioncache.backends.bound_symbols import FunctionSource, move_variables
+from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Scope, TensorType, Value
+from fusioncache.ir.graph import argument_refs
+from fusioncache.ir.ops import op_traits
+
+_DOUBLE = "float64"
+_FLOATING = ("float16", "bfloat16", "float32", _DOUBLE)
+_OWN_TYPE = ("float32", _DOUBLE)
+"""What a number may be given in where the result has no dimensions: what a number is rounded to there anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRegion:
+    """A general region that takes tensors for the numbers of its arithmetic.
+
+    Its arguments are those of the region, and behind them a tensor for each variable that is such a number. Its
+    variables are the others, which are integers.
+
+    Attributes:
+        general: the region.
+        inputs: which of its inputs are numbers, with the dtype of the tensor in their place.
+        numbers: which of its variables are.
+    """
+
+    general: GeneralRegion
+    inputs: Mapping[int, str]
+    numbers: Mapping[int, str]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of the arguments."""
+        own = self.general.graph.inputs[: len(self.general.regions[0].inputs)]
+        carried = [_type_of(self.inputs[index]) if index in self.inputs else type_ for index, type_ in enumerate(own)]
+        return (*carried, *map(_type_of, self.numbers.values()))  # type: ignore[arg-type]
+
+    @property
+    def places(self) -> tuple[tuple[int, int] | None, ...]:
+        """For each variable, the argument and the dimension of it where it is found; None if it is no size of one."""
+        return self.without_numbers(self.general.places)
+
+    def without_numbers[T](self, of_variables: Sequence[T]) -> tuple[T, ...]:
+        """Returns what belongs to the variables, of what belongs to the variables of the original region."""
+        return tuple(one for index, one in enumerate(of_variables) if index not in self.numbers)
+
+    def carry(self, args: Sequence[Any], values: Sequence[Value]) -> list[Any]:
+        """Returns the arguments for those of the original region, and for the values of its variables."""
+        return [*self._carry_inputs(args), *self._carry_numbers(values)]
+
+    def source(self, gpu: int) -> FunctionSource:
+        """Returns the source of a function of the arguments and, behind them, the variables.
+
+        Raises:
+            Declined: if Thunder runs regions of other sizes by other operations.
+        """
+        from fusioncache.backends.bound_symbols import general_torch_source, torch_source
+
+        if not self.general.places:
+            return torch_source(self.general.graph, gpu)
+        return move_variables(general_torch_source(self.general, gpu), len(self.general.places), tuple(self.numbers))
+
+    def wrap(self, function: GeneralFunction) -> GeneralFunction:
+        """Returns the function of the original region."""
+        if not self.inputs and not self.numbers:
+            return function
+
+        def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
+            constants = self._carry_numbers(values)
+            run = function([*self._carry_inputs(args), *constants], self.without_numbers(values))
+            if not self.inputs:
+                return lambda args: run([*args, *constants])
+            return lambda args: run([*self._carry_inputs(args), *constants])
+
+        return fit
+
+    def _carry_inputs(self, args: Sequence[Any]) -> list[Any]:
+        carried = list(args)
+        for index, dtype in self.inputs.items():
+            carried[index] = _make_tensor(args[index], dtype)
+        return carried
+
+    def _carry_numbers(self, values: Sequence[Value]) -> list[Any]:
+        from fusioncache.backends.bound_symbols import read_numbers
+
+        numbers = read_numbers([values[index] for index in self.numbers])
+        return [_make_tensor(number, dtype) for number, dtype in zip(numbers, self.numbers.values(), strict=True)]
+
+
+def carry_nothing(region: Graph) -> CarriedRegion:
+    """Returns a region for arguments of one layout: the general one without variables."""
+    return CarriedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
+
+
+def carry_numbers(general: GeneralRegion) -> CarriedRegion:
+    """Returns a general region with tensors for the numbers of its arithmetic.
+
+    Raises:
+        Declined: if there cannot be one for each of them.
+    """
+    own = len(general.regions[0].inputs)
+    dtypes = {
+        index: _find_dtype(general.graph, index)
+        for index, type_ in enumerate(general.graph.inputs)
+        if isinstance(type_, NumberType) and type_.python_type == "float"
+    }
+    variables = [variable for variable, place in enumerate(general.places) if place is None]
+    return CarriedRegion(
+        general,
+        {index: dtype for index, dtype in dtypes.items() if index < own},
+        {variables[index - own]: dtype for index, dtype in dtypes.items() if index >= own},
+    )
+
+
+def _find_dtype(graph: Graph, number: int) -> str:
+    """Returns the dtype of the tensor that may stand for a number.
+
+    Raises:
+        Declined: if no dtype can.
+    """
+    if number in graph.outputs:
+        raise Declined("a variable number is a result", Scope.GENERAL)
+    found = {dtype for op in graph.ops for dtype in _find_dtypes(op, number)}
+    if len(found) > 1:
+        raise Declined("a variable number together with tensors with and without dimensions", Scope.GENERAL)
+    return found.pop() if found else _DOUBLE
+
+
+def _find_dtypes(op: Op, number: int) -> Iterator[str]:
+    """Yields the dtype of the tensor that may stand for a number, for each use of the number by an operation."""
+    for path, index in argument_refs(op):
+        if index == number:
+            if not path.isdecimal() or (int(path),) not in op_traits(op.name).scalar_arguments:
+                raise Declined(f"a variable number in {op.name}", Scope.GENERAL)
+            yield _dtype_beside(op.outputs[0])
+
+
+def _dtype_beside(result: object) -> str:
+    """Returns the dtype of the tensor that may stand for an operand, by the result of the operation."""
+    if not isinstance(result, TensorType):
+        raise Declined("a number computed from a variable number", Scope.GENERAL)
+    if result.device != "cpu":
+        raise Declined("a variable number on a GPU", Scope.GENERAL)
+    dtype = result.dtype.removesuffix("_")
+    if dtype not in (_FLOATING if result.shape else _OWN_TYPE):
+        raise Declined(f"a variable number together with {dtype}", Scope.GENERAL)
+    return _DOUBLE if result.shape else dtype
+
+
+def _type_of(dtype: str) -> TensorType:
+    return TensorType(dtype, (), "cpu")
+
+
+def _make_tensor(number: float, dtype: str) -> Any:
+    import torch
+
+    return torch.tensor(number, dtype=getattr(torch, dtype), device="cpu")
