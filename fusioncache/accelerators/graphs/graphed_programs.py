@@ -33,7 +33,33 @@ class _Captured:
         return self.warm.refused is not None or self.captures.refused is not None
 
 
-class ForwardProgram:
+class _GraphedProgram:
+    """What forward and backward programs have in common: the reader of their calls, which the first call makes."""
+
+    def __init__(self, failures: Failures, memory_of: Callable[[Any], GraphMemory], refused: str | None = None):
+        self._failures = failures
+        self._memory_of = memory_of
+        self._refused = refused
+        self._reader: KindReader | None = None
+
+    def _begin(self, args: Sequence[Any]) -> KindReader:
+        """Returns the reader of calls with such arguments.
+
+        Raises:
+            Declined: if no such call can be captured.
+        """
+        try:
+            reader = KindReader(args)
+            self._memory_of(reader.device)
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
+            self._refused = refusal.reason
+            raise
+        self._reader = reader
+        return reader
+
+
+class ForwardProgram(_GraphedProgram):
     """A forward program that is replayed where that does what it would do, and else runs as it is.
 
     Args:
@@ -43,11 +69,8 @@ class ForwardProgram:
     """
 
     def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
+        super().__init__(failures, memory_of)
         self._function = function
-        self._failures = failures
-        self._memory_of = memory_of
-        self._refused: str | None = None
-        self._reader: KindReader | None = None
         self._kinds: dict[CallKind, _Captured] = {}
         update_wrapper(self, function.call)
 
@@ -69,17 +92,6 @@ class ForwardProgram:
     def is_captured(self) -> bool:
         """True if anything of it is captured at this moment."""
         return any(kind.captures.count for kind in tuple(self._kinds.values()))
-
-    def _begin(self, args: Sequence[Any]) -> KindReader:
-        try:
-            reader = KindReader(args)
-            self._memory_of(reader.device)
-        except Declined as refusal:
-            refusal.require(Scope.CAPTURE)
-            self._refused = refusal.reason
-            raise
-        self._reader = reader
-        return reader
 
     def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
         import torch
@@ -134,7 +146,7 @@ class ForwardProgram:
         return captured
 
 
-class BackwardProgram:
+class BackwardProgram(_GraphedProgram):
     """A backward program that is captured with the forward program before it, and called in its place.
 
     Args:
@@ -151,11 +163,8 @@ class BackwardProgram:
         memory_of: Callable[[Any], GraphMemory],
         refused: str | None = None,
     ):
+        super().__init__(failures, memory_of, refused)
         self._function = function
-        self._failures = failures
-        self._memory_of = memory_of
-        self._refused = refused
-        self._reader: KindReader | None = None
         self._kinds: dict[CallKind, Warm] = {}
         update_wrapper(self, function)
         if refused:
@@ -173,17 +182,6 @@ class BackwardProgram:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
         return self._run(saved_for_backward, cotangents, promise)
-
-    def _begin(self, cotangents: Sequence[Any]) -> KindReader:
-        try:
-            reader = KindReader(cotangents)
-            self._memory_of(reader.device)
-        except Declined as refusal:
-            refusal.require(Scope.CAPTURE)
-            self._refused = refusal.reason
-            raise
-        self._reader = reader
-        return reader
 
     def _call(
         self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
