@@ -46,7 +46,7 @@ class _Form:
 
 
 class Owner(Protocol):
-    """Who has what was captured of a forward program."""
+    """The owner of what was captured of a forward program. It can drop it."""
 
     def forget(self, captured: CapturedForward) -> None:
         """Drops one of the captures."""
