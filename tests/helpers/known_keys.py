@@ -10,10 +10,8 @@ from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
 from fusioncache.accelerators.programs import function_map
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
-from fusioncache.accelerators.programs.key import LastKey
+from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Declined, Key
 
 X = torch.zeros(3, 4)
@@ -36,16 +34,12 @@ class Known:
 
     def __init__(self, fn: Any, **options: Any) -> None:
         self.fn, self.compiled = fn, jit(fn, executors=(), **options)
-        definitions = Definitions(Describer())
-        key_of(self.compiled, X, definitions=definitions)
-        self.epoch = Epoch(definitions.learn(), made=1)
-        self.last = LastKey(made=1, epoch=self.epoch)
+        self.epoch = Epoch()
         self.key = self.make()
         assert isinstance(self.key, Key)
-        assert self.last.classes
 
     @property
-    def map(self) -> KnownMap | None:
+    def map(self) -> KnownMap:
         """The function map that is known."""
         return self.epoch.find_map(self.compiled._lc_cd.executors_list)
 
@@ -53,7 +47,7 @@ class Known:
         """Returns the key as a keeper makes it, or why there is none."""
         with called(self.compiled, x, **kwargs) as data:
             try:
-                return self.last.make_next(data, (x,), kwargs)[0]
+                return make_key(data, (x,), kwargs, self.epoch)[0]
             except Declined as reason:
                 return str(reason)
 
@@ -67,14 +61,14 @@ class Known:
     def assert_seen(self, change: Callable[[], Any]) -> None:
         """Sees to it that a change makes the key that is made without any memory, and so does its end."""
         assert self.make() == self.key
-        classes, maps = self.last.classes, dict(self.epoch.maps)
+        maps = dict(self.epoch.maps)
         assert self.make() == self.key
-        assert (self.last.classes, self.epoch.maps) == (classes, maps)  # which is how it is where nothing changed
+        assert self.epoch.maps == maps  # which is how it is where nothing changed
         with change():
             after, anew = self.make(), self.make_anew()
             assert after == anew != self.key
             assert self.make() == anew
-        self.last.classes, self.epoch.maps = classes, maps  # or what changed would be known in their place
+        assert self.make() == self.key
 
 
 def with_attributes(attributes: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -14,9 +14,8 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import langctx
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.key import program_key
+from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Key
 from fusioncache.observe.explain.difference import compare
 
@@ -76,10 +75,10 @@ def called(jitted: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         data.autocast_stack.stack.extend(before)
 
 
-def key_of(jitted: Any, *args: Any, definitions: Definitions | None = None, **kwargs: Any) -> Key:
-    """Returns the key for a call of a compiled function."""
+def key_of(jitted: Any, *args: Any, epoch: Epoch | None = None, **kwargs: Any) -> Key:
+    """Returns the key for a call of a compiled function. Unless something is known of Thunder, all is described."""
     with called(jitted, *args, **kwargs) as data:
-        return program_key(definitions or Definitions(Describer()), data, args, kwargs)
+        return make_key(data, args, kwargs, epoch or Epoch())[0]
 
 
 def assert_names(expected: str, key: Key, other: Key) -> None:

@@ -14,27 +14,20 @@ LONGEST_NAME = 200
 
 
 class CodePlaces:
-    """Places of code objects, which are kept alive with them, as an id may be given away again.
+    """Places of code objects, which are kept alive with them, as an id may be given away again."""
 
-    Args:
-        known: other places, which are complete. What these know is asked of them.
-    """
+    __slots__ = ("_chains", "_codes", "_files", "_places")
 
-    __slots__ = ("_chains", "_codes", "_files", "_known", "_places")
-
-    def __init__(self, known: CodePlaces | None = None) -> None:
-        """Knows of none yet but what others know."""
+    def __init__(self) -> None:
+        """Knows of none yet."""
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
         self._files: dict[str, str] = {}
         self._codes: list[CodeType] = []
-        self._known = known
 
     def find(self, code: CodeType) -> str:
         """Returns where a code object stands in the sources; empty if that is foreign."""
         text = self._places.get(id(code))
-        if text is None and self._known is not None:
-            text = self._known._places.get(id(code))
         return self._find_out(code) if text is None else text
 
     def find_chain(self, codes: Sequence[CodeType]) -> str:
@@ -43,8 +36,6 @@ class CodePlaces:
             return self.find(codes[0])
         chain = tuple(map(id, codes))
         text = self._chains.get(chain)
-        if text is None and self._known is not None:
-            text = self._known._chains.get(chain)
         if text is None:
             places = list(map(self.find, codes))
             text = " of ".join(places) if all(places) else ""
@@ -60,6 +51,6 @@ class CodePlaces:
         text = ""
         with suppress(ValueError):  # what has other constants than code comes with is not what stands in the sources
             text = f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}" if file else ""
-        self._places[id(code)] = text
         self._codes.append(code)
+        self._places[id(code)] = text
         return text

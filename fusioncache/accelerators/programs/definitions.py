@@ -24,12 +24,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from inspect import unwrap
-from itertools import islice
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusioncache.accelerators.programs.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.introspection import (
     find_attribute,
@@ -40,17 +40,14 @@ from fusioncache.accelerators.programs.introspection import (
     place_of,
 )
 from fusioncache.accelerators.programs.literals import LITERALS, digest
-from fusioncache.accelerators.programs.writer import Record
 from fusioncache.ir import Declined, Scope
 from fusioncache.process import forks
 from fusioncache.process.secrets import TextKind, find_kind, write_text
 
-if TYPE_CHECKING:
-    from fusioncache.accelerators.programs.describe import Describer
-
-
 type Foreign = Mapping[str, tuple[CodeType, ...] | None]
 """What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
+type Met = Mapping[int, tuple[Any, tuple[CodeType, ...] | None]]
+"""The same, by the identity of each function and class, which is kept alive with it."""
 
 _TOOLS = (3, 4, 2, 5)
 """Numbers in ``sys.monitoring``, first those that are for nothing in particular. Debuggers and coverage have others."""
@@ -61,13 +58,6 @@ _tool: int | None = None
 _watchers: Counter[int] = Counter()
 _runs: Counter[int] = Counter()
 """How many watch a code object, and how often it ran meanwhile, by its identity: equal ones are watched each."""
-
-
-def add_foreign(known: dict[str, tuple[CodeType, ...] | None], more: Foreign) -> None:
-    """Adds what others wrote to what is known of it. Several functions may have one place."""
-    for place, codes in more.items():
-        before = known.get(place, ())
-        known[place] = None if before is None or codes is None else (*before, *codes)
 
 
 class ForeignRuns:
@@ -181,31 +171,36 @@ class KnownNames:
     """Names of Thunder's functions and of what these refer to, which a process makes once.
 
     Attributes:
-        names: by identity. None of them was made with the help of a describer: those depend on the key.
-        places: where code stands.
+        names: by identity.
+        met: what others wrote that is a part of a value, by the value's identity.
         held: the values, which keep their identities.
-        fingerprint: of the containers and the objects of Thunder's among these.
+        fingerprints: of the tables among the values, and of those where these were found.
+        described: the values of others, each with its own name and its description.
+        places: where code stands.
     """
 
-    names: Mapping[int | FunctionType, str]
-    places: CodePlaces
-    held: tuple[Any, ...]
-    fingerprint: Fingerprint
+    names: Mapping[int | FunctionType, str] = field(default_factory=dict)
+    met: Mapping[int | FunctionType, Met] = field(default_factory=dict)
+    held: tuple[Any, ...] = ()
+    fingerprints: tuple[Fingerprint, ...] = ()
+    described: tuple[tuple[Any, object, str], ...] = ()
+    places: CodePlaces = field(default_factory=CodePlaces)
+
+    def hold(self) -> bool:
+        """True if all values would get these names again."""
+        if not all(each.holds() for each in self.fingerprints):
+            return False
+        describer = Describer()
+        try:
+            return all(describer.forget_values().describe(value, name) == text for value, name, text in self.described)
+        except Declined as declined:
+            declined.require(Scope.VALUE, Scope.AMOUNT)
+            return False
 
 
-@dataclass(slots=True)
-class Noted:
-    """What was named in the body of ``noting``.
-
-    Attributes:
-        fingerprint: of the containers and the objects of Thunder's that were named.
-        foreign: what others wrote, by its place.
-        record: what the describer learned; None if the names depend on what was named or described before.
-    """
-
-    fingerprint: Fingerprint = field(default_factory=Fingerprint)
-    foreign: Foreign = field(default_factory=dict)
-    record: Record | None = None
+def find_bystanders() -> tuple[Any, ...]:
+    """Returns the functions that take no part in deriving a program, although Thunder holds them."""
+    return tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
 
 
 class Definitions:
@@ -213,79 +208,69 @@ class Definitions:
 
     Args:
         describer: describes foreign definitions.
-        earlier: names of the same process. They are taken over if no container among them has changed.
+        earlier: names of the same process.
+        is_lasting: whether the names serve later keys, so that they may not show what was described before.
 
     Attributes:
         describer: describes foreign definitions.
-        bystanders: functions that take no part in deriving a program, although Thunder holds them.
     """
 
-    def __init__(self, describer: Describer, earlier: KnownNames | None = None):
+    def __init__(self, describer: Describer, earlier: KnownNames | None = None, *, is_lasting: bool = False):
         from fusioncache.thunder_adapter.accelerator_api import default_python_printer
         from fusioncache.thunder_adapter.api import Symbol
 
         self.describer = describer
-        self._earlier = earlier if earlier is not None and earlier.fingerprint.holds() else None
-        self._known: Mapping[int | FunctionType, str] = self._earlier.names if self._earlier else {}
-        self._places = CodePlaces(self._earlier.places if self._earlier else None)
-        self._names: dict[int | FunctionType, str] = {}
-        self._held: dict[int | FunctionType, Any] = {}
+        self._earlier = earlier if earlier is not None else KnownNames()
+        self._is_lasting = is_lasting
+        self._places = self._earlier.places
+        self._names = dict(self._earlier.names)
+        self._met_in = dict(self._earlier.met)
+        self._held: list[Any] = []
         self._attributes: list[Mapping[str, Any]] = []
-        self._passing: list[int | FunctionType | None] = []  # names made or used that the next key does not take over
-        self._renewed: set[int | FunctionType] = set()
-        self._foreign: dict[str, tuple[CodeType, ...] | None] = {}
-        self.bystanders = tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
+        self._described: list[tuple[Any, object, str]] = []
+        self._met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
+        self._trusted: dict[int, Any] = {}
+        self._bystanders = find_bystanders()
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
         self._symbol = Symbol
 
     @property
-    def earlier(self) -> KnownNames | None:
-        """The names that were taken over."""
-        return self._earlier
+    def met(self) -> Met:
+        """What others wrote and that was named."""
+        return dict(self._met)
 
-    def meet(self, foreign: Foreign) -> None:
-        """Notes what others wrote and that was named before, by its place."""
-        add_foreign(self._foreign, foreign)
+    def meet(self, met: Met) -> None:
+        """Notes what others wrote and that was named before."""
+        self._met.update(met)
 
-    @contextmanager
-    def noting(self) -> Iterator[Noted]:
-        """Notes what is named in its body."""
-        noted, foreign, self._foreign = Noted(), self._foreign, {}
-        held, attributes, passing = len(self._held), len(self._attributes), len(self._passing)
-        try:
-            with self.describer.recording() as learned:
-                yield noted
-        finally:
-            noted.foreign = dict(self._foreign)
-            add_foreign(foreign, noted.foreign)
-            self._foreign = foreign
-        noted.fingerprint = self._take_fingerprint(islice(self._held.values(), held, None), attributes)
-        # What was named before may have been described, and is then a part of something else.
-        if set(islice(self._held, held)).isdisjoint(self._passing[passing:]):
-            noted.record = learned.record
+    def learn(self, found_in: Fingerprint) -> KnownNames:
+        """Returns the names for later keys.
 
-    def learn(self) -> KnownNames:
-        """Returns the names for the next key; where earlier ones were taken over, these."""
-        if self._earlier is None:
-            names = {key: name for key, name in self._names.items() if key not in self._renewed}
-            held = tuple(value for key, value in self._held.items() if key not in self._renewed)
-            known, self._places = self._places, CodePlaces(self._places)
-            self._earlier = KnownNames(names, known, held, self._take_fingerprint(held))
-        return self._earlier
+        Args:
+            found_in: of the tables where the values were found.
+        """
+        known = self._earlier
+        return KnownNames(
+            self._names,
+            self._met_in,
+            (*known.held, *self._held),
+            (*known.fingerprints, found_in, self._take_fingerprint()),
+            (*known.described, *self._described),
+            self._places,
+        )
 
-    def _take_fingerprint(self, values: Iterable[Any], first: int = 0) -> Fingerprint:
-        """Returns that of the containers among values, and of the attributes of objects, from a first one on."""
-        tables: list[Iterable[Any]] = [each.values() for each in self._attributes[first:]]
-        partials = []
-        for each in values:
+    def _take_fingerprint(self) -> Fingerprint:
+        """Returns that of the containers among the values, and of the attributes of objects."""
+        tables: list[Iterable[Any]] = [each.values() for each in self._attributes]
+        for each in self._held:
             if type(each) in (list, set):
                 tables.append(each)
             elif is_dictionary(type(each)):
                 tables += (dict.keys(each), dict.values(each))
             elif type(each) is functools.partial:
-                partials.append(each)
-        return Fingerprint(partials, tables=tables)
+                tables.append(each.keywords.values())
+        return Fingerprint(tables)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -300,27 +285,24 @@ class Definitions:
             return write_text(value)
         # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
         key = value if kind is FunctionType else id(value)
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        is_passing = self._earlier is not None
         known = self._names.get(key)
         if known is not None:
-            if is_passing or key in self._renewed:
-                self._passing.append(key)
+            self._met.update(self._met_in.get(key, ()))
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
-        self._held[key] = value
+        self._held.append(value)
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
-        passing = len(self._passing)
-        if is_passing:
-            self._passing.append(key)
-        name = maker(value)
-        if len(self._passing) > passing:
-            self._renewed.add(key)
+        outer, self._met = self._met, {}
+        try:
+            name = maker(value)
+        finally:
+            if self._met:
+                self._met_in[key] = self._met
+                outer.update(self._met)
+            self._met = outer
         if len(name) > LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
@@ -329,14 +311,21 @@ class Definitions:
     @property
     def foreign(self) -> Foreign:
         """Functions and classes of others that were named, in order. Thunder may run their code."""
-        return dict(sorted(self._foreign.items()))
+        found: dict[str, tuple[CodeType, ...] | None] = {}
+        for identity, (value, codes) in self._met.items():
+            if identity not in self._trusted:
+                place = place_of(value)
+                before = found.get(place, ())  # several functions may have one place
+                found[place] = None if before is None or codes is None else (*before, *codes)
+        return dict(sorted(found.items()))
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
         """Names what a foreign module declares its dependences of: it does not count as foreign."""
-        before = dict(self._foreign)
+        outer, self._met = self._met, {}
         yield
-        self._foreign = before
+        self._trusted.update(self._met)
+        self._met = outer
 
     def is_foreign(self, value: Any) -> bool:
         """True if a function or a class is foreign."""
@@ -413,10 +402,9 @@ class Definitions:
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
         is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
-        if not is_own and not any(unwrap(function) is each for each in self.bystanders):
-            self.meet({place_of(function): tuple(code for code in codes if not self._places.find(code))})
-        self._passing.append(None)
-        return self.describer.describe_function(function)
+        if not is_own and not any(unwrap(function) is each for each in self._bystanders):
+            self._met[id(function)] = function, tuple(code for code in codes if not self._places.find(code))
+        return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
         """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
@@ -424,14 +412,25 @@ class Definitions:
         given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
         return given + self._name_items("@", attributes)
 
-    def _describe(self, value: Any) -> str:
-        self._passing.append(None)
-        return self.describer.describe(value)
+    def _describe(self, value: Any, name: object = None, *, is_compared: bool = True) -> str:
+        """Describes a value that is not named by its place.
+
+        Args:
+            value: to describe.
+            name: that it goes by, if it has one.
+            is_compared: whether its description is compared for each key that the name serves.
+        """
+        if not self._is_lasting:
+            return self.describer.describe(value, name)
+        text = self.describer.forget_values().describe(value, name)
+        if is_compared:
+            self._described.append((value, name, text))
+        return text
 
     def _name_class(self, value: type) -> str:
         if not self.is_foreign(value):
             return place_of(value)
-        self.meet({place_of(value): None})
+        self._met[id(value)] = value, None
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -487,7 +486,7 @@ class Definitions:
 
     def _name_object(self, value: Any) -> str:
         if self.is_foreign(type(value)):
-            self.meet({place_of(type(value)): None})
+            self._met[id(type(value))] = type(value), None
         try:
             return self._describe(value)
         except Declined as declined:
@@ -512,8 +511,7 @@ class Definitions:
         """Returns the name of what has a name of its own, by which a text may be secret."""
         if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not TextKind.SECRET:
             return self.name(value)
-        self._passing.append(None)
-        return self.describer.describe(value, name)
+        return self._describe(value, name)
 
     def _name_items(self, sign: str, values: Mapping[str, Any]) -> str:
         # The hash that a symbol remembers is another one in each process.

@@ -221,8 +221,6 @@ class Derivation:
         if not self.is_kept:
             return interpret()
         try:
-            with self.keeper.time("record"):
-                self.keeper.epoch.learn_names(self.definitions)
             recorder = Recorder(self.definitions.describer)
             recorder.__enter__()
         except Exception as error:

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
 from fusioncache.accelerators.programs.containers import describe_frame, list_parts
-from fusioncache.accelerators.programs.fingerprint import KnownClasses
 from fusioncache.accelerators.programs.functions import LEFT_OUT
 from fusioncache.accelerators.programs.introspection import is_derived, mro_of
-from fusioncache.accelerators.programs.literals import digest, write_class_name, write_name
+from fusioncache.accelerators.programs.literals import write_class_name
 from fusioncache.accelerators.programs.objects import (
     ObjectLayout,
     digest_graph,
@@ -34,7 +33,7 @@ from fusioncache.accelerators.programs.objects import (
     make_content,
     write_fixed_state,
 )
-from fusioncache.accelerators.programs.writer import ClassContent, Handler, Memory, Record, Recording, Writer, recording
+from fusioncache.accelerators.programs.writer import Handler, Memory, Writer
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_values
 
@@ -47,14 +46,12 @@ class Describer:
 
     Args:
         memory: what it knows already; nothing if there is none.
-        known: classes that need not be described again, if there are any.
     """
 
-    __slots__ = ("_graphs", "_known", "_layouts", "_memory")
+    __slots__ = ("_graphs", "_layouts", "_memory")
 
-    def __init__(self, memory: Memory | None = None, known: KnownClasses | None = None) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory if memory is not None else Memory()
-        self._known = known if known is not None else KnownClasses()
         self._graphs: dict[int, str] = {}
         self._layouts: dict[int, ObjectLayout] = {}
 
@@ -62,6 +59,12 @@ class Describer:
         """Returns a describer that knows what this one knows, so that each may go on for itself."""
         self._look_at_classes()
         return Describer(self._memory.copy())
+
+    def forget_values(self) -> Describer:
+        """Returns a describer that shares what this one knows of classes, and knows no other value."""
+        describer = Describer(replace(self._memory, names={}, storages={}, held={}, values=0, lasting=0))
+        describer._graphs = self._graphs
+        return describer
 
     def describe(self, value: object, name: object = None) -> str:
         """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
@@ -79,28 +82,6 @@ class Describer:
         writer = self._writer(digests=True)
         self._write(writer, value, name)
         return writer.text()
-
-    def end_key(self) -> None:
-        """Describes all classes from now on that were not met: they were known as they were when a key was made."""
-        self._look_at_classes()
-        self._known = KnownClasses()
-
-    def recording(self) -> AbstractContextManager[Recording]:
-        """Records what is learned in its body."""
-        return recording(self._memory)
-
-    def learn(self, record: Record) -> bool:
-        """Learns what another describer learned, if it would be the same here; returns whether it would."""
-        return record.teach(self._memory)
-
-    def describe_function(self, function: types.FunctionType) -> str:
-        """Returns module, qualified name and the hash of all that a function consists of but its globals.
-
-        Raises:
-            Declined: if it has no value.
-        """
-        name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
-        return f"{name} {digest(self.describe(function))}"
 
     def walk(self, path: str, value: object, name: object = None) -> Iterator[tuple[str, str]]:
         """Yields each part of a value: its path, which has no spaces, and a text.
@@ -140,11 +121,13 @@ class Describer:
 
         The class's name is that in ``classes``.
         """
-        return self._absorbed().unknown
+        self._look_at_classes()
+        return self._memory.unknown
 
     def find_unknown(self, cls: type, attribute: str) -> str | None:
         """Returns why what a class or an instance has under a name is in no description; None if that is not so."""
-        memory = self._absorbed()
+        self._look_at_classes()
+        memory = self._memory
         for base in mro_of(cls):
             named = memory.class_names.get(id(base))
             if named is not None and (named[1], attribute) in memory.unknown:
@@ -158,18 +141,19 @@ class Describer:
 
     def covers(self, code: types.CodeType) -> bool:
         """Returns whether a code object was described, by itself or as a constant of another."""
-        return id(code) in self._absorbed().codes
+        self._look_at_classes()
+        return id(code) in self._memory.codes
 
     def covers_global(self, namespace: Mapping[str, object], name: str) -> bool:
         """Returns whether what a function's globals hold under a name was described with the function.
 
         They are if they are no module's, such as those of a function that was made by ``exec``.
         """
-        return (id(namespace), name) in self._absorbed().loose_globals
+        self._look_at_classes()
+        return (id(namespace), name) in self._memory.loose_globals
 
     def holds(self, value: object) -> bool:
         """Returns whether this very object was described, with all that it reaches."""
-        self._memory.absorb()
         return id(value) in self._memory.held
 
     def names(self, value: object) -> bool:
@@ -232,26 +216,11 @@ class Describer:
         while pending:
             cls = pending.pop()
             try:
-                content = self._known.recall(cls, self._memory)
-                self._memory.contents[id(cls)] = content if content is not None else self._describe_class(cls)
+                self._memory.contents[id(cls)] = make_content(self._writer(), cls)
             except Declined as declined:  # there is too much of it
                 declined.require(Scope.VALUE, Scope.AMOUNT)
                 pending.append(cls)
                 raise
-
-    def _absorbed(self) -> Memory:
-        """Returns what is known, once all classes were looked at."""
-        self._look_at_classes()
-        self._memory.absorb()
-        return self._memory
-
-    def _describe_class(self, cls: type) -> ClassContent:
-        if not self._known.is_learning:
-            return make_content(self._writer(), cls)
-        with self.recording() as noted:
-            content = make_content(self._writer(), cls)
-        self._known.learn(cls, content, noted.record)
-        return content
 
     def _digest_class(self, cls: type) -> str:
         self._look_at_classes()

@@ -9,11 +9,10 @@ Of a few modules next to nothing runs: only that is looked at. Of Thunder's othe
 for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
 not looked at: the sources are in the key, but not what is put in their place.
 
-What a process knows of Thunder's functions: it is described once, and again when a table holds another object.
-
-Thunder's functions, and those of torch that it refers to, are taken as they were when they were first described. To
-change one in place, such as its ``__code__``, is not noticed. To put another one in its place, in a module, in a class
-or in a table, is. Classes and functions of others that Thunder's tables hold are compared like the classes of a model.
+A process describes it once, and again when a table holds another object. Thunder's functions, and those of torch that
+it refers to, are taken as they were when they were first described. To change one in place, such as its ``__code__``,
+is not noticed. To put another one in its place, in a module, in a class or in a table, is. Classes and functions of
+others that Thunder's tables hold are described again for each key, and compared.
 
 All compiled functions of a process use the same descriptions, as Thunder is the same for all of them.
 """
@@ -23,19 +22,18 @@ from __future__ import annotations
 import importlib
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions, Foreign, KnownNames
-from fusioncache.accelerators.programs.fingerprint import Fingerprint, KnownClass, KnownClasses, take_fingerprint
-from fusioncache.accelerators.programs.introspection import are_same, is_added
+from fusioncache.accelerators.programs.definitions import Definitions, KnownNames, Met, find_bystanders
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.fingerprint import Fingerprint
+from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.literals import digest
-from fusioncache.accelerators.programs.writer import Record
 from fusioncache.ir.keys import NamedValue, write_lines
-from fusioncache.process.collector import without_collector
 
 MODULES = (
     "thunder",
@@ -133,43 +131,22 @@ _SKIPPED_IN_CLASSES = frozenset(
 """What no derivation of a program asks, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
-WriteThunder = Callable[[Definitions, Iterable[Any]], str]
-
-
-def write_thunder(definitions: Definitions, executors: Iterable[Any]) -> str:
+def write_thunder(definitions: Definitions, modules: Iterable[str]) -> str:
     """Returns the lines of all that is Thunder's: what was written by others, then a digest of each entry and module.
 
     Args:
         definitions: names what is found.
-        executors: those that a program is derived for.
+        modules: as ``list_names`` returns them.
 
     Raises:
         Declined: if something that was put there cannot be described.
     """
-    return "\n".join(write_lines(_read_thunder(definitions, executors)))
+    return "\n".join(write_lines(_read_thunder(definitions, modules)))
 
 
-def write_function_map(
-    definitions: Definitions, executors: Iterable[Any], write: WriteThunder = write_thunder
-) -> Iterator[str]:
-    """Yields the lines of all that is Thunder's, which are one text, then whose code Thunder runs.
-
-    Args:
-        definitions: as in ``write_thunder``.
-        executors: as in ``write_thunder``.
-        write: writes all that is Thunder's.
-
-    Raises:
-        Declined: as ``write_thunder`` does.
-    """
-    yield write(definitions, executors)
-    # Executors were named before: these are all that are not trusted.
-    yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
-
-
-def _read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
+def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[NamedValue]:
     digests: list[NamedValue] = []
-    for module in _list_modules(executors):
+    for module in map(_find_module, modules):
         content, foreign = _read_module(definitions, module)
         digests.append((module.__name__, content))
         yield from foreign
@@ -213,7 +190,7 @@ class _Lasting:
 
 
 def list_others(modules: Iterable[str]) -> Iterator[Any]:
-    """Yields what else is read: the modules, single functions, and what is registered.
+    """Yields what else is read: the modules, single functions, what is registered, and what takes no part.
 
     Args:
         modules: as ``list_names`` returns them.
@@ -223,10 +200,7 @@ def list_others(modules: Iterable[str]) -> Iterator[Any]:
         yield from map(vars(module).get, names)
     for cls, entry in _list_pytrees():
         yield from (cls, entry.flatten_func, entry.unflatten_func)
-
-
-def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
-    return [_find_module(name) for name in list_names(executors)]
+    yield from find_bystanders()
 
 
 def list_names(executors: Iterable[Any]) -> list[str]:
@@ -330,80 +304,29 @@ def write_callable(function: Any) -> str:
     return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
 
 
-_MOST = 8
-"""For how many lists of modules a function map is remembered."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KnownMap:
-    """A function map, and what it was made of.
+    """A function map.
 
     Attributes:
         text: all that is Thunder's.
-        foreign: what others wrote, as ``Definitions.foreign`` has it.
-        record: what the describer learned.
-        names: those that were known before.
-        bystanders: as ``Definitions`` had them.
-        fingerprints: of Thunder's tables, of what was named, and of what was described.
-        classes: those of which the text has the digests.
+        met: what others wrote.
+        names: all of which it consists.
     """
 
     text: str
-    foreign: Foreign
-    record: Record
+    met: Met
     names: KnownNames
-    bystanders: tuple[Any, ...]
-    fingerprints: tuple[Fingerprint, ...]
-    classes: Mapping[int, KnownClass]
 
-    def is_told_by(self, definitions: Definitions, classes: KnownClasses) -> bool:
-        """Returns whether it would be written again as it is. The describer then learned what it would have."""
-        return (
-            definitions.earlier is self.names
-            and are_same(definitions.bystanders, self.bystanders)
-            and all(each.holds() for each in self.fingerprints)
-            and classes.are_unchanged(self.classes)
-            and definitions.describer.learn(self.record)
-        )
+    def write(self, definitions: Definitions) -> Iterator[str]:
+        """Yields the lines of all that is Thunder's, which are one text, then whose code Thunder runs.
 
-
-@dataclass(slots=True, eq=False, repr=False)
-class MapWriter:
-    """Writes the function map for one key.
-
-    Attributes:
-        known: it, as it was written for an earlier key; None if that is not known.
-        classes: those of the key.
-        is_learning: whether it is remembered for a later key.
-        found: it, if it is.
-    """
-
-    known: KnownMap | None
-    classes: KnownClasses
-    is_learning: bool
-    found: KnownMap | None = None
-
-    def write(self, definitions: Definitions, executors: Iterable[Any]) -> str:
-        """Returns what ``write_thunder`` does."""
-        if self.known is not None and self.known.is_told_by(definitions, self.classes):
-            self.found = self.known
-            definitions.meet(self.known.foreign)
-            return self.known.text
-        names, modules = definitions.earlier, list_names(executors)
-        if not self.is_learning or names is None:
-            return write_thunder(definitions, executors)
-        tables = Fingerprint(tables=list_tables(modules), read=lambda: list_others(modules))
-        with definitions.noting() as noted:
-            text = write_thunder(definitions, executors)
-        definitions.describer.list_classes()  # which looks at those that were met
-        record = noted.record
-        classes = self.classes.list_reached(record) if record is not None else None
-        described = take_fingerprint(record) if record is not None else None
-        if record is not None and classes is not None and described is not None:
-            fingerprints = tables, noted.fingerprint, described
-            bystanders = definitions.bystanders
-            self.found = KnownMap(text, noted.foreign, record, names, bystanders, fingerprints, classes)
-        return text
+        Args:
+            definitions: named the executors before: what else is foreign is not trusted.
+        """
+        definitions.meet(self.met)
+        yield self.text
+        yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
 
 @dataclass(slots=True, eq=False)
@@ -411,38 +334,30 @@ class Epoch:
     """What is known of Thunder's functions.
 
     Attributes:
-        names: of Thunder's functions; None if they are not known.
+        names: of all that was found.
         maps: the function map for each list of modules, as executors bring modules of their own.
-        made: how many keys were made.
-        compiled: how many modules were compiled, which have a key each.
     """
 
-    names: KnownNames | None = None
+    names: KnownNames = field(default_factory=KnownNames)
     maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
-    made: int = 0
-    compiled: int = 0
 
-    def find_map(self, executors: Iterable[object]) -> KnownMap | None:
-        """Returns the function map for these executors; None if it is not known."""
-        return self.maps.get(tuple(list_names(executors)))
+    def find_map(self, executors: Iterable[object]) -> KnownMap:
+        """Returns the function map for these executors, which is made anew if anything in it is another object.
 
-    def learn_map(self, executors: Iterable[object], found: KnownMap | None) -> None:
-        """Remembers the function map of a key for these executors, in place of the one before."""
+        Raises:
+            Declined: as ``write_thunder`` does.
+        """
         modules = tuple(list_names(executors))
-        self.maps.pop(modules, None)
-        if found is not None:
-            self.maps[modules] = found
-        for each in list(self.maps)[:-_MOST]:
-            self.maps.pop(each, None)
-
-    def learn_names(self, definitions: Definitions) -> None:
-        """Remembers the names of a key, so that they serve the next one."""
-        with without_collector():
-            self.names = definitions.learn()
-
-    def expects_more(self) -> bool:
-        """Returns whether another key is to come. A process that loads one program makes one key."""
-        return self.made > 1 or self.compiled > 1
+        known = self.maps.get(modules)
+        if known is None or not known.names.hold():
+            is_first = known is None and self.names.hold()
+            fingerprint = Fingerprint(list_tables(modules), partial(list_others, modules))
+            names = self.names if is_first else KnownNames(places=self.names.places)
+            definitions = Definitions(Describer(), names, is_lasting=True)
+            text = write_thunder(definitions, modules)
+            self.names = definitions.learn(fingerprint)
+            known = self.maps[modules] = KnownMap(text, definitions.met, self.names)
+        return known
 
 
 @cache

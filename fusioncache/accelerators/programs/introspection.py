@@ -21,12 +21,10 @@ import sys
 import sysconfig
 import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
-from itertools import chain
-from operator import is_
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -77,17 +75,6 @@ def find_in_class(cls: type, name: str) -> Any:
 def find_in_first(classes: Iterable[type], name: str) -> Any:
     """Returns what the first of these classes that has the name in its own body has there, or ``ABSENT``."""
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
-
-
-def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Returns whether two sequences are of the very same objects, in the same order. No code of theirs is called."""
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
-def consists_of(parts: Iterable[Iterable[Any]], known: Iterable[Any]) -> bool:
-    """Returns whether the items of some containers, one after the other, are the very same as those that are known."""
-    end = (object(),)
-    return all(map(is_, chain(chain.from_iterable(parts), end), chain(known, end)))
 
 
 def ids_of(*kinds: type) -> frozenset[int]:
@@ -333,11 +320,6 @@ def _code_of(function: Any, module: dict[str, Any], name: str) -> CodeType | Non
     code = function.__code__ if type(function) is FunctionType else None
     is_own = code is not None and (code.co_filename, code.co_qualname) == (module.get("__file__"), name)
     return code if is_own else None
-
-
-def may_tag(function: FunctionType) -> bool:
-    """Returns whether a function is of the file that tags modules."""
-    return function.__code__.co_filename.endswith("mutation_guard.py")
 
 
 def find_original(function: FunctionType) -> FunctionType:

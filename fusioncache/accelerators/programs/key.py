@@ -19,7 +19,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from inspect import CO_VARARGS
@@ -30,14 +29,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, write_classes
-from fusioncache.accelerators.programs.fingerprint import KnownClass, KnownClasses
-from fusioncache.accelerators.programs.function_map import (
-    Epoch,
-    MapWriter,
-    WriteThunder,
-    write_function_map,
-    write_thunder,
-)
+from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
 from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
@@ -210,28 +202,38 @@ FORMAT = PROGRAM_FORMAT
 """Of what is written here, of a program's text and of its reads. A change of one of these raises it."""
 
 
-def program_key(
-    definitions: Definitions,
-    compile_data: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    write: WriteThunder = write_thunder,
-) -> Key:
-    """Returns the key of the program for these arguments.
+def make_key(
+    compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any], epoch: Epoch
+) -> tuple[Key, Definitions]:
+    """Returns the key of the program for these arguments, and what named the values that it depends on.
 
     Args:
-        definitions: names things. Its describer is a new one, and knows all that was described when this returns.
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        write: writes the function map, which may be known from an earlier key.
+        epoch: what is known of Thunder.
 
     Raises:
         Declined: if something takes part that cannot be compared.
     """
-    # Names are made for ten thousand functions, and all but the key is gone when this returns.
+    # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
     with without_collector():
-        return _make_key(definitions, compile_data, args, kwargs, write)
+        thunder = find_thunder(epoch, compile_data.executors_list)
+        definitions = Definitions(Describer(), thunder.names)
+        return _make_key(definitions, thunder, compile_data, args, kwargs), definitions
+
+
+def find_thunder(epoch: Epoch, executors: Iterable[object]) -> KnownMap:
+    """Returns the function map for these executors.
+
+    Raises:
+        Declined: if something that others put there cannot be described.
+    """
+    try:
+        return epoch.find_map(executors)
+    except Declined as reason:
+        reason.require(Scope.VALUE, Scope.AMOUNT)
+        raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -288,11 +290,7 @@ def _name_argument(place: Place) -> str:
 
 
 def _make_key(
-    definitions: Definitions,
-    compile_data: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    write: WriteThunder,
+    definitions: Definitions, thunder: KnownMap, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Key:
     describer = definitions.describer
     texts = {"program format": str(FORMAT)}
@@ -301,7 +299,7 @@ def _make_key(
         "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
         "state": write_lines(read_state(compile_data)),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": write_function_map(definitions, compile_data.executors_list, write),
+        "function map": thunder.write(definitions),
         "program versions": write_lines(read_versions()),
         "variables": write_lines(read_variables_of_thunder()),
         # Last, as all that was described before has met its classes.
@@ -319,7 +317,6 @@ _SUBJECTS = {
     "model": "the model",
     "arguments": "an argument",
     "jit options": "an option of thunder.jit",
-    "function map": "Thunder's modules",
 }
 
 
@@ -388,47 +385,3 @@ def _list_parameters(function: Any) -> Iterator[str | None]:
 
 def _write_classes(describer: Describer) -> Iterator[str]:
     yield write_classes(describer.list_classes())
-
-
-@dataclass(slots=True)
-class LastKey:
-    """What is known of the last key of a compiled function.
-
-    Models, options and the state are described for each key. Other functions have other classes, and a user's class is
-    kept alive no longer than the function.
-
-    Attributes:
-        classes: those that it met, by their identities.
-        made: how many keys were made.
-        epoch: what is known of Thunder.
-    """
-
-    classes: Mapping[int, KnownClass] = field(default_factory=dict)
-    made: int = 0
-    epoch: Epoch = field(default_factory=Epoch)
-
-    def make_next(self, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, Definitions]:
-        """Returns the key of the program for these arguments, and what named the values that it depends on.
-
-        Args:
-            compile_data: as in ``program_key``.
-            args: as in ``program_key``.
-            kwargs: as in ``program_key``.
-
-        Raises:
-            Declined: as ``program_key`` does.
-        """
-        epoch, executors = self.epoch, compile_data.executors_list
-        known_map = epoch.find_map(executors)
-        known = {**(known_map.classes if known_map else {}), **self.classes}
-        # A second key shows that more are to come.
-        learns_classes, learns_map = self.made > 0, epoch.made > 0
-        self.made, epoch.made = self.made + 1, epoch.made + 1
-        classes = KnownClasses(known, learns_classes or (learns_map and known_map is None))
-        definitions = Definitions(Describer(known=classes), epoch.names)
-        writer = MapWriter(known_map, classes, learns_map)
-        key = program_key(definitions, compile_data, args, kwargs, writer.write)
-        definitions.describer.end_key()
-        epoch.learn_map(executors, writer.found)
-        self.classes = classes.found if learns_classes else {}
-        return key, definitions

@@ -52,7 +52,6 @@ from fusioncache.accelerators.programs.writer import ClassContent, Handler, Memo
 from fusioncache.ir import Declined, Scope
 
 _POINTER = 8
-_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
 
 _base_of = type.__dict__["__base__"].__get__
 _size_of = type.__dict__["__basicsize__"].__get__
@@ -154,22 +153,6 @@ def find_handler(cls: type) -> Handler:
 
 def _name_of_member(layout: ObjectLayout, value: object) -> object:
     return None if layout.attributes is None else layout.attributes(value).get("_name_")
-
-
-def find_plain_layout(cls: type) -> ObjectLayout | None:
-    """Returns where objects have all of their state that may change; None if they have more, or are of a special kind.
-
-    It is in slots and attributes. The content of a number, a text or a tuple never changes.
-    """
-    if _find_special(cls) is not None:
-        return None
-    try:
-        layout = find_layout(cls)
-    except Declined as declined:
-        declined.require(Scope.VALUE, Scope.AMOUNT)
-        return None
-    is_fixed = layout.content is write_nothing or any(is_derived(cls, each) for each in _IMMUTABLE)
-    return layout if is_fixed else None
 
 
 def _find_special(cls: type) -> Handler | None:
@@ -293,11 +276,11 @@ def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
     parts = writer.parts
     if type(value) is types.FunctionType:
-        value = _find_original(writer, value)
+        value = find_original(value)
     if name == "__annotations__" and type(value) is dict:
         parts.append(", ".join(f"{write_name(key)}: {_describe_annotation(item)}" for key, item in value.items()))
     elif name == "_abc_impl":
-        parts.append(write_registered(cls))
+        parts.append(_write_registered(cls))
     elif type(value) is types.MemberDescriptorType and value.__objclass__ is cls:
         parts.append("slot")
     else:
@@ -310,26 +293,15 @@ def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
 def _describe_annotation(value: object) -> str:
     """Returns the name of a type: what an annotation stands for is not called."""
     literal = LITERALS.get(id(type(value)))
-    return literal(value) if literal is not None else write_class_name(class_of_annotation(value))
+    if literal is not None:
+        return literal(value)
+    return write_class_name(cast(type, value) if is_derived(type(value), type) else type(value))
 
 
-def class_of_annotation(value: object) -> type:
-    """Returns the class by which an annotation is called."""
-    return cast(type, value) if is_derived(type(value), type) else type(value)
-
-
-def write_registered(cls: type) -> str:
+def _write_registered(cls: type) -> str:
     """Returns the names of the classes that were registered with an abstract one."""
     registered = (reference() for reference in _abc._get_dump(cls)[0])
     return ", ".join(sorted(write_class_name(other) for other in registered if other is not None))
-
-
-def _find_original(writer: Writer, function: types.FunctionType) -> types.FunctionType:
-    """Returns the function that is described in place of one that stands around it, which was met as well."""
-    original = find_original(function)
-    if original is not function and writer.memory.met is not None:
-        writer.memory.met += (function, *(function.__closure__ or ()))
-    return original
 
 
 def digest_graph(memory: Memory, cls: type) -> str:

@@ -33,7 +33,6 @@ from weakref import ref
 
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
 from fusioncache.accelerators.programs.derivation import Derivation
-from fusioncache.accelerators.programs.key import LastKey
 from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, Candidate, ProgramKeeper, find_keeper
 from fusioncache.accelerators.sizes.lengths import Lengths, has_symbols, note_form, vary_sizes
 from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
@@ -125,18 +124,17 @@ def is_ahead() -> bool:
     return _IS_AHEAD.get()
 
 
-def derive_ahead(first: Derivation, lengths: Lengths, last_key: LastKey) -> None:
+def derive_ahead(first: Derivation, lengths: Lengths) -> None:
     """Has Thunder derive a second program of a graph with symbols, if the first one was derived just now. Never raises.
 
     Args:
         first: of the program that was derived.
         lengths: what is known of the programs of its function, this one included.
-        last_key: what is known of the last key of its function.
     """
     if is_ahead() or not has_symbols(first.call.compile_data.fn) or not lengths.is_first(first):
         return
     try:
-        other = _find_other(first, last_key)
+        other = _find_other(first)
         if other is not None:
             lengths.try_again(other)
             _derive(other.call)
@@ -145,14 +143,14 @@ def derive_ahead(first: Derivation, lengths: Lengths, last_key: LastKey) -> None
         first.keeper.refuse(f"it is not traced ahead: {reason}")
 
 
-def _find_other(first: Derivation, last_key: LastKey) -> Derivation | None:
+def _find_other(first: Derivation) -> Derivation | None:
     """Returns the derivation of a program of the same form for other sizes; None if there is none."""
     compiled = first.call.compile_data
     args = None if first.call.kwargs else vary_sizes(compiled.fn, first.call.args)
     if args is None:
         return None
     call = Call(compiled, args, {})
-    other = Derivation(first.keeper, call, *first.keeper.describe(call, last_key))
+    other = Derivation(first.keeper, call, *first.keeper.describe(call))
     return other if note_form(other) == first.form else None
 
 
@@ -191,7 +189,6 @@ class ProgramList(list[Any]):
         derived: the digests of the keys whose programs were derived here and are held. Nothing is looked for twice.
         kept: how many of these programs were kept.
         lengths: what is known of these programs at other lengths.
-        last_key: what is known of the key that was made last.
         compile_data: a weak reference to what Thunder knows of the function; None before its first call.
     """
 
@@ -200,7 +197,6 @@ class ProgramList(list[Any]):
         self.derived: set[str] = set()
         self.kept = 0
         self.lengths = Lengths()
-        self.last_key = LastKey()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
         self._index = EntryIndex()
@@ -253,7 +249,7 @@ class ProgramList(list[Any]):
                 derivation.end()
             self.kept += is_kept
             self.lengths.learn(derivation, entry)
-            derive_ahead(derivation, self.lengths, self.last_key)
+            derive_ahead(derivation, self.lengths)
         self._append(self.capture(entry), derivation, can_be_had=is_kept)
 
     def capture(self, entry: Any) -> Any:
@@ -356,7 +352,7 @@ class Search:
         if self._keeper is None:
             return
         call = Call(compile_data, args, kwargs)
-        key, definitions = self._keeper.describe(call, self._programs.last_key)
+        key, definitions = self._keeper.describe(call)
         if key.digest in self._programs.derived:
             return
         self._derivation = Derivation(self._keeper, call, key, definitions)

@@ -24,7 +24,7 @@ from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
 from fusioncache.accelerators.programs.general import Identity
-from fusioncache.accelerators.programs.key import LastKey
+from fusioncache.accelerators.programs.key import make_key
 from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import (
@@ -331,23 +331,14 @@ class ProgramKeeper:
         finally:
             self.ledger.count("program_seconds", time.perf_counter() - start, of=part)
 
-    def describe(self, call: Call, last: LastKey | None = None) -> tuple[Key, Definitions]:
+    def describe(self, call: Call) -> tuple[Key, Definitions]:
         """Returns the key of the program for a call, and what named the values that it depends on.
-
-        Args:
-            call: the call.
-            last: what is known of the last key of its function, and will be of this one. Without it all is new.
 
         Raises:
             Declined: if something in it has no value that can be compared.
         """
         with self.time("key"):
-            last = LastKey() if last is None else last
-            last.epoch = self.epoch
-            key, definitions = last.make_next(call.compile_data, call.args, call.kwargs)
-            if self.epoch.expects_more():
-                self.epoch.learn_names(definitions)
-            return key, definitions
+            return make_key(call.compile_data, call.args, call.kwargs, self.epoch)
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

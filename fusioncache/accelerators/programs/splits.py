@@ -19,8 +19,8 @@ from typing import Any
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import epoch_of_process, write_function_map
-from fusioncache.accelerators.programs.key import read_state, read_variables_of_thunder, read_versions
+from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.key import find_thunder, read_state, read_variables_of_thunder, read_versions
 from fusioncache.accelerators.programs.literals import digest
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.ir.keys import NamedValue, write_lines
@@ -41,20 +41,23 @@ _HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
 _PLAIN = (type(None), bool, int, str, type(...))
 
 
-def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
-    """Returns the key of all answers that are the same in two processes for the same operations.
+def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]:
+    """Returns the key of all answers that are the same in two processes for the same operations, and what named them.
 
     Args:
-        definitions: names the functions of Thunder.
         compile_data: Thunder's ``CompileData`` for a function under the present state of torch.
+        epoch: what is known of Thunder.
 
     Raises:
         Declined: if functions that are not Thunder's take part, or a state that has no text.
     """
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
+    thunder = find_thunder(epoch, ())
+    definitions = Definitions(Describer(), thunder.names)
+
     def read_function_map() -> Iterator[str]:
-        yield from write_function_map(definitions, ())
+        yield from thunder.write(definitions)
         yield from write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
 
     try:
@@ -70,7 +73,7 @@ def make_answers_key(definitions: Definitions, compile_data: Any) -> Key:
         raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
     if definitions.foreign:
         raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
-    return program_key_of(texts)
+    return program_key_of(texts), definitions
 
 
 def describe_operation(definitions: Definitions, symbol: Any, node: Any, options: Iterable[NamedValue]) -> str | None:
@@ -219,9 +222,9 @@ class SplitMemory:
     def _open(self, store: Store) -> tuple[Answers, Key]:
         from fusioncache.thunder_adapter.api import CompileData
 
-        definitions = Definitions(Describer(), epoch_of_process().names)
         with without_collector():
-            key = make_answers_key(definitions, CompileData(fn=_nothing, disable_preprocessing=True))
+            data = CompileData(fn=_nothing, disable_preprocessing=True)
+            key, definitions = make_answers_key(data, epoch_of_process())
         known = self.known.get(key)
         if known is None:
             known = self.known[key] = set(read_answers(store, key))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from fusioncache.accelerators.programs.programs import ProgramKeeper, ProgramTemplates
 from fusioncache.accelerators.programs.splits import split_memory_of_process
@@ -40,10 +39,6 @@ class StoredPrograms(Accelerator):
             cache, transform.backends, transform.template_calls, helpers, transform.generations
         )
         self.keeper = ProgramKeeper(cache, ledger, templates, explains=explains, verifies=verifies, replays=replays)
-
-    def start(self, module: Any) -> None:
-        """Counts the module: more modules may have more programs."""
-        self.keeper.epoch.compiled += 1
 
     def around_splitting(self) -> AbstractContextManager[None]:
         """Returns a context in which the splitter's questions are answered from the store."""

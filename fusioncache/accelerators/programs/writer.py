@@ -12,21 +12,14 @@ met twice, and a cycle ends. Three kinds of names:
 So descriptions are equal in two processes if these describe the same things in the same order. What is known of them is
 in a ``Memory``, where everything is found by identity, never by a hash or an equality that may be code of others, and
 kept alive, so that no identity is used twice.
-
-A ``Record`` has what was learned while a text was written, so that another describer need not write it again. The text
-is the same there if it is made of the same objects (``fingerprint.py``), and if what was described before does not show
-in it: no name in it is that of an object that was described before, and its classes are called the same.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping
 from copy import copy
 from dataclasses import dataclass, field, fields
-from itertools import islice
-from types import CodeType
 from typing import Any
 
 from fusioncache.accelerators.programs.literals import LITERALS, digest, write_class_name
@@ -58,8 +51,6 @@ class Memory:
         names: the names that last, by the object's identity.
         storages: the name of the first tensor in each storage, and the storage, by its address.
         held: each object that was described, by its identity.
-        met: each value that was written and is more than a literal, as often as it was; None unless requested.
-        named: the classes whose names were requested, and these, if requested.
         codes: each code object that was described.
         loose_globals: the namespaces of functions that are no module's, by identity and the names that were looked up.
         code_digests: the hash of each code object that was looked at.
@@ -72,15 +63,11 @@ class Memory:
         values: how many values were written.
         lasting: how many names without a path last.
         taken: how many classes have each name.
-        shared: how often a class came by a name that another one had.
-        lessons: what was taught and is not in the tables yet: ``absorb`` puts it there.
     """
 
     names: dict[int, str] = field(default_factory=dict)
     storages: dict[int, tuple[str, object]] = field(default_factory=dict)
     held: dict[int, object] = field(default_factory=dict)
-    met: list[object] | None = None
-    named: dict[int, tuple[type, str]] | None = None
     codes: dict[int, types.CodeType] = field(default_factory=dict)
     loose_globals: dict[tuple[int, str], object] = field(default_factory=dict)
     code_digests: dict[int, tuple[types.CodeType, str]] = field(default_factory=dict)
@@ -93,17 +80,6 @@ class Memory:
     values: int = 0
     lasting: int = 0
     taken: dict[str, int] = field(default_factory=dict)
-    shared: int = 0
-    lessons: list[Record] = field(default_factory=list)
-
-    def absorb(self) -> None:
-        """Puts what was taught into the tables. These are rarely asked, so that it waits for the first question."""
-        while self.lessons:
-            lesson = self.lessons.pop(0)
-            self.codes.update(lesson.codes)
-            self.loose_globals.update(lesson.loose_globals)
-            self.held.update(lesson.held)
-            self.unknown.update(lesson.unknown)
 
     def copy(self) -> Memory:
         """Returns a memory that knows what this one knows, and learns for itself."""
@@ -115,138 +91,10 @@ class Memory:
         known = self.class_names.get(id(cls))
         if known is None:
             name = write_class_name(cls)
-            count = self.taken.get(name, 0) + 1
-            known = cls, name if count == 1 else f"{name}({count})"
-            self.note_class(cls, name, known[1])
-        if self.named is not None:
-            self.named[id(cls)] = known
+            count = self.taken[name] = self.taken.get(name, 0) + 1
+            known = self.class_names[id(cls)] = cls, name if count == 1 else f"{name}({count})"
+            self.pending.append(cls)
         return known[1]
-
-    def note_class(self, cls: type, name: str, label: str) -> None:
-        """Notes what a class is called, and that it is to be looked at."""
-        count = self.taken[name] = self.taken.get(name, 0) + 1
-        self.shared += count > 1
-        self.class_names[id(cls)] = cls, label
-        self.pending.append(cls)
-
-
-_TABLES = ("codes", "loose_globals", "held", "unknown", "handlers")
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Record:
-    """What was learned while something was written. The tables are those of ``Memory``.
-
-    Attributes:
-        met: the values that were written.
-        identities: of these.
-        classes: those that were named, none of which shares its name with another one, in this order: by its identity
-            each, and its name.
-        names: the names that last and were given, in this order.
-        first: how many such names there were before, if any was given.
-        codes: of the memory.
-        loose_globals: of the memory.
-        held: of the memory.
-        unknown: of the memory.
-        values: how many values were written.
-    """
-
-    met: tuple[object, ...]
-    identities: frozenset[int]
-    classes: Mapping[int, tuple[type, str]]
-    names: Mapping[int, str]
-    first: int
-    codes: Mapping[int, CodeType]
-    loose_globals: Mapping[tuple[int, str], object]
-    held: Mapping[int, object]
-    unknown: Mapping[tuple[str, str], str]
-    values: int
-
-    def teach(self, memory: Memory) -> bool:
-        """Teaches another describer what was learned, if its texts would be the same; returns whether they would."""
-        if self.names and memory.lasting != self.first:
-            return False
-        if not memory.names.keys().isdisjoint(self.identities):
-            return False
-        new = self._find_new(memory)
-        if new is None:
-            return False
-        for cls, label in new:
-            memory.note_class(cls, label, label)
-        if memory.named is not None:
-            memory.named.update(self.classes)
-        memory.names.update(self.names)
-        memory.lessons.append(self)
-        memory.lasting += len(self.names)
-        memory.values += self.values
-        if memory.met is not None:
-            memory.met += self.met
-        return True
-
-    def _find_new(self, memory: Memory) -> Sequence[tuple[type, str]] | None:
-        """Returns the classes that were not met; None if one of all of them is called otherwise, or as another one."""
-        # Where no two classes share a name, equal names are all. A name is found by an identity, which is the class's.
-        if not memory.shared and self.classes.items() <= memory.class_names.items():
-            return ()
-        new = []
-        for identity, (cls, label) in self.classes.items():
-            known = memory.class_names.get(identity)
-            if memory.taken.get(label, 0) != (known is not None) or (known is not None and known[1] != label):
-                return None
-            if known is None:
-                new.append((cls, label))
-        return new
-
-
-@dataclass(slots=True)
-class Recording:
-    """What is learned in the body of ``recording``.
-
-    Attributes:
-        record: what was; None if it shows in the texts what was described before.
-    """
-
-    record: Record | None = field(default=None)
-
-
-@contextmanager
-def recording(memory: Memory) -> Iterator[Recording]:
-    """Records what is learned in its body. A recording may be in the body of another one."""
-    result = Recording()
-    outer = {name: getattr(memory, name) for name in _TABLES}
-    met, named, lessons = memory.met, memory.named, memory.lessons
-    before = (len(memory.names), len(memory.storages), memory.lasting, memory.values)
-    for name in _TABLES:
-        setattr(memory, name, {})
-    memory.met, memory.named, memory.lessons = [], {}, []
-    try:
-        yield result
-        memory.absorb()
-        result.record = _make_record(memory, *before)
-    finally:
-        memory.absorb()
-        for name, table in outer.items():
-            table.update(getattr(memory, name))
-            setattr(memory, name, table)
-        if met is not None:
-            met += memory.met
-        if named is not None:
-            named.update(memory.named)
-        memory.met, memory.named, memory.lessons = met, named, lessons
-
-
-def _make_record(memory: Memory, names: int, storages: int, lasting: int, values: int) -> Record | None:
-    given = dict(islice(memory.names.items(), names, None))
-    met, classes = memory.met or [], dict(memory.named or {})
-    identities = frozenset(map(id, met))
-    is_alone = memory.names.keys().isdisjoint(identities - given.keys())
-    # Tensors are told by their storages as well; who has a name with a number shares it.
-    is_plain = all(label == write_class_name(cls) for cls, label in classes.values())
-    is_plain = is_plain and len(memory.storages) == storages
-    if not is_alone or not is_plain or len(given) != memory.lasting - lasting:
-        return None
-    tables: dict[str, Any] = {name: dict(getattr(memory, name)) for name in _TABLES if name != "handlers"}
-    return Record(tuple(met), identities, classes, given, lasting, **tables, values=memory.values - values)
 
 
 MOST_VALUES = 1_000_000
@@ -333,8 +181,6 @@ class Writer:
         if literal is not None:
             self.parts.append(literal(value) if self._kind is TextKind.VALUE else self._write_of_kind(value, literal))
             return
-        if self.memory.met is not None:
-            self.memory.met.append(value)
         self._depth += 1
         if self._depth > DEEPEST:
             raise Declined(f"values are nested more than {DEEPEST} deep", Scope.AMOUNT)

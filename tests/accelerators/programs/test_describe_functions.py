@@ -133,10 +133,8 @@ def replace_constant(function):
 def test_one_change_of_the_function_is_a_difference(change):
     function = make()
     before = described(function)
-    name_before = Describer().describe_function(function)
     change(function)
     assert described(function) != before
-    assert Describer().describe_function(function) != name_before
 
 
 @pytest.mark.parametrize("shift", [1.0, True, [1], (1,), {1: 1}, make, len, int])

@@ -11,7 +11,7 @@ from thunder.core import rematerialization
 
 from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.function_map import Epoch
-from fusioncache.accelerators.programs.key import LastKey
+from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Key
 
 
@@ -35,26 +35,27 @@ def make(known: Epoch, fn: object = None) -> tuple[Key, Key]:
     """Returns the first key of a function that was compiled just now, and the same made without any memory."""
     compiled = jit(fn or torch.nn.Linear(4, 3), executors=())
     with called(compiled, X) as data:
-        key, definitions = LastKey(epoch=known).make_next(data, (X,), {})
-    known.learn_names(definitions)
+        key, _ = make_key(data, (X,), {}, known)
     return key, key_of(compiled, X)
 
 
 def learned() -> Epoch:
-    """Returns what is known after the keys of three functions."""
-    known = Epoch(compiled=3)
-    for _ in range(3):
-        assert_same(*make(known))
+    """Returns what is known after a key."""
+    known = Epoch()
+    assert_same(*make(known))
     assert len(known.maps) == 1
     return known
 
 
-def test_the_function_map_is_written_for_two_functions_and_serves_all_others(written):
+def test_the_function_map_is_written_once_for_all_functions(written):
     known = learned()
-    assert len(written) == 2
-    for fn in (Model(), with_attributes({"mark": 1}), torch.nn.LayerNorm(4)):
-        assert_same(*make(known, fn))
-    assert len(written) == 2
+    del written[:]
+    with changed(function_map, "write_thunder", lambda *given: 1 / 0):
+        for fn in (Model(), with_attributes({"mark": 1}), torch.nn.LayerNorm(4)):
+            compiled = jit(fn, executors=())
+            with called(compiled, X) as data:
+                make_key(data, (X,), {}, known)
+    assert written == []
 
 
 @pytest.mark.parametrize("what", OF_THUNDER)
@@ -95,7 +96,7 @@ def test_other_executors_have_other_modules():
     for _ in range(3):
         compiled = jit(torch.nn.Linear(4, 3), executors=["torchcompile"])
         with called(compiled, X) as data:
-            key, _ = LastKey(epoch=known).make_next(data, (X,), {})
+            key, _ = make_key(data, (X,), {}, known)
         assert_same(key, key_of(compiled, X))
         assert_same(*make(known))
 

@@ -13,7 +13,8 @@ from thunder.core import vjp_utils
 from thunder.extend import ImplInfo, OperatorExecutor
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import ForeignRuns, add_foreign
+from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
+from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.ir.errors import Declined
 
 X = torch.ones(3)
@@ -96,14 +97,17 @@ def test_what_cannot_be_watched_counts_as_run():
 
 
 def test_functions_at_one_place_are_all_watched():
-    known = {}
-    one, other = (run_one.__code__,), (run_other.__code__,)
-    for more in ({"here": one}, {"here": other, "there": other}):
-        add_foreign(known, more)
-    assert known == {"here": one + other, "there": other}
-    add_foreign(known, {"here": None})
-    add_foreign(known, {"here": one})
-    assert known["here"] is None
+    def make(number: int) -> FunctionType:
+        return FunctionType((run_one if number else run_other).__code__, {"__name__": __name__}, "same")
+
+    definitions, functions = Definitions(Describer()), [make(0), make(1)]
+    for each in functions:
+        each.__qualname__ = "same"
+        definitions.name(each)
+    assert definitions.foreign == {f"{__name__}.same": tuple(each.__code__ for each in functions)}
+    body = type("same", (), {})
+    definitions.name(body)
+    assert definitions.foreign == {f"{__name__}.same": None}
 
 
 def test_derivatives_of_earlier_programs_are_derived_again():

@@ -24,7 +24,7 @@ from thunder_versions import IS_FIRST
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import write_function_map
+from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_values
 
@@ -169,7 +169,7 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
 
     def read() -> dict[str, object]:
         with fake_cuda.pretend_gpu():
-            return read_values("\n".join(write_function_map(Definitions(Describer()), [executor])))
+            return read_values("\n".join(Epoch().find_map([executor]).write(Definitions(Describer()))))
 
     before = read()
     with note_functions() as ran:

@@ -5,9 +5,8 @@ import thunder
 import torch
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.key import program_key
+from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir.errors import Declined
 
 
@@ -24,7 +23,7 @@ class Model(torch.nn.Module):
 
 
 def key_of(jitted, *args, **kwargs):
-    return program_key(Definitions(Describer()), jitted._lc_cd, args, kwargs)
+    return make_key(jitted._lc_cd, args, kwargs, Epoch())[0]
 
 
 def jit(model, **options):

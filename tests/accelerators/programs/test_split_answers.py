@@ -16,6 +16,7 @@ import fusioncache
 from fusioncache.accelerators.programs import splits, stored_programs
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.splits import (
     SplitMemory,
     describe_operation,
@@ -33,8 +34,7 @@ def open_store(path):
 
 
 def make_key():
-    definitions = Definitions(Describer())
-    return make_answers_key(definitions, CompileData(fn=lambda: None, disable_preprocessing=True))
+    return make_answers_key(CompileData(fn=lambda: None, disable_preprocessing=True), Epoch())[0]
 
 
 def make_node(*args, target=torch.add, **kwargs):
