@@ -16,12 +16,11 @@ LONGEST_NAME = 200
 class CodePlaces:
     """Places of code objects, which are kept alive with them, as an id may be given away again."""
 
-    __slots__ = ("_chains", "_codes", "_files", "_places")
+    __slots__ = ("_codes", "_files", "_places")
 
     def __init__(self) -> None:
         """Knows of none yet."""
         self._places: dict[int, str] = {}
-        self._chains: dict[tuple[int, ...], str] = {}
         self._files: dict[str, str] = {}
         self._codes: list[CodeType] = []
 
@@ -32,17 +31,9 @@ class CodePlaces:
 
     def find_chain(self, codes: Sequence[CodeType]) -> str:
         """Returns where the code of functions stands of which each wraps the next; empty if one is foreign."""
-        if len(codes) == 1:
-            return self.find(codes[0])
-        chain = tuple(map(id, codes))
-        text = self._chains.get(chain)
-        if text is None:
-            places = list(map(self.find, codes))
-            text = " of ".join(places) if all(places) else ""
-            if len(text) > LONGEST_NAME:
-                text = f"{places[-1]} {digest(text)}"
-            self._chains[chain] = text
-        return text
+        places = list(map(self.find, codes))
+        text = " of ".join(places) if all(places) else ""
+        return text if len(text) <= LONGEST_NAME else f"{places[-1]} {digest(text)}"
 
     def _find_out(self, code: CodeType) -> str:
         file = self._files.get(code.co_filename)

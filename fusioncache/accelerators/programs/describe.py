@@ -17,7 +17,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 
@@ -242,12 +241,7 @@ def escape_name(name: object) -> str:
 
 def write_classes(classes: Mapping[str, ClassTexts]) -> str:
     """Returns the lines of classes."""
-    return "\n".join(_write_class(name, texts) for name, texts in sorted(classes.items()))
-
-
-@lru_cache(2000)
-def _write_class(name: str, texts: ClassTexts) -> str:
-    return write_values(list_lines({name: texts}))
+    return write_values(list_lines(classes))
 
 
 def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import ModuleType
@@ -156,46 +156,20 @@ def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[
     yield from _read_pytrees(definitions)
 
 
-def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
-    """Yields the names and the values of all tables that are read by ``write_thunder``, but for what always changes.
+def list_objects(modules: Iterable[str]) -> Iterator[Any]:
+    """Yields all objects, names included, of which ``write_thunder`` says something, and what takes no part in it.
 
     Args:
         modules: as ``list_names`` returns them.
     """
     from fusioncache.thunder_adapter.api import ltorch
 
-    entries = ltorch._torch_to_thunder_function_map
-    yield from (entries.keys(), entries.values())
     for module in map(_find_module, modules):
-        yield from _list_sides(module.__name__, "", vars(module))
-        for name, value in list(vars(module).items()):
-            if (module.__name__, name) not in _CHANGING and _is_own_class(module, value):
-                yield from _list_sides(module.__name__, f"{name}.", vars(value))
-
-
-def _list_sides(module: str, place: str, table: Mapping[str, Any]) -> tuple[Iterable[Any], Iterable[Any]]:
-    changing = {name.removeprefix(place) for each, name in _CHANGING if each == module and name.startswith(place)}
-    return table.keys(), _Lasting(table, changing) if changing else table.values()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lasting:
-    """The values of a table but for those that always change."""
-
-    table: Mapping[str, Any]
-    changing: Collection[str]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (value for key, value in self.table.items() if key not in self.changing)
-
-
-def list_others(modules: Iterable[str]) -> Iterator[Any]:
-    """Yields what else is read: the modules, single functions, what is registered, and what takes no part.
-
-    Args:
-        modules: as ``list_names`` returns them.
-    """
-    yield from map(vars, map(_find_module, modules))
+        yield vars(module)
+        for owner, name, value in _iterate_definitions(module):
+            yield from (owner, name, value)
+    for key, value in ltorch._torch_to_thunder_function_map.items():
+        yield from (key, value)
     for module, names in _list_parts():
         yield from map(vars(module).get, names)
     for cls, entry in _list_pytrees():
@@ -224,7 +198,7 @@ def _find_module(name: str) -> ModuleType:
 
 def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, list[NamedValue]]:
     """Returns a digest of what a module holds, and each thing in it that was written by others."""
-    found = dict(_iterate_definitions(module))
+    found = {f"{owner}.{name}" if owner else name: value for owner, name, value in _iterate_definitions(module)}
     texts = {name: definitions.name(value) for name, value in found.items()}
     foreign: list[NamedValue] = [
         (f"{module.__name__}.{name}", texts[name]) for name in found if definitions.is_foreign(found[name])
@@ -262,16 +236,18 @@ def _list_pytrees() -> Iterator[tuple[type, Any]]:
             yield cls, entry
 
 
-def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yields what a module holds, and what its own classes hold, by name."""
+def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, str, Any]]:
+    """Yields what a module holds, and what its own classes hold: the class's name, if it is in one, its own, and it."""
+    changing = {name for each, name in _CHANGING if each == module.__name__}
     for name, value in list(vars(module).items()):
-        is_skipped = name in _SKIPPED or is_added(name) or (module.__name__, name) in _CHANGING
+        is_skipped = name in _SKIPPED or is_added(name) or name in changing
         if is_skipped or _is_own_module(module, name, value):
             continue
-        yield name, value
+        yield "", name, value
         if _is_own_class(module, value):
-            members = ((f"{name}.{key}", each) for key, each in vars(value).items() if key not in _SKIPPED_IN_CLASSES)
-            yield from (each for each in members if (module.__name__, each[0]) not in _CHANGING)
+            for key, each in vars(value).items():
+                if key not in _SKIPPED_IN_CLASSES and (not changing or f"{name}.{key}" not in changing):
+                    yield name, key, each
 
 
 def _is_own_class(module: ModuleType, value: Any) -> bool:
@@ -351,7 +327,7 @@ class Epoch:
         known = self.maps.get(modules)
         if known is None or not known.names.hold():
             is_first = known is None and self.names.hold()
-            fingerprint = Fingerprint(list_tables(modules), partial(list_others, modules))
+            fingerprint = Fingerprint(read=partial(list_objects, modules))
             names = self.names if is_first else KnownNames(places=self.names.places)
             definitions = Definitions(Describer(), names, is_lasting=True)
             text = write_thunder(definitions, modules)
