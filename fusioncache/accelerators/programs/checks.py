@@ -19,15 +19,12 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.introspection import QUERIES, find_question
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
 from fusioncache.thunder_adapter.hooks import MUTATING
-
-if TYPE_CHECKING:
-    from fusioncache.accelerators.programs.opaque import Judge
 
 _BUILDING = frozenset({
     "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SET", "BUILD_TUPLE", "BUILD_DICT", "NEW", "BINARY_ADD",
@@ -127,7 +124,43 @@ def _is_made_by_new(provenance: Any) -> bool:
     )
 
 
-Check = Callable[["Judge", Any, tuple[Any, ...], Mapping[str, Any]], str | None]
+def is_interpreted(value: Any) -> bool:
+    """True if a value is a generator of the interpreter's, in place of one whose code it runs."""
+    return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
+
+
+class Trace:
+    """What is known of one trace.
+
+    Args:
+        made: knows which objects were made in it.
+        names: returns whether the texts of the key and of reads tell an object from others.
+
+    Attributes:
+        made: as it was given.
+        names: as it was given.
+        consumed: the frames of generators whose values code that is not interpreted asks for.
+        queries: what torch was asked, by name and arguments, and what it said.
+    """
+
+    def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
+        self.made = made
+        self.names = names
+        self.consumed: dict[int, Any] = {}
+        self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
+
+    def consume(self, value: Any) -> bool:
+        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
+        if not is_interpreted(value):
+            return False
+        frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
+        if frame is None:
+            return False
+        self.consumed[id(frame)] = frame
+        return True
+
+
+Check = Callable[[Trace, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
 """Returns why a call must not be made where a program is to be kept; None if it may be."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
@@ -176,15 +209,15 @@ def _is_declined(fn: Any, value: Any) -> bool:
     )
 
 
-def _allow(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _allow(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _forbid(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _forbid(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return f"calls {name_of(fn)}"
 
 
-def _check_values(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
     if is_internal_call(fn, fn.__name__, args):
         return None
@@ -201,40 +234,40 @@ def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
     )
 
 
-def _check_atoms(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None if is_internal_call(fn, fn.__name__, args) else explain_atoms(fn, args, kwargs)
 
 
-def _check_plain(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_plain(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return explain_arguments(fn, args, kwargs, native.is_plain)
 
 
-def _check_has_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_has_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or type(args[1].value) is not str:
         return None
     reason = native.explain_attribute(args[0].value, args[1].value)
     return None if reason is None else f"asks for {reason}"
 
 
-def _check_instance(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_instance(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     reason = native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
     return None if reason is None else f"asks {reason}"
 
 
-def _check_subclass(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_subclass(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or not native.is_class(args[0].value):
         return f"calls {name_of(fn)}"
     reason = native.explain_class_check(args[1].value)
     return None if reason is None else f"asks {reason}"
 
 
-def _check_key(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_key(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) < 2 or is_key(trace, args[1]) or _has_plain_hash(args[1].value):
         return None
     return f"calls {name_of(fn)} with a {name_of(type(args[1].value))}"
 
 
-def is_key(trace: Judge, wrapped: Any) -> bool:
+def is_key(trace: Trace, wrapped: Any) -> bool:
     """True if a value can be hashed and compared without code of its own, and is told from others in texts."""
     value = wrapped.value
     if native.is_nan(value):
@@ -250,7 +283,7 @@ def _has_plain_hash(value: Any) -> bool:
     return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 
 
-def _check_change(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
     return f"calls {name_of(fn)} of an object that existed before tracing"
@@ -263,7 +296,7 @@ def _is_copy(value: Any) -> bool:
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
-def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an item of a dict. Thunder does those to attributes at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
 
@@ -272,7 +305,7 @@ def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an attribute. But for new objects Thunder makes it one to an item of the ``__dict__``."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
@@ -284,32 +317,32 @@ def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None
 
 
-def _check_type_call(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_type_call(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.see_type(args[0].value)
     return None
 
 
-def _check_new_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args and args[0].value is not list:
         return f"makes a {name_of(args[0].value)}"
     trace.made.see_new_list()
     return None
 
 
-def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_filled_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.see_filled_list(args[0], is_filled=len(args) > 1)
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_extended_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_extended_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.see_extended_list(args[0])
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_new_tuple(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     import torch
 
     from fusioncache.thunder_adapter.accelerator_api import is_likely_from_collections_namedtuple
@@ -319,7 +352,7 @@ def _check_new_tuple(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None if cls is tuple or cls is torch.Size or is_named else f"makes a {name_of(cls)}"
 
 
-def _check_next(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from fusioncache.thunder_adapter.accelerator_api import ThunderInterpreterObject
 
     if not args or not isinstance(args[0].value, ThunderInterpreterObject):
@@ -329,7 +362,7 @@ def _check_next(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return "advances an iterator that existed before tracing"
 
 
-def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_members(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from torch.nn import Module
 
     methods = (fn.__name__, fn.__name__.removeprefix("named_").rstrip("s"), "_named_members", "named_modules")
@@ -337,7 +370,7 @@ def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping
     return f"calls {own[0]} of a {name_of(type(args[0].value))}" if own else None
 
 
-def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_import(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Allows an import that only finds what has been imported before."""
     name, found = args[0].value, sys.modules.get(args[0].value)
     if found is None:
@@ -346,12 +379,12 @@ def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
     return f"imports {name}.{missing[0]}" if missing else None
 
 
-def _check_checkpoint(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_checkpoint(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     strange = [name for name, each in kwargs.items() if name != "use_reentrant" and each.value is not None]
     return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
 
 
-def _check_question(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_question(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     values = tuple(each.value for each in args)
     if kwargs or not all(type(each) in (str, int, bool) for each in values):
         return f"calls {name_of(fn)}"
@@ -426,7 +459,7 @@ def _bind(kind: type) -> Any:
     return vars(kind)["__get__"]
 
 
-def _check_bound(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_bound(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     function = args[0].value.__func__ if args else None
     known = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
     return None if isinstance(function, known) else f"binds a {name_of(type(function))}"

@@ -12,12 +12,20 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.accelerators.programs import native
-from fusioncache.accelerators.programs.checks import Made, explain_arguments, explain_atoms, is_key, list_checks
+from fusioncache.accelerators.programs.checks import (
+    Made,
+    Trace,
+    explain_arguments,
+    explain_atoms,
+    is_interpreted,
+    is_key,
+    list_checks,
+)
 from fusioncache.accelerators.programs.native import is_internal, is_internal_call, name_of
 from fusioncache.thunder_adapter.hooks import MUTATING
 
@@ -36,11 +44,6 @@ _CHANGING_SETS = frozenset({
     "add", "discard", "intersection_update", "difference_update", "symmetric_difference_update",
 })  # fmt: skip
 """Methods that change a set, beside those that other containers have as well."""
-_TAKING = frozenset({
-    "__init__", "update", "__ior__", "symmetric_difference_update", "__ixor__", "intersection_update", "__iand__",
-})  # fmt: skip
-_REMOVING = frozenset({"discard", "remove", "pop", "difference_update", "__isub__"})
-"""Methods that put items of other sets into a set, and those that leave gaps in it where items were."""
 _APPLIED = frozenset(map(id, (int, float, complex, bool, str, abs, round, len, ord, chr, None)))
 """Functions that ``map`` and ``filter`` may call without the interpreter, if they get constants."""
 _HINTS = {
@@ -52,19 +55,13 @@ _HINTS = {
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 
 
-class Judge:
+class Judge(Trace):
     """Judges the calls of one trace."""
-
-    __slots__ = ("_known", "_names", "_unordered", "consumed", "made", "queries")
 
     def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
         """Takes what knows which objects were made in the trace, and what tells which ones texts tell from others."""
-        self.made = made
-        self._names = names
-        self.consumed: dict[int, Any] = {}
-        self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        super().__init__(made, names)
         self._known: dict[int, tuple[Any, bool]] = {}
-        self._unordered: dict[int, Any] = {}
 
     def explain(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_opaque: bool) -> str | None:
         """Returns why a call must not be made; None if it may be.
@@ -97,7 +94,7 @@ class Judge:
         if name == "__init__" and isinstance(owner, type) and issubclass(owner, BaseException):
             return None
         if name == "__next__" and owner is types.GeneratorType:
-            is_own = args and _is_interpreted(args[0].value)
+            is_own = args and is_interpreted(args[0].value)
             return None if is_own else "advances a generator that existed before tracing"
         if (name == "__next__" and owner in (*native.ITERATORS, map, filter)) or (
             name == "__iter__" and owner is types.GeneratorType
@@ -125,14 +122,10 @@ class Judge:
         if changes and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of an object that existed before tracing"
         if getattr(fn, "__objclass__", None) in (set, frozenset):
-            if name not in _IN_ANY_ORDER and args and not self._is_in_order(args[0]):
+            if name not in _IN_ANY_ORDER and args and native.has_own_order(args[0].value):
                 return f"calls {name_of(fn)}, and sets have no order of their own"
             if any(native.is_nan(each.value) for each in args):
                 return f"calls {name_of(fn)} with a NaN"
-            if name in _TAKING:
-                self.note_taken(args[0].value, args[1:])
-            elif name in _REMOVING:
-                self._unordered[id(args[0].value)] = args[0].value
             args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
         elif name == "join" and len(args) == 2 and self.consume(args[1].value):
             args = args[:1]
@@ -147,37 +140,8 @@ class Judge:
             native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value
         )
 
-    def note_taken(self, receiver: Any, given: Iterable[Any]) -> None:
-        """Notes that a set takes the items of others, and with them an order that they may have from before."""
-        if not all(map(self._is_in_order, given)):
-            self._unordered[id(receiver)] = receiver
-
-    def _is_in_order(self, wrapped: Any) -> bool:
-        """True if the items of a set come in the same order in each process, if that is as it was recorded.
-
-        So they do if all that ever happened to the set is that this trace put numbers into it, one by one.
-        """
-        value = wrapped.value
-        if not native.has_own_order(value):
-            return True
-        return self.made.has(wrapped) and id(value) not in self._unordered and native.is_set_of(value, int)
-
     def _is_told(self, value: Any) -> bool:
         return self.made.knows(value) or self.names(value)
-
-    def consume(self, value: Any) -> bool:
-        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
-        if not _is_interpreted(value):
-            return False
-        frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
-        if frame is None:
-            return False
-        self.consumed[id(frame)] = frame
-        return True
-
-    def names(self, value: Any) -> bool:
-        """True if the texts of the key and of reads tell an object from others."""
-        return self._names(value)
 
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
         value = args[0].value
@@ -186,11 +150,6 @@ class Judge:
         if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
             return (args[1].value in value) is (name == "add")  # as each assignment to a buffer of a module does
         return False
-
-
-def _is_interpreted(value: Any) -> bool:
-    """True if a value is a generator of the interpreter's, in place of one whose code it runs."""
-    return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
 def _refuse_call(fn: Any) -> str:

@@ -182,8 +182,6 @@ class Recorder(hooks.Observer):
             if inst.argval in state["co"].co_cellvars:
                 self._judge.made.note(state["frame"].localsplus[inst.arg].value)
             return None
-        if name == "SET_UPDATE":
-            self._judge.note_taken(stack.getitem_wrapped(-inst.arg - 1).value, [stack.getitem_wrapped(-1)])
         if name in hooks.HASHING:
             hashed = hooks.find_hashed(name, inst.arg, stack)
             strange = [each for each in hashed if not _is_plain_key(each)]
