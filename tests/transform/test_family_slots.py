@@ -8,7 +8,6 @@ from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText,
 from fusioncache.accelerators.sizes.families import (
     MOST_KNOWN,
     Family,
-    KnownProgram,
     decode_family,
     encode_family,
     find_families,
@@ -16,6 +15,7 @@ from fusioncache.accelerators.sizes.families import (
     keep_family,
 )
 from fusioncache.accelerators.sizes.journal import Look, PassJournal
+from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions

@@ -20,8 +20,8 @@ from fusioncache.accelerators.programs.definitions import Definitions, ForeignRu
 from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramKeeper, keep_program
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
-from fusioncache.accelerators.sizes.families import Family, KnownProgram
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
+from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.values import ArgumentSizes
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import read_key
@@ -165,7 +165,7 @@ class Derivation:
         first: Thunder's first traces, where its transforms write into those that they are given.
         reads: what it was derived from, as soon as that is known.
         program: what was derived, if that is kept.
-        family: the programs at other lengths from which it is known, if it is.
+        is_in_family: whether the store has programs at other lengths from which it is known.
     """
 
     keeper: ProgramKeeper
@@ -182,7 +182,7 @@ class Derivation:
     first: FirstTraces | None = None
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
-    family: Family | None = None
+    is_in_family: bool = False
     _recorder: Recorder | None = None
     _foreign: ForeignRuns | None = None
     _started: float = field(default_factory=time.perf_counter)
@@ -258,7 +258,7 @@ class Derivation:
         seconds = time.perf_counter() - self._started
         self.keeper.note_filled(candidate, self.call)
         store = self.keeper.cache.store
-        if store is None or not keep or (self.family and self.family.is_stored):
+        if store is None or not keep or self.is_in_family:
             return False
         try:
             with self.keeper.time("record"), without_collector():

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
+from fusioncache.accelerators.programs.derivation import Derivation
 from fusioncache.accelerators.programs.general import (
     FilledProgram,
     GeneralProgram,
@@ -32,6 +33,7 @@ from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import ProgramText, Read, decode, decode_reads, encode, encode_reads
 from fusioncache.accelerators.schedule.collectives import exchanges
 from fusioncache.accelerators.sizes.journal import Journal, PassJournal, decode_outline, encode_outline
+from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.passes import go_through_passes
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes
@@ -40,43 +42,13 @@ from fusioncache.accelerators.steps.saved_results import find_saved_twice
 from fusioncache.ir import Key, is_declined
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
-from fusioncache.observe.record.observations import PlacementRecord
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.transform.rewrite import find_saved
 
-if TYPE_CHECKING:
-    from fusioncache.accelerators.programs.derivation import Derivation
-
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownProgram:
-    """A program that Thunder derived, or would have.
-
-    Attributes:
-        text: its traces.
-        sizes: of its arguments.
-        regions: what a run has on record of its regions, if that is known.
-    """
-
-    text: ProgramText
-    sizes: ArgumentSizes
-    regions: bytes | None
-
-    def list_placements(self) -> tuple[PlacementRecord, ...]:
-        """Returns where the collectives of its traces are, without the names of calls, which templates have of sizes.
-
-        Raises:
-            Declined: if something was chosen that may depend on sizes, such as a plan of a residual stream.
-        """
-        kept = None if self.regions is None else decode_regions(self.regions, "", 0)
-        if kept is None or kept.choices:
-            raise Declined("the plan for its residual streams may differ", Scope.LENGTH)
-        return tuple(replace(placement, calls=()) for placement in kept.placements)
 
 
 class Family:
@@ -325,7 +297,7 @@ class Families:
                 check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
                     candidate = _fill(family, derivation)
-                derivation.family = family
+                derivation.is_in_family = family.is_stored
                 return candidate
             except Exception as error:  # whatever it is, Thunder can derive the program
                 if is_declined(error, Scope.LENGTH):

@@ -25,9 +25,10 @@ from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
 from fusioncache.accelerators.programs.options import find_groups
 from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import Read
-from fusioncache.accelerators.sizes.families import Families, KnownProgram, check_reads
+from fusioncache.accelerators.sizes.families import Families, check_reads
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
+from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.passes import list_sharing, replay
 from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.ir import Declined, Key, Scope, is_declined
