@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.introspection import QUERIES, find_question
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
@@ -33,8 +35,11 @@ _BUILDING = frozenset({
 _GROWING = frozenset({"LIST_APPEND", "LIST_EXTEND"})
 """What Thunder writes over where a list comes from when it has grown."""
 
-_CALLED, _EMPTY, _FILLED = 1, 2, 3
-"""How far the interpreter is with a call of ``list``, which is the only class of which it does not say what is new."""
+_OTHER, _CALLED, _EMPTY, _FILLED, _EXTENDED = range(5)
+"""How far the interpreter is with a call of ``list``, which is the only class of which it does not say what is new.
+
+Thunder fills a new list through another one of its own, which is extended first.
+"""
 
 
 def name_origin(provenance: Any) -> str:
@@ -46,11 +51,9 @@ def name_origin(provenance: Any) -> str:
 class Made:
     """The objects that were made in one trace, as far as they were asked for."""
 
-    __slots__ = ("_made", "_step")
-
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
-        self._step = 0
+        self._step = _OTHER
 
     def has(self, wrapped: Any) -> bool:
         """True if an object was made in this trace, or is immutable."""
@@ -71,25 +74,16 @@ class Made:
         """Notes an object that was made in this trace."""
         self._made[id(value)] = value
 
-    def see_type(self, cls: Any) -> None:
-        """Notes that a class is called, which makes an object of it, and fills it."""
-        self._step = _CALLED if cls is list else 0
+    def follow(self, step: int, wrapped: Any = None) -> None:
+        """Notes a step of a call of ``list``, if the one before it came just before; if not, the call of another class.
 
-    def see_new_list(self) -> None:
-        """Notes that an empty list is made."""
-        self._step = _EMPTY if self._step == _CALLED else 0
-
-    def see_filled_list(self, wrapped: Any, *, is_filled: bool) -> None:
-        """Notes that a list that may have just been made is filled from something else, or from nothing."""
-        step, self._step = self._step, 0
-        if step == _EMPTY and self._note_fresh(wrapped) and is_filled:
-            self._step = _FILLED
-
-    def see_extended_list(self, wrapped: Any) -> None:
-        """Notes that a list grows. Thunder fills a new one through another list of its own, which comes first."""
-        step, self._step = self._step, 0
-        if step == _FILLED:
-            self._note_fresh(wrapped)
+        Args:
+            step: one of the numbers above.
+            wrapped: a list that may have just been made.
+        """
+        is_next, self._step = step == _CALLED or step == self._step + 1, _OTHER
+        if is_next and (wrapped is None or self._note_fresh(wrapped)):
+            self._step = step
 
     def _note_fresh(self, wrapped: Any) -> bool:
         value = wrapped.value
@@ -319,32 +313,32 @@ def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
 
 def _check_type_call(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.see_type(args[0].value)
+        trace.made.follow(_CALLED if args[0].value is list else _OTHER)
     return None
 
 
 def _check_new_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args and args[0].value is not list:
         return f"makes a {name_of(args[0].value)}"
-    trace.made.see_new_list()
+    trace.made.follow(_EMPTY)
     return None
 
 
 def _check_filled_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.see_filled_list(args[0], is_filled=len(args) > 1)
+        trace.made.follow(_FILLED, args[0])
+    if len(args) < 2:  # from nothing
+        trace.made.follow(_OTHER)
     return _check_change(trace, fn, args, kwargs)
 
 
 def _check_extended_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.see_extended_list(args[0])
+        trace.made.follow(_EXTENDED, args[0])
     return _check_change(trace, fn, args, kwargs)
 
 
 def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    import torch
-
     from fusioncache.thunder_adapter.accelerator_api import is_likely_from_collections_namedtuple
 
     cls = args[0].value if args else tuple
@@ -421,8 +415,6 @@ def list_free() -> frozenset[int]:
 @lru_cache(maxsize=1)
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
-    import torch
-
     from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
     found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (
@@ -443,7 +435,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
     found += [(fn, _check_values) for fn in (*_OF_VALUES, *(getattr(operator, name) for name in _OPERATORS))]
     for kind in _CONTAINERS:
         found += [(fn, _choose_check(fn)) for fn in _methods_of(kind)]
-    found += [(_bind(kind), _check_bound) for kind in (staticmethod, classmethod)]
+    found += [(vars(kind)["__get__"], _check_bound) for kind in (staticmethod, classmethod)]
     found += [
         (hasattr, _check_has_attribute), (isinstance, _check_instance), (issubclass, _check_subclass),
         (next, _check_next), (builtins.__import__, _check_import), (type.__call__, _check_type_call),
@@ -453,10 +445,6 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
         (torch.nn.Module.named_parameters, _check_members), (torch.nn.Module.named_buffers, _check_members),
     ]  # fmt: skip
     return (*found, *((function, _check_question) for _, function in _questions().values()))
-
-
-def _bind(kind: type) -> Any:
-    return vars(kind)["__get__"]
 
 
 def _check_bound(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import dropwhile
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
@@ -55,8 +57,6 @@ _MOST_ITEMS = 10_000
 @lru_cache(maxsize=1)
 def _constant_types() -> frozenset[int]:
     """Returns the types whose objects run no Python code, by identity; a size tells its witness alone."""
-    import torch
-
     of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
     return ids_of(*_ATOMS, slice, *WATCHED, *of_torch)
 
@@ -166,8 +166,6 @@ def is_hashed_by_identity(value: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _sequences() -> frozenset[int]:
-    import torch
-
     return ids_of(tuple, list, set, frozenset, torch.Size)
 
 
@@ -185,8 +183,6 @@ def is_proxy(value: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _singleton_types() -> frozenset[int]:
-    import torch
-
     of_torch = (torch.dtype, torch.layout, torch.memory_format)
     return ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *of_torch)
 

@@ -136,12 +136,10 @@ class Judge(Trace):
         value = wrapped.value
         if not native.is_set(value):
             return False
-        return all(
-            native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value
-        )
+        return all(native.is_atom(each) or self._is_told(each) for each in value)
 
     def _is_told(self, value: Any) -> bool:
-        return self.made.knows(value) or self.names(value)
+        return native.is_hashed_by_identity(value) and (self.made.knows(value) or self.names(value))
 
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
         value = args[0].value
