@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,6 +268,11 @@ class Store:
         with suppress(Refusal, OSError):
             return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
         return None
+
+    def find_oldest(self, key: Key, slots: Iterable[str]) -> str:
+        """Returns the slot of which the entry was made first, or that has none."""
+        found = {slot: self.entry(key.digest, slot) for slot in slots}
+        return min(found, key=lambda slot: entry.created if (entry := found[slot]) else 0.0)
 
     def find_nearest(self, key: Key, backend: str) -> Entry | None:
         """Returns the entry with the key that is nearest to this one, of those stored for the same graph and backend.

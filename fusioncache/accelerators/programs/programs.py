@@ -168,15 +168,9 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
             return slot
         if slot not in unfit and frozenset(candidate.reads) == reads:
             return None
-    oldest = min(PROGRAM_SLOTS, key=lambda slot: _find_time(store, key, slot))
+    oldest = store.find_oldest(key, PROGRAM_SLOTS)
     store.remove(key, oldest)
     return oldest
-
-
-def _find_time(store: Store, key: Key, slot: str) -> float:
-    """Returns when the program in a slot was made, in seconds since the epoch."""
-    entry = store.entry(key.digest, slot)
-    return entry.created if entry else 0.0
 
 
 MOST_KINDS = 64
@@ -376,8 +370,7 @@ class ProgramKeeper:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
         self.templates.expect(candidate.text, self._count_handed_over)
-        if candidate.regions is not None:
-            self._count_regions(candidate.regions, call)
+        self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
             text = f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared})."
@@ -387,14 +380,15 @@ class ProgramKeeper:
     def note_filled(self, candidate: Candidate, call: Call) -> None:
         """Counts a program that runs because it is known at other lengths."""
         self.ledger.emit("program filled", model=call.name)
-        if candidate.regions is not None:
-            self._count_regions(candidate.regions, call)
+        self._count_regions(candidate.regions, call)
         self.cache.append()
 
     def _count_handed_over(self, number: int) -> None:
         self.ledger.count("handed_over", number)
 
-    def _count_regions(self, regions: bytes | KeptRegions, call: Call) -> None:
+    def _count_regions(self, regions: bytes | KeptRegions | None, call: Call) -> None:
+        if regions is None:
+            return
         find = self.templates.calls.find_template
         try:
             count_regions(regions, call.name, self.ledger, self.cache.ledger, find)

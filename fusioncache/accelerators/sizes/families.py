@@ -197,7 +197,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
         for slot in same:
             _learn_all(family, found[slot].known)
         free = [slot for slot in FAMILY_SLOTS if slot not in found]
-        slot = next(iter((*same, *free)), None) or min(found, key=lambda slot: _find_time(store, form, slot))
+        slot = next(iter((*same, *free)), None) or store.find_oldest(form, found)
         artifacts = encode_family(family)
         store.remove(form, slot)
         return store.save(form, slot, artifacts, name=name)
@@ -267,12 +267,6 @@ def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
         except Declined as error:  # then it is left to what this process has seen
             error.require(Scope.LENGTH)
             logger.info("a stored program is of no family here: %s", error)
-
-
-def _find_time(store: Store, form: Key, slot: str) -> float:
-    """Returns when the family in a slot was made, in seconds since the epoch."""
-    entry = store.entry(form.digest, slot)
-    return entry.created if entry else 0.0
 
 
 logger = logging.getLogger("fusioncache")
