@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fusioncache.accelerators.programs import introspection
@@ -41,18 +41,22 @@ class Notes:
 
     def size(self) -> int:
         """Returns how much was noted. Nothing that was noted is taken back."""
-        found = len(self.functions) + len(self.globals) + len(self.attributes) + len(self.classes)
-        return found + len(self.names) + len(self.variables) + len(self.queries) + len(self.texts)
+        return sum(len(getattr(self, each.name)) for each in fields(self))
 
 
+@dataclass(frozen=True, slots=True)
 class Account:
-    """Describes notes."""
+    """Describes notes.
 
-    def __init__(self, notes: Notes, describer: Describer, again: Describer) -> None:
-        """Takes notes, and what has described what the program's key is made of, and a copy of it as it was then."""
-        self._notes = notes
-        self._describer = describer
-        self._again = again
+    Attributes:
+        notes: of a trace.
+        describer: has described what the program's key is made of.
+        again: a copy of it, as it was then.
+    """
+
+    notes: Notes
+    describer: Describer
+    again: Describer
 
     def reads(self) -> tuple[Read, ...]:
         """Returns what was read, in the order in which it is to be compared.
@@ -61,9 +65,7 @@ class Account:
             Declined: if something has no value, has changed, or cannot be found again.
         """
         self._check_texts()
-        reads = [
-            Read("variable", name, introspection.describe_variable(name)) for name in sorted(self._notes.variables)
-        ]
+        reads = [Read("variable", name, introspection.describe_variable(name)) for name in sorted(self.notes.variables)]
         reads += self._describe_answers()
         reads += self._describe_globals()
         reads += self._describe_attributes()
@@ -74,23 +76,23 @@ class Account:
 
     def _check_texts(self) -> None:
         """Refuses what is not as it was when it was noted: the trace saw that, and it is unknown when it changed."""
-        for what, value, name, text in self._notes.texts:
-            if describe(value, what, self._again, name) != text:
+        for what, value, name, text in self.notes.texts:
+            if describe(value, what, self.again, name) != text:
                 raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
 
     def _describe(self, value: Any, what: str, name: str | None = None) -> str:
-        return describe(value, what, self._describer, name)
+        return describe(value, what, self.describer, name)
 
     def _describe_answers(self) -> list[Read]:
         return [
             Read("query", introspection.write_question(name, args), self._describe(answer, f"what {name} says"))
-            for (name, args), answer in self._notes.queries.items()
+            for (name, args), answer in self.notes.queries.items()
         ]
 
     def _describe_globals(self) -> list[Read]:
         builtin: list[Read] = []
         found: list[Read] = []
-        for (_, name), (namespace, value) in self._notes.globals.items():
+        for (_, name), (namespace, value) in self.notes.globals.items():
             module = self._find_module(namespace, name)
             if module is None:
                 continue
@@ -111,13 +113,13 @@ class Account:
             except LookupError as error:
                 raise Declined(f"{error}: {module}", Scope.PROGRAM) from error
             return module
-        if self._describer.covers_global(namespace, name):
+        if self.describer.covers_global(namespace, name):
             return None
         raise Declined(f"the global {name} is looked up in a namespace that is not a module's", Scope.PROGRAM)
 
     def _describe_attributes(self) -> list[Read]:
         found = []
-        for (_, name), (module, value) in self._notes.attributes.items():
+        for (_, name), (module, value) in self.notes.attributes.items():
             owner = vars(module).get("__name__")
             if not _is_found(owner, module) or "." in name:
                 raise Declined(
@@ -131,13 +133,13 @@ class Account:
     def _describe_functions(self) -> list[Read]:
         """Describes the functions whose code ran and that no other description covers."""
         found = []
-        for function in self._notes.functions.values():
+        for function in self.notes.functions.values():
             code = function.__code__
-            if is_internal(function.__globals__) or self._describer.covers(code):
+            if is_internal(function.__globals__) or self.describer.covers(code):
                 continue
             name, value = _find_again("function", function)
             text = self._describe(value, f"the function {name}")
-            if not self._describer.covers(code):
+            if not self.describer.covers(code):
                 raise Declined(f"the function {name} is not the object found under its name", Scope.PROGRAM)
             found.append(Read("function", name, text))
         return found
@@ -145,8 +147,8 @@ class Account:
     def _describe_classes(self) -> list[Read]:
         """Describes the classes of what was looked into, as far as no other description has done so."""
         found = []
-        for cls in self._notes.classes.values():
-            if is_static(cls) or self._describer.names(cls) or is_thunders_class(cls):
+        for cls in self.notes.classes.values():
+            if is_static(cls) or self.describer.names(cls) or is_thunders_class(cls):
                 continue
             name, value = _find_again("class", cls)
             if value is not cls:
@@ -156,10 +158,10 @@ class Account:
 
     def _check_unknown(self) -> None:
         """Refuses an attribute of a class that has no value and was looked for."""
-        names = {attribute for _, attribute in self._describer.unknown} & self._notes.names
-        for cls in self._notes.classes.values() if names else ():
+        names = {attribute for _, attribute in self.describer.unknown} & self.notes.names
+        for cls in self.notes.classes.values() if names else ():
             for name in sorted(names):
-                reason = self._describer.find_unknown(cls, name)
+                reason = self.describer.find_unknown(cls, name)
                 if reason is not None:
                     raise Declined(f"{name} of {name_of(cls)} has no value to compare: {reason}", Scope.PROGRAM)
 

@@ -28,7 +28,7 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.accelerators.programs.code_places import LONGEST_NAME, find_place, find_places
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.introspection import (
@@ -39,10 +39,10 @@ from fusioncache.accelerators.programs.introspection import (
     is_known,
     place_of,
 )
-from fusioncache.accelerators.programs.literals import LITERALS, digest
+from fusioncache.accelerators.programs.literals import WRITERS, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.process import forks
-from fusioncache.process.secrets import TextKind, find_kind, write_text
+from fusioncache.process.secrets import TextKind, find_kind
 
 type Foreign = Mapping[str, tuple[CodeType, ...] | None]
 """What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
@@ -67,8 +67,6 @@ class ForeignRuns:
         foreign: what may run.
     """
 
-    __slots__ = ("__weakref__", "_before", "_end", "_foreign")
-
     def __init__(self, foreign: Foreign):
         self._foreign = foreign
         codes = {id(code): code for each in foreign.values() for code in each or ()}
@@ -86,14 +84,12 @@ class ForeignRuns:
             Declined: if any did, or may have.
         """
         for place, codes in self._foreign.items():
-            if codes is None or self._end is None or any(map(self._did_run, codes)):
+            did_run = codes is None or any(_runs[id(code)] != self._before[id(code)] for code in codes)
+            if did_run or self._end is None:
                 what = f"Thunder runs {place}, and nothing records what that reads"
                 raise Declined(
                     f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM
                 )
-
-    def _did_run(self, code: CodeType) -> bool:
-        return _runs[id(code)] != self._before[id(code)]
 
     def end(self) -> None:
         """Watches no longer."""
@@ -103,26 +99,20 @@ class ForeignRuns:
 
 def _watch(codes: Collection[CodeType]) -> bool:
     """Has each run of these counted; returns whether that can be."""
-    with _lock:
-        _watchers.update(map(id, codes))  # first, so that what ends meanwhile does not give the number back
-        tool = _take_tool() if _tool is None else _tool
-        if tool is None:
-            _watchers.clear()
-            return False
-        for code in codes:
-            sys.monitoring.set_local_events(tool, code, sys.monitoring.events.PY_START)
-    return True
-
-
-def _take_tool() -> int | None:
-    """Takes a number and returns it; None if none is free."""
     global _tool
     monitoring = sys.monitoring
-    _tool = next((each for each in _TOOLS if monitoring.get_tool(each) is None), None)
-    if _tool is not None:
-        monitoring.use_tool_id(_tool, "fusioncache")
-        monitoring.register_callback(_tool, monitoring.events.PY_START, _count)
-    return _tool
+    with _lock:
+        _watchers.update(map(id, codes))  # first, so that what ends meanwhile does not give the number back
+        if _tool is None:
+            _tool = next((each for each in _TOOLS if monitoring.get_tool(each) is None), None)
+            if _tool is None:
+                _watchers.clear()
+                return False
+            monitoring.use_tool_id(_tool, "fusioncache")
+            monitoring.register_callback(_tool, monitoring.events.PY_START, _count)
+        for code in codes:
+            monitoring.set_local_events(_tool, code, monitoring.events.PY_START)
+    return True
 
 
 def _count(code: CodeType, offset: int) -> Any:
@@ -153,9 +143,7 @@ def _forget_derivatives() -> None:
     vjp_utils._cache.clear()
 
 
-_PLAIN = frozenset({type(None), bool, int, float, complex, type(...), type(NotImplemented)})
-_TEXTS = frozenset({str, bytes})
-_MAY_BE_SECRET = frozenset({*_TEXTS, list, tuple, set, frozenset, dict})
+_MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
 _BEGINNING = 60
 _BYSTANDERS = {
@@ -176,7 +164,6 @@ class KnownNames:
         held: the values, which keep their identities.
         fingerprints: of the tables among the values, and of those where these were found.
         described: the values of others, each with its own name and its description.
-        places: where code stands.
     """
 
     names: Mapping[int | FunctionType, str] = field(default_factory=dict)
@@ -184,7 +171,6 @@ class KnownNames:
     held: tuple[Any, ...] = ()
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
-    places: CodePlaces = field(default_factory=CodePlaces)
 
     def hold(self) -> bool:
         """True if all values would get these names again."""
@@ -213,36 +199,25 @@ class Definitions:
 
     Attributes:
         describer: describes foreign definitions.
+        met: what others wrote and that was named.
     """
 
     def __init__(self, describer: Describer, earlier: KnownNames | None = None, *, is_lasting: bool = False):
         from fusioncache.thunder_adapter.accelerator_api import default_python_printer
-        from fusioncache.thunder_adapter.api import Symbol
 
         self.describer = describer
         self._earlier = earlier if earlier is not None else KnownNames()
         self._is_lasting = is_lasting
-        self._places = self._earlier.places
         self._names = dict(self._earlier.names)
         self._met_in = dict(self._earlier.met)
         self._held: list[Any] = []
         self._attributes: list[Mapping[str, Any]] = []
         self._described: list[tuple[Any, object, str]] = []
-        self._met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
+        self.met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
         self._trusted: dict[int, Any] = {}
         self._bystanders = find_bystanders()
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
-        self._symbol = Symbol
-
-    @property
-    def met(self) -> Met:
-        """What others wrote and that was named."""
-        return dict(self._met)
-
-    def meet(self, met: Met) -> None:
-        """Notes what others wrote and that was named before."""
-        self._met.update(met)
 
     def learn(self, found_in: Fingerprint) -> KnownNames:
         """Returns the names for later keys.
@@ -257,7 +232,6 @@ class Definitions:
             (*known.held, *self._held),
             (*known.fingerprints, found_in, self._take_fingerprint()),
             (*known.described, *self._described),
-            self._places,
         )
 
     def _take_fingerprint(self) -> Fingerprint:
@@ -279,15 +253,14 @@ class Definitions:
             Declined: if other code made the value, and it cannot be described.
         """
         kind = type(value)
-        if kind in _PLAIN:
-            return repr(value)
-        if kind in _TEXTS:
-            return write_text(value)
+        literal = WRITERS.get(kind)
+        if literal is not None:
+            return literal(value)
         # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
         key = value if kind is FunctionType else id(value)
         known = self._names.get(key)
         if known is not None:
-            self._met.update(self._met_in.get(key, ()))
+            self.met.update(self._met_in.get(key, ()))
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
@@ -295,14 +268,14 @@ class Definitions:
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
-        outer, self._met = self._met, {}
+        outer, self.met = self.met, {}
         try:
             name = maker(value)
         finally:
-            if self._met:
-                self._met_in[key] = self._met
-                outer.update(self._met)
-            self._met = outer
+            if self.met:
+                self._met_in[key] = self.met
+                outer.update(self.met)
+            self.met = outer
         if len(name) > LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
@@ -312,7 +285,7 @@ class Definitions:
     def foreign(self) -> Foreign:
         """Functions and classes of others that were named, in order. Thunder may run their code."""
         found: dict[str, tuple[CodeType, ...] | None] = {}
-        for identity, (value, codes) in self._met.items():
+        for identity, (value, codes) in self.met.items():
             if identity not in self._trusted:
                 place = place_of(value)
                 before = found.get(place, ())  # several functions may have one place
@@ -322,15 +295,15 @@ class Definitions:
     @contextmanager
     def trusting(self) -> Iterator[None]:
         """Names what a foreign module declares its dependences of: it does not count as foreign."""
-        outer, self._met = self._met, {}
+        outer, self.met = self.met, {}
         yield
-        self._trusted.update(self._met)
-        self._met = outer
+        self._trusted.update(self.met)
+        self.met = outer
 
     def is_foreign(self, value: Any) -> bool:
         """True if a function or a class is foreign."""
         if isinstance(value, FunctionType):
-            return not self._places.find(value.__code__)
+            return not find_place(value.__code__)
         return isinstance(value, type) and not is_known(value.__module__)
 
     def _list_makers(self) -> dict[type, Callable[[Any], str]]:
@@ -349,16 +322,16 @@ class Definitions:
             types.UnionType: lambda value: "union" + self._name_all("(", value.__args__),
             types.GenericAlias: lambda value: self.name(value.__origin__) + self._name_all("[", value.__args__),
             **dict.fromkeys(_DESCRIPTORS, place_of),
-            **dict.fromkeys((tuple, list), self._name_sequence),
-            **dict.fromkeys((set, frozenset), self._name_set),
+            **dict.fromkeys((tuple, list), lambda value: type(value).__name__ + self._name_all("(", value)),
+            **dict.fromkeys(
+                (set, frozenset), lambda value: f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
+            ),
         }
 
     def _find_maker(self, kind: type) -> Callable[[Any], str]:
         """Returns what names a value of a class that is in no list."""
         from fusioncache.thunder_adapter.api import Executor, Symbol
 
-        if id(kind) in LITERALS:
-            return LITERALS[id(kind)]
         if issubclass(kind, type):
             return self._name_class
         if issubclass(kind, Executor):
@@ -391,7 +364,7 @@ class Definitions:
             if type(inner) is not FunctionType:
                 break
             function = inner
-        text = self._places.find_chain(codes)
+        text = find_places(codes)
         if not text:
             return self._describe_foreign(outer, codes)
         text += beside
@@ -401,9 +374,9 @@ class Definitions:
 
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
-        is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
+        is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._bystanders):
-            self._met[id(function)] = function, tuple(code for code in codes if not self._places.find(code))
+            self.met[id(function)] = function, tuple(code for code in codes if not find_place(code))
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -430,7 +403,7 @@ class Definitions:
     def _name_class(self, value: type) -> str:
         if not self.is_foreign(value):
             return place_of(value)
-        self._met[id(value)] = value, None
+        self.met[id(value)] = value, None
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -455,7 +428,7 @@ class Definitions:
         """
         if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
             return self.name(function)
-        text = self._places.find(function.__code__)
+        text = find_place(function.__code__)
         inner = _content_of(function.__closure__[0]) if function.__closure__ else None
         return self.name(function) if not text else text if inner is None else f"{text} ^{self.name(inner)}"
 
@@ -473,12 +446,6 @@ class Definitions:
             return f"{value.__module__}.{value.__qualname__.rpartition('.')[2]}" if owner else place_of(value)
         return f"{value.__qualname__} of {self.name(owner)}"
 
-    def _name_sequence(self, value: Iterable[Any]) -> str:
-        return type(value).__name__ + self._name_all("(", value)
-
-    def _name_set(self, value: Iterable[Any]) -> str:
-        return f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
-
     def _name_mapping(self, value: Mapping[Any, Any]) -> str:
         name = self.name
         pairs = sorted([f"{name(key)}: {self._name_item(key, item)}" for key, item in list(value.items())])
@@ -486,7 +453,7 @@ class Definitions:
 
     def _name_object(self, value: Any) -> str:
         if self.is_foreign(type(value)):
-            self._met[id(type(value))] = type(value), None
+            self.met[id(type(value))] = type(value), None
         try:
             return self._describe(value)
         except Declined as declined:

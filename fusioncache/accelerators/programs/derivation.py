@@ -54,15 +54,11 @@ def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifferen
         differences: what differs from the stored programs with this key, for each what was found first.
         store: has the others.
     """
-    found = [_compare_read(difference) for difference in differences] or _compare_keys(name, key, store)
+    found = [compare_read(each.read.kind, each.read.name, each.read.text, each.now) for each in differences]
+    found = found or [*_compare_keys(name, key, store)]
     if found:
         text = write_program_miss(name, found[0], len(found) - 1)
         print(f"fusioncache: {text}", file=sys.stderr, flush=True)
-
-
-def _compare_read(difference: ReadDifference) -> ProgramDifference:
-    read = difference.read
-    return compare_read(read.kind, read.name, read.text, difference.now)
 
 
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
@@ -121,17 +117,13 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
             before = list(_normalize(reveal_texts(text.source))) if text else []
         except ValueError:  # which is no difference: the program does not fit here
             return
-        after = list(_normalize(_print_last(what, derived))) if derived else []
+        after = [*_normalize(str(derived[-1].python(include_decorators=what != "prologue")))] if derived else []
         if before != after:
             lines = list(difflib.unified_diff(before, after, "stored", "derived", lineterm=""))
             shown = blur("\n".join(lines[:_MOST_LINES]))
             raise VerificationError(
                 f"the stored program of {name} is not what Thunder makes now: its {what} trace differs.\n{shown}"
             )
-
-
-def _print_last(what: str, traces: Any) -> str:
-    return str(traces[-1].python(include_decorators=what != "prologue"))
 
 
 def _normalize(source: str) -> Iterator[str]:

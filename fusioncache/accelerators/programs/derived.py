@@ -308,8 +308,6 @@ def _refer_to_module(value: Any) -> ModuleReference | None:
 
 
 def _describe_use(name: str, value: Any) -> str:
-    import torch
-
     if isinstance(value, torch.Tensor):
         return "holds a tensor as a constant"
     if callable(value) and not isinstance(value, type):

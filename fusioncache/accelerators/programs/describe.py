@@ -34,7 +34,7 @@ from fusioncache.accelerators.programs.objects import (
 )
 from fusioncache.accelerators.programs.writer import Handler, Memory, Writer
 from fusioncache.ir import Declined, Scope
-from fusioncache.ir.keys import NamedValue, write_values
+from fusioncache.ir.keys import NamedValue
 
 type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
 """The hash of a class, which says all of it, and its own attributes, each with the beginning of its text."""
@@ -46,8 +46,6 @@ class Describer:
     Args:
         memory: what it knows already; nothing if there is none.
     """
-
-    __slots__ = ("_graphs", "_layouts", "_memory")
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory if memory is not None else Memory()
@@ -151,10 +149,6 @@ class Describer:
         self._look_at_classes()
         return (id(namespace), name) in self._memory.loose_globals
 
-    def holds(self, value: object) -> bool:
-        """Returns whether this very object was described, with all that it reaches."""
-        return id(value) in self._memory.held
-
     def names(self, value: object) -> bool:
         """Returns whether all texts tell this very object from others: a walk met it, or it is a known class."""
         return id(value) in self._memory.names or id(value) in self._memory.class_names
@@ -237,11 +231,6 @@ def escape_name(name: object) -> str:
     if type(name) is not str:
         raise Declined("the name of an attribute is not a string", Scope.VALUE)
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)
-
-
-def write_classes(classes: Mapping[str, ClassTexts]) -> str:
-    """Returns the lines of classes."""
-    return write_values(list_lines(classes))
 
 
 def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:

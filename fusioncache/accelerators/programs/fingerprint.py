@@ -19,8 +19,6 @@ class Fingerprint:
         read: returns what else matters, now and later.
     """
 
-    __slots__ = ("_items", "_read", "_tables")
-
     def __init__(self, tables: Iterable[Iterable[Any]] = (), read: Callable[[], Iterable[Any]] = tuple):
         self._tables = [*chain.from_iterable((table, _MARK) for table in tables)]
         self._read = read

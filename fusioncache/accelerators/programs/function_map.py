@@ -33,6 +33,7 @@ from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.literals import digest
+from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 
 MODULES = (
@@ -180,7 +181,9 @@ def list_objects(modules: Iterable[str]) -> Iterator[Any]:
 def list_names(executors: Iterable[Any]) -> list[str]:
     """Returns the names of the modules that are looked over whole for a program that these executors take part in."""
     more = [name for name in _NOT_EVERYWHERE if name in sys.modules and name not in _PARTS]
-    return list(dict.fromkeys((*MODULES, *more, *_modules_of(executors))))
+    classes = (cls for executor in executors for cls in type(executor).__mro__)  # that of nvFuser is in one of its own
+    own = (cls.__module__ for cls in classes if cls.__module__.startswith("thunder."))
+    return list(dict.fromkeys((*MODULES, *more, *own)))
 
 
 def _list_parts() -> Iterator[tuple[ModuleType, tuple[str, ...]]]:
@@ -204,12 +207,6 @@ def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, lis
         (f"{module.__name__}.{name}", texts[name]) for name in found if definitions.is_foreign(found[name])
     ]
     return digest("\n".join(sorted(f"{name} {text}" for name, text in texts.items()))), foreign
-
-
-def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
-    """Yields the modules that executors of Thunder's come from, where their classes do: that of nvFuser is one."""
-    for executor in executors:
-        yield from (cls.__module__ for cls in type(executor).__mro__ if cls.__module__.startswith("thunder."))
 
 
 def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
@@ -300,7 +297,7 @@ class KnownMap:
         Args:
             definitions: named the executors before: what else is foreign is not trusted.
         """
-        definitions.meet(self.met)
+        definitions.met.update(self.met)
         yield self.text
         yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
@@ -321,16 +318,19 @@ class Epoch:
         """Returns the function map for these executors, which is made anew if anything in it is another object.
 
         Raises:
-            Declined: as ``write_thunder`` does.
+            Declined: if something that others put there cannot be described.
         """
         modules = tuple(list_names(executors))
         known = self.maps.get(modules)
         if known is None or not known.names.hold():
-            is_first = known is None and self.names.hold()
             fingerprint = Fingerprint(read=partial(list_objects, modules))
-            names = self.names if is_first else KnownNames(places=self.names.places)
+            names = self.names if self.names.hold() else KnownNames()
             definitions = Definitions(Describer(), names, is_lasting=True)
-            text = write_thunder(definitions, modules)
+            try:
+                text = write_thunder(definitions, modules)
+            except Declined as reason:
+                reason.require(Scope.VALUE, Scope.AMOUNT)
+                raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
             self.names = definitions.learn(fingerprint)
             known = self.maps[modules] = KnownMap(text, definitions.met, self.names)
         return known

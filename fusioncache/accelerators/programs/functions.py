@@ -142,10 +142,6 @@ def write_cell(writer: Writer, cell: types.CellType) -> None:
         writer.write(content)
 
 
-def _write_method(writer: Writer, method: types.MethodType) -> None:
-    writer.write_tagged("method", method.__func__, method.__self__)
-
-
 def _write_builtin(writer: Writer, function: types.BuiltinFunctionType) -> None:
     """Writes a function written in C by its name, and the object that it is a method of."""
     owner = function.__self__
@@ -164,10 +160,6 @@ def _write_member(writer: Writer, member: Any) -> None:
     writer.parts.append(f"<{type(member).__name__} {write_name(member.__name__)} of ")
     writer.write_class(member.__objclass__)
     writer.parts.append(">")
-
-
-def _write_method_wrapper(writer: Writer, wrapper: types.MethodWrapperType) -> None:
-    writer.write_tagged(f"method-wrapper {write_name(wrapper.__name__)}", wrapper.__self__)
 
 
 def _write_property(writer: Writer, value: property) -> None:
@@ -202,14 +194,17 @@ FUNCTIONS: dict[int, Handler] = by_identity(
     (types.FunctionType, write_function),
     (types.CodeType, write_code),
     (types.CellType, write_cell),
-    (types.MethodType, _write_method),
+    (types.MethodType, lambda writer, value: writer.write_tagged("method", value.__func__, value.__self__)),
     (types.BuiltinFunctionType, _write_builtin),
     (types.MethodDescriptorType, _write_member),
     (types.WrapperDescriptorType, _write_member),
     (types.ClassMethodDescriptorType, _write_member),
     (types.GetSetDescriptorType, _write_member),
     (types.MemberDescriptorType, _write_member),
-    (types.MethodWrapperType, _write_method_wrapper),
+    (
+        types.MethodWrapperType,
+        lambda writer, value: writer.write_tagged(f"method-wrapper {write_name(value.__name__)}", value.__self__),
+    ),
     (property, _write_property),
     (staticmethod, _write_wrapped),
     (classmethod, _write_wrapped),
@@ -246,18 +241,6 @@ def _refuse_environment(writer: Writer, value: object) -> None:
     raise Declined("the environment is not a value: what is read of it is noted, variable by variable", Scope.VALUE)
 
 
-def _write_overload(writer: Writer, value: OpOverload) -> None:
-    writer.parts.append(f"<operator {value._name}>")
-
-
-def _write_overloads(writer: Writer, value: OpOverloadPacket) -> None:
-    writer.parts.append(f"<operators {value._qualified_op_name}>")
-
-
-def _write_higher_order(writer: Writer, value: HigherOrderOperator) -> None:
-    writer.parts.append(f"<operator of higher order {write_name(value._name)}>")
-
-
 def _write_symbol(writer: Writer, value: Symbol) -> None:
     """Writes a symbol of Thunder's without the hash that it remembers."""
     if writer.enter(value):
@@ -270,10 +253,6 @@ def _write_symbol(writer: Writer, value: Symbol) -> None:
 def _name_of_id(identity: object) -> object:
     name = getattr(identity, "_name_", None) if type(type(identity)).__name__ == "EnumType" else None
     return identity if name is None else f"{write_class_name(type(identity))}.{name}"
-
-
-def _write_executor(writer: Writer, value: Executor) -> None:
-    writer.write_tagged("executor", value._name)
 
 
 def _write_handle(writer: Writer, value: RemovableHandle) -> None:
@@ -339,8 +318,8 @@ def _is_pybind_enumeration(cls: type) -> bool:
 
 _EXACT: dict[int, Handler] = by_identity(
     (type(os.environ), _refuse_environment),
-    (OpOverload, _write_overload),
-    (OpOverloadPacket, _write_overloads),
+    (OpOverload, lambda writer, value: writer.parts.append(f"<operator {value._name}>")),
+    (OpOverloadPacket, lambda writer, value: writer.parts.append(f"<operators {value._qualified_op_name}>")),
     (Symbol, _write_symbol),
     (RemovableHandle, _write_handle),
     *(((torch.distributed.ProcessGroup, _write_group),) if torch.distributed.is_available() else ()),
@@ -358,8 +337,11 @@ def find_reviewed(cls: type) -> Handler | None:
     if handler is not None:
         return handler
     derived: tuple[tuple[type, Callable[..., None]], ...] = (
-        (Executor, _write_executor),
-        (HigherOrderOperator, _write_higher_order),
+        (Executor, lambda writer, value: writer.write_tagged("executor", value._name)),
+        (
+            HigherOrderOperator,
+            lambda writer, value: writer.parts.append(f"<operator of higher order {write_name(value._name)}>"),
+        ),
     )
     for base, write in derived:
         if is_derived(cls, base):

@@ -365,6 +365,7 @@ def is_generated(file: str, module: str | None) -> bool:
     return file.startswith("<frozen ") or (file == "<string>" and has_module)
 
 
+@cache
 def shorten_file(file: str) -> str:
     """Returns the path of a source from where its package begins; empty if it is in none of those."""
     folders = _list_folders()

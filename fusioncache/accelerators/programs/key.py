@@ -24,11 +24,14 @@ from importlib.metadata import version
 from inspect import CO_VARARGS
 from itertools import chain, groupby, repeat
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.utils import _device
 
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer, escape_name, write_classes
+from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
 from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
 from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
@@ -42,10 +45,6 @@ from fusioncache.process.secrets import find_kind, write_text
 from fusioncache.process.sources import digest_sources
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
-
-if TYPE_CHECKING:
-    import torch
-
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
@@ -61,8 +60,6 @@ def read_state(compile_data: Any) -> Iterator[NamedValue]:
     Raises:
         Declined: under a mode, or within another trace.
     """
-    import torch
-
     _refuse_modes()
     yield "grad", torch.is_grad_enabled()
     yield "inference_mode", torch.is_inference_mode_enabled()
@@ -78,9 +75,6 @@ def read_state(compile_data: Any) -> Iterator[NamedValue]:
 
 
 def _refuse_modes() -> None:
-    import torch
-    from torch.utils import _device
-
     functions = [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
     foreign = [mode for mode in functions if type(mode) is not _device.DeviceContext]
     if foreign or torch._C._len_torch_dispatch_stack():
@@ -93,8 +87,6 @@ def _refuse_modes() -> None:
 
 
 def _read_autocast() -> Iterator[NamedValue]:
-    import torch
-
     for device in _AUTOCAST_DEVICES:
         yield f"autocast.{device}", torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     yield "autocast.cache", torch.is_autocast_cache_enabled()
@@ -102,8 +94,6 @@ def _read_autocast() -> Iterator[NamedValue]:
 
 def _read_devices() -> Iterator[NamedValue]:
     """Yields what Thunder's executors ask of a GPU before they claim an operation."""
-    import torch
-
     if not torch.cuda.is_initialized():
         return
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
@@ -157,24 +147,16 @@ def read_versions() -> Iterator[NamedValue]:
 
 
 def _read_releases() -> Iterator[NamedValue]:
-    import torch
-
     from fusioncache import __version__
-    from fusioncache.thunder_adapter.accelerator_api import thunder
+    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version, thunder
 
     flags = f"optimize={sys.flags.optimize}"
     yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
     yield "torch", f"{torch.__version__} {torch.version.git_version}"
     yield "thunder", thunder.__version__
     yield "fusioncache", __version__
-    yield "nvfuser", _nvfuser_version()
+    yield "nvfuser", str(nvfuser_version() or "none")
     yield from ((name, _version_of(name)) for name in LIBRARIES)
-
-
-def _nvfuser_version() -> str:
-    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version
-
-    return str(nvfuser_version() or "none")
 
 
 def _version_of(library: str) -> str:
@@ -218,22 +200,9 @@ def make_key(
     """
     # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
     with without_collector():
-        thunder = find_thunder(epoch, compile_data.executors_list)
-        definitions = Definitions(Describer(), thunder.names)
-        return _make_key(definitions, thunder, compile_data, args, kwargs), definitions
-
-
-def find_thunder(epoch: Epoch, executors: Iterable[object]) -> KnownMap:
-    """Returns the function map for these executors.
-
-    Raises:
-        Declined: if something that others put there cannot be described.
-    """
-    try:
-        return epoch.find_map(executors)
-    except Declined as reason:
-        reason.require(Scope.VALUE, Scope.AMOUNT)
-        raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
+        known_map = epoch.find_map(compile_data.executors_list)
+        definitions = Definitions(Describer(), known_map.names)
+        return _make_key(definitions, known_map, compile_data, args, kwargs), definitions
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -290,27 +259,44 @@ def _name_argument(place: Place) -> str:
 
 
 def _make_key(
-    definitions: Definitions, thunder: KnownMap, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    definitions: Definitions, known_map: KnownMap, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Key:
     describer = definitions.describer
-    texts = {"program format": str(FORMAT)}
-    for name, lines in {
+    parts = {
         "model": write_lines(_read_model(describer, compile_data)),
         "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
-        "state": write_lines(read_state(compile_data)),
+        **read_process(compile_data),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": thunder.write(definitions),
+        "function map": known_map.write(definitions),
+        # Last, as all that was described before has met its classes.
+        "classes": write_lines(_read_classes(describer)),
+    }
+    return program_key_of({"program format": str(FORMAT), **write_parts(parts)})
+
+
+def read_process(compile_data: Any) -> dict[str, Iterator[str]]:
+    """Returns the lines of what a process has for all of its programs, by the names of ingredients."""
+    return {
+        "state": write_lines(read_state(compile_data)),
         "program versions": write_lines(read_versions()),
         "variables": write_lines(read_variables_of_thunder()),
-        # Last, as all that was described before has met its classes.
-        "classes": _write_classes(describer),
-    }.items():
+    }
+
+
+def write_parts(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Returns the texts of ingredients.
+
+    Raises:
+        Declined: if one has something that cannot be compared.
+    """
+    texts = {}
+    for name, lines in parts.items():
         try:
             texts[name] = "\n".join(lines)
         except Declined as reason:
             reason.require(Scope.VALUE, Scope.AMOUNT)
             raise Declined(f"{_SUBJECTS.get(name, name)}: {reason}", Scope.PROGRAM) from reason
-    return program_key_of(texts)
+    return texts
 
 
 _SUBJECTS = {
@@ -368,8 +354,6 @@ def _read_arguments(
 
 def _list_parameters(function: Any) -> Iterator[str | None]:
     """Yields the names by which a function takes what it is given by position, without end; None where it has none."""
-    import torch
-
     first = 0
     if isinstance(function, torch.nn.Module):
         own = vars(function).get("forward")
@@ -383,5 +367,5 @@ def _list_parameters(function: Any) -> Iterator[str | None]:
     return chain(code.co_varnames[first : code.co_argcount], repeat(rest))
 
 
-def _write_classes(describer: Describer) -> Iterator[str]:
-    yield write_classes(describer.list_classes())
+def _read_classes(describer: Describer) -> Iterator[NamedValue]:
+    yield from list_lines(describer.list_classes())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -54,20 +54,23 @@ def _write_complex(value: complex) -> str:
     return f"complex({value.real!r}, {value.imag!r})"
 
 
-LITERALS: dict[int, Callable[[Any], str]] = by_identity(
-    (type(None), repr),
-    (bool, repr),
-    (int, _write_integer),
-    (float, repr),
-    (complex, _write_complex),
-    (str, write_text),
-    (bytes, write_text),
-    (type(Ellipsis), repr),
-    (type(NotImplemented), repr),
-    (torch.dtype, repr),
-    (torch.device, repr),
-    (torch.layout, repr),
-    (torch.memory_format, repr),
-    (torch.qscheme, repr),
-)
-"""What writes a value, by the identity of its type."""
+WRITERS: Mapping[type, Callable[[Any], str]] = {
+    type(None): repr,
+    bool: repr,
+    int: _write_integer,
+    float: repr,
+    complex: _write_complex,
+    str: write_text,
+    bytes: write_text,
+    type(Ellipsis): repr,
+    type(NotImplemented): repr,
+    torch.dtype: repr,
+    torch.device: repr,
+    torch.layout: repr,
+    torch.memory_format: repr,
+    torch.qscheme: repr,
+}
+"""What writes a value, by its type."""
+
+LITERALS = by_identity(*WRITERS.items())
+"""The same, by the identity of the type: the hash of a type may be code of its metaclass."""

@@ -147,7 +147,7 @@ def find_handler(cls: type) -> Handler:
             writer.parts.append(">")
 
     if is_enumeration(cls):
-        return lambda writer, value: writer.write_below(_name_of_member(layout, value), write, value)
+        return lambda writer, value: writer.write_named(_name_of_member(layout, value), value, write)
     return write
 
 

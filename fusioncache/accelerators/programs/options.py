@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
@@ -35,10 +35,6 @@ from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Str
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
 from fusioncache.ir.keys import NamedValue
-
-if TYPE_CHECKING:
-    from fusioncache.accelerators.programs.describe import Describer
-
 
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "thunder.distributed.transforms.fsdp_v2.FSDPTransform": frozenset({"process_group", "global_rank"}),
@@ -135,20 +131,12 @@ def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
 
     def find(value: Any) -> Reference | None:
         if not isinstance(value, CollectiveAgreement):
-            return _refer_to_group(value, compile_data)
-        stretches = [(_refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
+            return refer_to_group(value, compile_data)
+        stretches = [(refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
         found = [(group, messages) for group, messages in stretches if group is not None]
         return AgreementReference(tuple(found)) if len(found) == len(stretches) else None
 
     return find
-
-
-def _refer_to_group(value: Any, compile_data: Any) -> GroupReference | None:
-    import torch.distributed as distributed
-
-    if not distributed.is_available() or not isinstance(value, distributed.ProcessGroup):
-        return None
-    return refer_to_group(value, compile_data)
 
 
 def resolve_of_job(

@@ -250,17 +250,20 @@ class ProgramList(list[Any]):
             self.kept += is_kept
             self.lengths.learn(derivation, entry)
             derive_ahead(derivation, self.lengths)
-        self._append(self.capture(entry), derivation, can_be_had=is_kept)
+        self.add(self.capture(entry), derivation, can_be_had=is_kept)
 
     def capture(self, entry: Any) -> Any:
         """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
         return capture_entry(entry, self.compile_data() if self.compile_data else None)
 
-    def append_loaded(self, entry: Any, derivation: Derivation) -> None:
-        """Adds an entry that was loaded or filled in for a call."""
-        self._append(entry, derivation, can_be_had=True)
+    def add(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
+        """Adds an entry.
 
-    def _append(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
+        Args:
+            entry: one of Thunder's.
+            derivation: of its program, if that is known.
+            can_be_had: whether it can be loaded or filled in again.
+        """
         sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
         key = derivation.key.digest if derivation and can_be_had else None
         with self._lock:
@@ -416,7 +419,7 @@ class Search:
         entry = programs.capture(entry)
 
         def add() -> None:
-            programs.append_loaded(entry, derivation)
+            programs.add(entry, derivation, can_be_had=True)
             note(derivation)
 
         waiting = [add]

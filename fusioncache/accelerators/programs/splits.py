@@ -15,14 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, wraps
+from itertools import chain
 from typing import Any
+
+import torch
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
-from fusioncache.accelerators.programs.key import find_thunder, read_state, read_variables_of_thunder, read_versions
+from fusioncache.accelerators.programs.key import read_process, write_parts
 from fusioncache.accelerators.programs.literals import digest
-from fusioncache.ir import Declined, Key, Scope, is_declined
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process.collector import without_collector
@@ -53,24 +56,12 @@ def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]
     """
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
-    thunder = find_thunder(epoch, ())
-    definitions = Definitions(Describer(), thunder.names)
+    known_map = epoch.find_map(())
+    definitions = Definitions(Describer(), known_map.names)
 
-    def read_function_map() -> Iterator[str]:
-        yield from thunder.write(definitions)
-        yield from write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
-
-    try:
-        texts = {
-            "splits format": str(FORMAT),
-            "state": "\n".join(write_lines(read_state(compile_data))),
-            "function map": "\n".join(read_function_map()),
-            "program versions": "\n".join(write_lines(read_versions())),
-            "variables": "\n".join(write_lines(read_variables_of_thunder())),
-        }
-    except Declined as reason:
-        reason.require(Scope.VALUE, Scope.AMOUNT)
-        raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
+    helpers = write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
+    parts = {**read_process(compile_data), "function map": chain(known_map.write(definitions), helpers)}
+    texts = {"splits format": str(FORMAT), **write_parts(parts)}
     if definitions.foreign:
         raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
     return program_key_of(texts), definitions
@@ -102,7 +93,6 @@ def _write(value: Any) -> str:
     Raises:
         Declined: if it is of a type that has none here.
     """
-    import torch
     from torch.fx.immutable_collections import immutable_dict, immutable_list
 
     if isinstance(value, torch.fx.Node):
@@ -131,7 +121,6 @@ def _write_result(node: Any) -> str:
 
 
 def _write_tensor(value: Any) -> str:
-    import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
     if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
@@ -178,12 +167,10 @@ class Answers:
     Attributes:
         definitions: names the functions of Thunder.
         known: digests of operations that Thunder supports.
-        found: those that were not known before.
     """
 
     definitions: Definitions
     known: set[str]
-    found: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -207,16 +194,13 @@ class SplitMemory:
             try:
                 self.current, key = self._open(store)
             except Exception as error:  # whatever it is, the splitter asks
-                if is_declined(error, Scope.PROGRAM):
-                    logger.info("the splitter asks for each operation: %s", error)
-                else:
-                    logger.info("answers to the splitter are not taken over", exc_info=error)
-        answers = self.current
+                logger.info("the splitter asks for each operation", exc_info=error)
+        answers, count = self.current, len(self.current.known) if self.current else 0
         try:
             yield
         finally:
             self.current = before
-        if store is not None and answers is not None and key is not None and answers.found:
+        if store is not None and answers is not None and key is not None and len(answers.known) > count:
             keep_answers(store, key, answers.known)
 
     def _open(self, store: Store) -> tuple[Answers, Key]:
@@ -253,7 +237,6 @@ def remember_answers(original: Callable[..., Any]) -> Callable[..., Any]:
         did_run, reason = original(thunder_symbol, node, thunder_options)
         if answers and operation is not None and did_run is True:
             answers.known.add(operation)
-            answers.found.add(operation)
         return did_run, reason
 
     return try_execute_thunder_symbol

@@ -118,20 +118,6 @@ class Writer:
         classes: the classes that the text names.
     """
 
-    __slots__ = (
-        "_count",
-        "_depth",
-        "_digests",
-        "_find_handler",
-        "_journal",
-        "_kind",
-        "_names",
-        "classes",
-        "memory",
-        "parts",
-        "path",
-    )
-
     def __init__(
         self,
         memory: Memory,
@@ -168,7 +154,7 @@ class Writer:
             return text
         return f"{text[:LONGEST_TEXT]}... {len(text)} characters, hash {digest(text)}"
 
-    def write(self, value: object) -> None:
+    def write(self, value: Any) -> None:
         """Writes a value.
 
         Raises:
@@ -179,7 +165,8 @@ class Writer:
             raise Declined(f"there are more than {MOST_VALUES} values", Scope.AMOUNT)
         literal = LITERALS.get(id(type(value)))
         if literal is not None:
-            self.parts.append(literal(value) if self._kind is TextKind.VALUE else self._write_of_kind(value, literal))
+            is_usual = self._kind is TextKind.VALUE or type(value) not in (str, bytes)
+            self.parts.append(literal(value) if is_usual else write_text(value, self._kind))
             return
         self._depth += 1
         if self._depth > DEEPEST:
@@ -195,22 +182,22 @@ class Writer:
             self.write(value)
         self.parts.append(">")
 
-    def write_named(self, name: object, value: object) -> None:
-        """Writes a value that has a name, by which it and what it consists of may be secret, or names themselves."""
+    def write_named(self, name: object, value: object, write: Handler | None = None) -> None:
+        """Writes a value that has a name, by which it and what it consists of may be secret, or names themselves.
+
+        Args:
+            name: of the value.
+            value: the value.
+            write: writes it; by itself if it is not given.
+        """
         before = self._begin(name)
-        self.write(value)
+        (write or Writer.write)(self, value)
         self._kind = before
 
     def write_name(self, name: object) -> None:
         """Writes what a dictionary or an object has a value under."""
         before, self._kind = self._kind, TextKind.NAME
         self.write(name)
-        self._kind = before
-
-    def write_below(self, name: object, write: Callable[[Writer, Any], None], value: object) -> None:
-        """Has something that has a name written by a function."""
-        before = self._begin(name)
-        write(self, value)
         self._kind = before
 
     def _begin(self, name: object) -> TextKind:
@@ -220,9 +207,6 @@ class Writer:
             kind = TextKind.NAME if type(name) is str and name in _ABOUT_SECRETS else TextKind.SECRET
         self._kind = kind
         return before
-
-    def _write_of_kind(self, value: Any, literal: Callable[[Any], str]) -> str:
-        return write_text(value, self._kind) if type(value) in (str, bytes) else literal(value)
 
     def write_class(self, cls: type) -> None:
         """Writes the name of a class, and notes that the text depends on it."""

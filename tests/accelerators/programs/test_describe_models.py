@@ -247,8 +247,6 @@ def test_a_description_after_a_walk_knows_what_was_met():
     model, describer = Model(), Describer()
     list(describer.walk("model", model))
     assert describer.describe([model.head.weight, model]) == "[@model.head.weight, @model, ]"
-    assert all(map(describer.holds, [model, model.layers[1].qkv, model.head.weight, model.layers[0].tables["a"]]))
-    assert not describer.holds(Model().head)
 
 
 def test_tensors_met_in_one_description_are_known_in_the_next():
@@ -333,15 +331,13 @@ def test_what_has_no_value_is_told_by_its_path():
 
 
 def test_a_copy_of_a_describer_goes_on_for_itself():
-    model, first, tensor = Model(), [1], torch.ones(1)
+    model, tensor = Model(), torch.ones(1)
     describer = Describer()
     list(describer.walk("model", model))
     copied = describer.copy()
     assert copied.classes == describer.classes and copied.covers(Attention.forward.__code__)
     assert copied.describe([model.head, tensor]) == describer.copy().describe([model.head, tensor])
     assert copied.describe(tensor) != describer.describe(tensor) == Describer().describe(tensor)
-    copied.describe(first)
-    assert copied.holds(first) and not describer.holds(first)
 
 
 leaves = st.one_of(st.booleans(), st.integers(0, 3), st.floats(0, 1), st.text("ab", max_size=2), st.none())

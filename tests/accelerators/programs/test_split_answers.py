@@ -13,7 +13,7 @@ from thunder.dynamo import utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusioncache
-from fusioncache.accelerators.programs import splits, stored_programs
+from fusioncache.accelerators.programs import key, splits, stored_programs
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
@@ -159,7 +159,7 @@ CHANGES = {
     "the default dtype": lambda patch: patch.setattr(torch, "get_default_dtype", lambda: torch.float64),
     "autocast": lambda patch: patch.setattr(torch, "is_autocast_enabled", lambda device: True),
     "a variable": lambda patch: patch.setenv("THUNDER_ANNOTATE_TRACES", "1"),
-    "the sources": lambda patch: patch.setattr(splits, "read_versions", lambda: [("thunder.sources", "other")]),
+    "the sources": lambda patch: patch.setattr(key, "read_versions", lambda: [("thunder.sources", "other")]),
     "the format": lambda patch: patch.setattr(splits, "FORMAT", 2),
     "a flag of Thunder's": lambda patch: patch.setattr(thunder.core.prims, "NEW_FLAG", True, raising=False),
 }
