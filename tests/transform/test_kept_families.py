@@ -285,7 +285,7 @@ def test_what_does_not_decode_is_discarded(store: Path):
     entry = opened.entry(summary.digest, summary.backend)
     name = key.program_key_of(read_key(entry.text))
     artifacts = dict(opened.peek(name, summary.backend))
-    artifacts["family"] = artifacts["family"].replace(b'"Look"', b'"Lock"')
+    artifacts["family"] = artifacts["family"].replace(b'"looks"', b'"locks"')
     opened.remove(name, summary.backend)
     assert opened.save(name, summary.backend, artifacts)
     model = Model()
@@ -300,7 +300,7 @@ def test_what_does_not_decode_is_discarded(store: Path):
 
 def test_bytes_that_changed_are_discarded(store: Path):
     for path in (store / "objects").rglob("*"):
-        if path.is_file() and b'"Look"' in path.read_bytes():
+        if path.is_file() and b'"looks"' in path.read_bytes():
             path.chmod(0o600)
             path.write_bytes(path.read_bytes().replace(b"100", b"900"))
     model = Model()

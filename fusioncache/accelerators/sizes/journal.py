@@ -9,13 +9,7 @@ What Thunder's passes looked at while they went over a program, as data, and whe
 Some of it is decided by code that is not interpreted, as by the library that has a kernel or has none. A question says
 what a function is asked about, with expressions for sizes, so that it can be asked again, also in another process.
 
-What is stored is JSON::
-
-    outline = { format, nodes: [ node ] }
-    node    = null | truth value | number | text | [ kind, number of a node ... ]
-
-The last node is the whole. Each is there once, behind those that it is made of. So nothing is nested, and what is
-shared stays so. The kinds are the classes below, and a tuple has none.
+What is stored is an ``_Outline``, as ``fusioncache.ir.codec`` writes it.
 """
 
 from __future__ import annotations
@@ -24,24 +18,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import MappingProxyType, ModuleType, NoneType, UnionType
-from typing import Any, TypeAliasType, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, ModuleType
+from typing import Annotated, Any
 
 from fusioncache.accelerators.sizes.sizes import (
-    ARITHMETIC,
     COMPARISONS,
     SYMBOLIC,
     Expression,
     Float,
+    Integer,
     Number,
     Operation,
     evaluate,
     express,
 )
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
-from fusioncache.ir import strict_json
+from fusioncache.ir import codec
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.ir.strict_json import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +190,7 @@ class Look:
     """Something that depends on how two numbers compare.
 
     Attributes:
-        symbol: one of ``expressions.COMPARISONS``.
+        symbol: one of ``COMPARISONS``.
         left: the first number.
         right: the second one; where the value itself was asked for, the value that it had.
         outcome: whether it was true.
@@ -205,7 +198,7 @@ class Look:
         place: the file and the line of source, where known.
     """
 
-    symbol: str
+    symbol: Annotated[str, re.compile("|".join(map(re.escape, COMPARISONS)))]
     left: Expression
     right: Expression
     outcome: bool
@@ -333,11 +326,11 @@ class AskedTensor:
 
     shape: tuple[Expression, ...]
     device: str
-    dtype: str
+    dtype: Annotated[str, re.compile(r"[a-z]\w*")]
     requires_grad: bool
 
 
-type Asked = AskedTensor | Expression | bool | float | None
+type Asked = AskedTensor | Integer | Float | Number | Operation | bool | float | None
 """What one argument of a question is."""
 
 
@@ -351,7 +344,7 @@ class Decision:
         answer: what it decided, as Python writes it.
     """
 
-    function: str
+    function: Annotated[str, re.compile("|".join(DECIDERS))]
     args: tuple[Asked, ...]
     answer: str
 
@@ -491,30 +484,41 @@ class PassJournal:
         return numbers
 
 
-FAMILY_FORMAT = 5
+FAMILY_FORMAT = 6
 """Of a form, and of what is stored for it: what is written here, and in ``accelerators/sizes/families.py``."""
 
-type _Sizes = tuple[tuple[Place, tuple[int | Number, ...]], ...]
-type _Plain = tuple[tuple[Place, tuple[int, ...]], ...]
-type _Outline = tuple[
-    _Sizes,
-    tuple[Look, ...],
-    tuple[tuple[tuple[Expression, ...], tuple[Expression, ...]], ...],
-    tuple[Decision, ...],
-    tuple[Expression, ...],
-    tuple[tuple[str, tuple[Expression, ...]], ...],
-    tuple[_Plain, ...],
-]
 
-_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Number, Float, Operation, Look, AskedTensor, Decision)}
-_WORDS = {
-    Operation: ("symbol", re.compile("|".join(map(re.escape, ARITHMETIC)))),
-    Look: ("symbol", re.compile("|".join(map(re.escape, COMPARISONS)))),
-    Decision: ("function", re.compile("|".join(DECIDERS))),
-    AskedTensor: ("dtype", re.compile(r"[a-z]\w*")),
-    Float: ("text", re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")),
-}
-"""Of each kind with a text that is one of a few, or of one form: its field, and what that is like."""
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """What is stored of a family beside its programs. Attributes are as in ``PassJournal``, in a fixed order.
+
+    Attributes:
+        known: the sizes of the arguments of each program.
+    """
+
+    sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
+    looks: tuple[Look, ...]
+    unequal: tuple[tuple[Expressions, Expressions], ...]
+    decisions: tuple[Decision, ...]
+    expressions: Expressions
+    shapes: Mapping[str, Expressions]
+    known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
+
+    def validate(self) -> None:
+        """Checks what types do not say.
+
+        Raises:
+            ValueError: if a number is not the size of one argument, or lists differ in length.
+        """
+        numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
+        if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
+            raise ValueError("does not have all numbers, each once")
+        if any(len(one) != len(other) for one, other in self.unequal):
+            raise ValueError("compares lists of two lengths")
+        _check_places([place for place, _ in self.sizes])
+        if any(list(map(_count, each)) != list(map(_count, self.sizes)) for each in self.known):
+            raise ValueError("has sizes of other arguments")
 
 
 def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes:
@@ -523,18 +527,16 @@ def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes
     Raises:
         ValueError: if there is a number in it that JSON has not.
     """
-    outline = (
+    outline = _Outline(
         tuple(passes.sizes.items()),
         passes.looks,
         passes.unequal,
         passes.decisions,
         tuple(sorted(passes.expressions, key=repr)),
-        tuple(sorted(passes.shapes.items())),
+        passes.shapes,
         tuple(tuple(each.items()) for each in sizes),
     )
-    nodes = _Nodes()
-    nodes.add(outline)
-    return strict_json.encode({"format": FAMILY_FORMAT, "nodes": nodes.written})
+    return codec.encode(outline, format=FAMILY_FORMAT)
 
 
 def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ...]]:
@@ -543,104 +545,30 @@ def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ..
     Raises:
         ValueError: if this is anything else.
     """
-    (nodes,) = strict_json.decode(content, "family", format=FAMILY_FORMAT).fields("nodes")
-    made: list[Any] = []
-    for node in nodes.items():
-        made.append(_decode_node(node, made))
-    if not made or not _fits(made[-1], _Outline):
-        raise nodes.error("what passes looked at")
-    listed, looks, unequal, decisions, expressions, shapes, known = made[-1]
-    arguments, *others = (_make_sizes(each, nodes) for each in (listed, *known))
-    numbers = [size for each in arguments.values() for size in each if isinstance(size, Number)]
-    of_expressions = {each for each in made if isinstance(each, Number)}
-    if len({size.position for size in numbers}) != len(numbers) or not set(numbers) >= of_expressions:
-        raise nodes.error("all numbers, each once")
-    if any(len(one) != len(other) for one, other in unequal):
-        raise nodes.error("two lists of one length")
-    if any(list(map(_count, each.items())) != list(map(_count, arguments.items())) for each in others):
-        raise nodes.error("sizes of the same arguments")
-    passes = PassJournal(arguments, looks, unequal, decisions, frozenset(expressions), dict(shapes))
-    return passes, tuple(others)
+    found = codec.decode(_Outline, content, "family", format=FAMILY_FORMAT)
+    expressions = frozenset(found.expressions)
+    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions, found.shapes)
+    return passes, tuple(map(dict, found.known))
 
 
-class _Nodes:
-    """Values in the order in which they are written, each once.
-
-    Attributes:
-        written: them.
-    """
-
-    def __init__(self) -> None:
-        self.written: list[Any] = []
-        self._places: dict[Any, int] = {}
-        self._known: dict[int, int] = {}
-
-    def add(self, value: Any) -> int:
-        """Returns the number of a value, which is written if it is not there."""
-        if id(value) not in self._known:
-            content: Any = value
-            if isinstance(value, tuple):
-                content = ["", *map(self.add, value)]
-            elif type(value).__name__ in _KINDS:
-                content = [type(value).__name__, *(self.add(getattr(value, name)) for name in value.__slots__)]
-            # By types as well, as 1 and True are equal, and 0.0 and -0.0.
-            identity = repr(content)
-            if identity not in self._places:
-                self._places[identity] = len(self.written)
-                self.written.append(content)
-            self._known[id(value)] = self._places[identity]
-        return self._known[id(value)]
+def _find_numbers(value: Any) -> Iterator[Number]:
+    """Yields the numbers in looks, decisions and expressions."""
+    if isinstance(value, Number):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _find_numbers(each)
+    elif isinstance(value, Look | Operation):
+        yield from _find_numbers((value.left, value.right))
+    elif isinstance(value, Decision | AskedTensor):
+        yield from _find_numbers(value.args if isinstance(value, Decision) else value.shape)
 
 
-def _decode_node(node: Value, made: Sequence[Any]) -> Any:
-    """Returns the value of a node.
-
-    Raises:
-        ValueError: if it is of no kind that there is.
-    """
-    if type(node.content) is not list:
-        scalar = node.content
-        is_scalar = scalar is None or type(scalar) is bool
-        return scalar if is_scalar else node.text() if isinstance(scalar, str) else node.number()
-    kind, *refs = node.items()
-    values = [made[each.integer(0, len(made) - 1)] for each in refs]
-    if kind.text() == "":
-        return tuple(values)
-    found = _KINDS.get(kind.text())
-    hints = get_type_hints(found) if found else {}
-    if found is None or len(hints) != len(values) or not all(map(_fits, values, hints.values())):
-        raise node.error("something of a kind that is known")
-    field, pattern = _WORDS.get(found, ("", re.compile("")))
-    if field and not pattern.fullmatch(values[list(hints).index(field)]):
-        raise node.error(f"a {found.__name__} with a {field} that is known")
-    return Float(repr(float(values[0]))) if found is Float else found(*values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Returns whether a value, and all in it, is of a type."""
-    if isinstance(hint, TypeAliasType):
-        return _fits(value, hint.__value__)
-    args = get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, each) for each in args)
-    if get_origin(hint) is not tuple:
-        return type(value) is hint or (value is None and hint is NoneType)
-    hints = args[:1] * len(value) if type(value) is tuple and args[-1] is ... else args
-    return type(value) is tuple and len(value) == len(hints) and all(map(_fits, value, hints))
-
-
-def _make_sizes(listed: Sequence[tuple[Place, tuple[Any, ...]]], nodes: Value) -> dict[Place, tuple[Any, ...]]:
-    """Returns the sizes of arguments by their places.
-
-    Raises:
-        ValueError: if a place is there twice, or none.
-    """
-    places = dict(listed)
+def _check_places(places: Sequence[Place]) -> None:
     keys = [key for place in places for key in (place if isinstance(place, tuple) else (place,))]
     is_deep = all(len(place) > 1 for place in places if isinstance(place, tuple))
-    if len(places) < len(listed) or not is_deep or any(isinstance(key, int) and key < 0 for key in keys):
-        raise nodes.error("arguments, each once")
-    return places
+    if len(set(places)) < len(places) or not is_deep or any(isinstance(key, int) and key < 0 for key in keys):
+        raise ValueError("does not have arguments, each once")
 
 
 def _count(sizes: tuple[Place, tuple[Any, ...]]) -> tuple[Place, int]:

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+
+from fusioncache.ir.strict_json import LARGEST
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
@@ -78,6 +81,16 @@ class Float:
         """Returns the text."""
         return self.text
 
+    def validate(self) -> None:
+        """Checks the text.
+
+        Raises:
+            ValueError: if it is not that of a finite number, or Python writes it otherwise.
+        """
+        number = float(self.text)
+        if repr(number) != self.text or not math.isfinite(number):
+            raise ValueError("is no number with a point")
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -89,7 +102,7 @@ class Operation:
         right: the second one.
     """
 
-    symbol: str
+    symbol: Annotated[str, re.compile("|".join(map(re.escape, ARITHMETIC)))]
     left: Expression
     right: Expression
 
@@ -98,7 +111,10 @@ class Operation:
         return f"({self.left} {self.symbol} {self.right})"
 
 
-type Expression = int | Float | Number | Operation
+Integer = Annotated[int, range(-LARGEST, LARGEST + 1)]
+"""A constant without a point, of those that can be stored."""
+
+type Expression = Integer | Float | Number | Operation
 
 
 def write_constant(value: int | float) -> int | Float:

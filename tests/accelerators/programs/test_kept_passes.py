@@ -117,36 +117,28 @@ def test_other_bytes_are_refused(content):
         read(content)
 
 
-def add(body, *nodes):
-    """Puts nodes first, so that each other one is further behind."""
-    body["nodes"] = [*nodes] + [
-        [node[0], *(each + len(nodes) for each in node[1:])] if isinstance(node, list) else node
-        for node in body["nodes"]
-    ]
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("place", "new", "message"),
     [
-        (lambda body: add(body, 3, "y", ["Number", 0, 1]), "all numbers, each once"),
-        (lambda body: add(body, ["Operation", 0, 0, 0]), "an integer from 0"),
-        (lambda body: add(body, ["print", 0]), "an integer from 0"),
-        (lambda body: add(body, 1, ["print", 0]), "a kind that is known"),
-        (lambda body: add(body, "is", 1, ["Operation", 0, 1, 1]), "a symbol that is known"),
-        (lambda body: add(body, "is", 1, True, "", ["Look", 0, 1, 1, 2, 3, 3]), "a symbol that is known"),
-        (lambda body: add(body, "<", 1, "", ["Look", 0, 1, 1, 1, 2, 2]), "a kind that is known"),
-        (lambda body: add(body, "print", [""], "", ["Decision", 0, 1, 2]), "a function that is known"),
-        (lambda body: add(body, "nan", ["Float", 0]), "a text that is known"),
-        (lambda body: body["nodes"].pop(), "what passes looked at"),
-        (lambda body: body["nodes"].append(["", *[len(body["nodes"]) - 1] * 7]), "what passes looked at"),
-        (lambda body: body["nodes"].clear(), "what passes looked at"),
+        (("sizes", 0, 1, 1), 7, "all numbers, each once"),
+        (("sizes", 0, 1, 1, "position"), 1, "all numbers, each once"),
+        (("looks", 0, "left", "position"), 3, "all numbers, each once"),
+        (("decisions", 0, "args", 0, "shape", 1, "position"), 3, "all numbers, each once"),
+        (("shapes", "t96", 1, "symbol"), "is", "a text like"),
+        (("looks", 0, "symbol"), "is", "a text like"),
+        (("looks", 0, "outcome"), 1, "true or false"),
+        (("decisions", 0, "function"), "print", "a text like"),
+        (("decisions", 0, "args", 0, "dtype"), "__class__", "a text like"),
+        (("unequal", 0, 1, 0, "right", "text"), "nan", "no number with a point"),
+        (("unequal", 0, 1, 0, "right", "text"), "0.50", "no number with a point"),
+        (("unequal", 0, 0), [], "two lengths"),
+        (("looks", 0), {}, "an object with the fields"),
+        ((), {}, "format"),
     ],
 )
-def test_what_is_no_journal_is_refused(change, message):
-    body = write(EXAMPLE)
-    change(body)
+def test_what_is_no_journal_is_refused(place, new, message):
     with pytest.raises(ValueError, match=message):
-        read(json.dumps(body))
+        read(json.dumps(exchange(write(EXAMPLE), place, new)))
 
 
 def test_sizes_come_back():
@@ -160,12 +152,3 @@ def test_sizes_come_back():
 def test_sizes_of_other_arguments_are_refused(sizes):
     with pytest.raises(ValueError, match="arguments"):
         decode_outline(encode_outline(EXAMPLE, [sizes]))
-
-
-def test_what_is_shared_is_written_once():
-    """Else what is made of itself, again and again, would take a file that doubles each time."""
-    large = NUMBERS[0]
-    for _ in range(10):
-        large = Operation("+", large, large)
-    journal = PassJournal({0: (NUMBERS[0],)}, (), (), (), frozenset([large]))
-    assert len(write(journal)["nodes"]) < 30
