@@ -1,6 +1,6 @@
-"""Random calls and collectives, for Hypothesis to draw, and what they compute in an order."""
+"""Random calls and collectives, for Hypothesis to draw."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
@@ -9,17 +9,14 @@ from fusioncache.accelerators.schedule.calls import (
     CallGraph,
     CallNode,
     Kind,
-    find_makers,
-    find_memory,
-    find_waits,
 )
 
 SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
 
 
 @st.composite
-def call_graphs(draw: st.DrawFn, *, writers: bool = True) -> CallGraph:
-    """Calls of every kind with waits anywhere behind their collectives, some of which write into what they take."""
+def call_graphs(draw: st.DrawFn) -> CallGraph:
+    """Calls of every kind with waits anywhere behind their collectives."""
     inputs = [f"i{number}" for number in range(draw(st.integers(1, 5)))]
     values, futures, calls = list(inputs), [], []
     sizes = {name: draw(SIZES) for name in inputs}
@@ -37,19 +34,14 @@ def call_graphs(draw: st.DrawFn, *, writers: bool = True) -> CallGraph:
     recent = st.deferred(lambda: st.sampled_from(values[-4:] + values))
     kinds = ["gather", "gather", "reduce", "reduce", "compute", "compute", "divide", "view", "wait", "wait", "random"]
     for _ in range(draw(st.integers(1, 25))):
-        kind = draw(st.sampled_from(kinds + ["write"] * writers))
+        kind = draw(st.sampled_from(kinds))
         if kind == "gather":
             channel = draw(st.sampled_from("ab"))
             futures.append(add(Kind.GATHER, "all_gather", [draw(recent)], channel=f"gather {channel}", message=channel))
         elif kind == "reduce":
-            taken, in_place = draw(recent), writers and draw(st.booleans())
-            more = {"writes": (taken,), "lies_in": (taken,)} if in_place else {}
-            futures.append(add(Kind.REDUCE, "all_reduce", [taken], channel="reduce", message="r", **more))
+            futures.append(add(Kind.REDUCE, "all_reduce", [draw(recent)], channel="reduce", message="r"))
         elif kind == "wait" and futures:
             end(draw(st.sampled_from(futures)))
-        elif kind == "write":
-            taken = draw(recent)
-            values.append(add(Kind.COMPUTE, "copy_", [taken, draw(recent)], writes=(taken,), lies_in=(taken,)))
         elif kind == "view":
             values.append(add(Kind.VIEW, "view", [draw(recent)]))
         else:
@@ -124,22 +116,3 @@ def _average_copies(written: _Written, name: str, size: int) -> str:
     written.add(Kind.COMPUTE, "div", [f"s{name}"], f"b{name}", size)
     written.add(Kind.REDUCE, "all_reduce", [f"b{name}"], f"q{name}", size)
     return written.add(Kind.WAIT, "wait", [f"q{name}"], f"t{name}", size)
-
-
-def execute(graph: CallGraph, order: Sequence[int]) -> Mapping[int, object]:
-    """Returns for each call all that it may have seen of the memory it touches, until its collective is waited for."""
-    memory = find_memory(graph.calls)
-    makers = find_makers(graph.calls)
-    starts = {wait: start for start, wait in find_waits(graph.calls, makers).items()}
-    holds: dict[str, object] = {place: place for place in dict.fromkeys(memory.values())}
-    seen: dict[int, object] = {}
-    for index in order:
-        call = graph.calls[index]
-        touching = (index, starts[index]) if index in starts else (index,)
-        taken = [name for one in touching for name in graph.calls[one].takes]
-        assert all(makers[name] in seen for name in taken if name in makers), "taken before it was given"
-        seen[index] = hash((index, tuple(holds[memory[name]] for name in taken)))
-        for one in touching:
-            for name in graph.calls[one].writes:
-                holds[memory[name]] = (index, one, call.kind in COLLECTIVES)
-    return seen

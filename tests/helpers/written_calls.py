@@ -8,9 +8,9 @@ _LINE = re.compile(r"(\w+) +(?:(\S.*?) = )?(\w+)\((.*?)\)(.*)")
 
 
 def read_calls(text: str) -> CallGraph:
-    """Reads a line such as ``reduce f:64 = all_reduce(a) writes a`` for each call; ``:64`` are a value's bytes.
+    """Reads a line such as ``reduce f:64 = all_reduce(a)`` for each call; ``:64`` are a value's bytes.
 
-    Behind the call may stand ``writes a``, ``lies in a`` and ``fixed``. A comment begins with ``#``.
+    Behind the call may stand ``fixed``. A comment begins with ``#``.
     """
     sizes: dict[str, int] = {}
 
@@ -27,14 +27,11 @@ def read_calls(text: str) -> CallGraph:
         found = _LINE.match(line.partition("#")[0].strip())
         assert found, line
         kind, gives, name, takes, rest = found.groups()
-        writes, lies = re.search(r"writes (\w+)", rest), re.search(r"lies in (\w+)", rest)
         call = CallNode(
             Kind(kind),
             name,
             read_names(takes),
             read_names(gives),
-            writes=(writes[1],) if writes else (),
-            lies_in=(lies[1],) if lies else (),
             fixed="fixed" in rest,
             channel=kind if Kind(kind) in COLLECTIVES else "",
         )

@@ -1,18 +1,19 @@
 """The calls to be scheduled, and what bounds their order.
 
-Calls compute, start a collective or wait for one. A call stays behind the makers of its values, and behind calls that
-write memory which it touches. From that follows when a call can run, when it must run, and how many bytes an order
-keeps alive and in flight.
+Calls compute, start a collective or wait for one. A call stays behind the makers of its values. From that follows when
+a call can run, when it must run, and how many bytes an order keeps alive and in flight. No call writes into memory that
+others read: see ``check_effects``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record.observations import PeakRecord
 
 
 class Kind(StrEnum):
@@ -43,8 +44,6 @@ class CallNode:
         name: what people call it; for them only.
         takes: the values that it reads.
         gives: the values that it makes.
-        writes: those of the taken values into whose memory it writes; a collective may do so until its wait.
-        lies_in: those of the taken values in whose memory what it gives may lie.
         fixed: whether it may not move although it seems to change nothing: it has an effect, or takes random numbers.
         channel: collectives of one channel may travel together; one that has none travels alone.
         message: tells of a collective what must be the same on every rank.
@@ -54,8 +53,6 @@ class CallNode:
     name: str
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    lies_in: tuple[str, ...] = ()
     fixed: bool = False
     channel: str = ""
     message: str = ""
@@ -138,52 +135,20 @@ def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
     for call in calls:
         for name in (*call.takes, *call.gives):
             find(name)
-        shared = call.takes if call.kind in (Kind.VIEW, Kind.WAIT) else call.lies_in
-        for name in shared:
+        for name in call.takes if call.kind in (Kind.VIEW, Kind.WAIT) else ():
             for given in call.gives:
                 parent[find(given)] = find(name)
     return {name: find(name) for name in parent}
 
 
 def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each call the calls that have to stay before it. Linear in what calls take and give.
-
-    Who touches memory that is written stays before or behind the writer, as in the order given. A wait touches all that
-    its collective does, because until then the collective does so.
+    """Returns for each call the makers of what it takes, which have to stay before it.
 
     Raises:
-        Declined: as ``find_makers`` and ``find_waits`` do.
+        Declined: as ``find_makers`` does.
     """
     makers = find_makers(calls)
-    waits = find_waits(calls, makers)
-    needed: list[set[int]] = [{makers[name] for name in call.takes if name in makers} for call in calls]
-    if any(call.writes for call in calls):
-        _add_memory_order(calls, {wait: start for start, wait in waits.items()}, needed)
-    return tuple(tuple(sorted(each)) for each in needed)
-
-
-def _add_memory_order(calls: Sequence[CallNode], starts: Mapping[int, int], needed: list[set[int]]) -> None:
-    memory = find_memory(calls)
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = defaultdict(list)
-    for index, call in enumerate(calls):
-        touching = [call, calls[starts[index]]] if index in starts else [call]
-        written = _memory_of((name for one in touching for name in one.writes), memory)
-        touched = _memory_of((name for one in touching for name in (*one.takes, *one.gives)), memory)
-        for place in touched:
-            if place in writer:
-                needed[index].add(writer[place])
-            if place in written:
-                needed[index].update(readers.pop(place, ()))
-                writer[place] = index
-            else:
-                readers[place].append(index)
-        needed[index].discard(index)
-
-
-def _memory_of(names: Iterable[str], memory: Mapping[str, str]) -> dict[str, None]:
-    """Returns the memory of these values, in their order, each once."""
-    return dict.fromkeys(memory[name] for name in names)
+    return tuple(tuple(sorted({makers[name] for name in call.takes if name in makers})) for call in calls)
 
 
 _MOVING = COLLECTIVES | {Kind.WAIT}
@@ -218,7 +183,7 @@ def _is_late_view(
     call: CallNode, calls: Sequence[CallNode], makers: Mapping[str, int], movable: Sequence[bool]
 ) -> bool:
     """True if a view is of nothing but what was waited for, or of such views."""
-    if call.fixed or call.writes or not call.takes:
+    if call.fixed or not call.takes:
         return False
     found = [makers.get(name) for name in call.takes]
     return all(maker is not None and movable[maker] and calls[maker].kind not in COLLECTIVES for maker in found)
@@ -228,7 +193,7 @@ def _is_preparation(
     index: int, calls: Sequence[CallNode], takers: Mapping[str, Sequence[int]], prepares: Sequence[bool]
 ) -> bool:
     call = calls[index]
-    if call.fixed or call.writes or not call.gives or len(set(call.takes)) != 1:
+    if call.fixed or not call.gives or len(set(call.takes)) != 1:
         return False
     users = [user for name in call.gives for user in takers.get(name, ())]
     only_use = len(takers[call.takes[0]]) == 1
@@ -310,27 +275,15 @@ def _find_chained(
     return chained
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """The most bytes that an order has at any time.
+def measure_peaks(graph: CallGraph, order: Sequence[int]) -> PeakRecord:
+    """Returns the peaks of calls in this order. What a collective takes is alive until its wait.
 
-    Attributes:
-        alive: of what travels: what collectives take and give, what is prepared for them, and views of it. Nothing else
-            is counted. Whatever computing calls give each other lives as long in every order, and its size may differ
-            from rank to rank, where the order must not.
-        gathering: of gathers that were started and not waited for.
-        reducing: of reduces that were started and not waited for.
+    Counted is what travels: what collectives take and give, what is prepared for them, and views of it. What computing
+    calls give each other lives as long in every order, and its size may differ from rank to rank, where the order must
+    not.
     """
-
-    alive: int
-    gathering: int
-    reducing: int
-
-
-def measure_peaks(graph: CallGraph, order: Sequence[int]) -> Peaks:
-    """Returns the peaks of calls in this order. What a collective takes is alive until its wait."""
-    alive = max(list_alive(graph, order), default=0)
-    return Peaks(alive, *(_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE)))
+    in_flight = (_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
+    return PeakRecord(*in_flight, max(list_alive(graph, order), default=0))
 
 
 def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:

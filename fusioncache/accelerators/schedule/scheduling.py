@@ -8,50 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusioncache.accelerators.schedule.agreement import agree_first
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Peaks
+from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph
 from fusioncache.accelerators.schedule.collective_passes import average_in_collectives, coalesce_steps, reduce_in_place
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
 from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
 from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
-from fusioncache.accelerators.schedule.timeline import Placement, make_timeline, measure_bounds
-from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
+from fusioncache.accelerators.schedule.timeline import Placement
 from fusioncache.process.warning import warn_once
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive
-
-
-def describe_placement(placement: Placement) -> PlacementRecord:
-    """Returns what goes on record of a placement, without what says of which trace it is.
-
-    Raises:
-        Declined: if its calls are not understood.
-    """
-    graph, schedule = placement.graph, placement.schedule
-    timeline = make_timeline(graph, schedule)
-    flights = (
-        FlightRecord(str(one.kind), one.name, one.size, one.start, one.end, one.beside) for one in timeline.flights
-    )
-    bounds = (
-        BoundRecord(one.name, one.bound, one.most, one.without, one.delayed)
-        for one in measure_bounds(graph, schedule, placement.bounds)
-    )
-    return PlacementRecord(
-        model=None,
-        trace="forward",
-        trace_number=0,
-        reason=placement.left,
-        calls=timeline.calls,
-        alive=timeline.alive,
-        flights=tuple(flights),
-        before=_record_peaks(placement.before()),
-        after=_record_peaks(placement.after()),
-        bounds=tuple(bounds),
-    )
-
-
-def _record_peaks(peaks: Peaks) -> PeakRecord:
-    return PeakRecord(peaks.gathering, peaks.reducing, peaks.alive)
-
 
 IN_FLIGHT_BYTES = 512 * 2**20
 """How much may be in flight by default: nine products' weights of a 7b model, with which an H200 hides most."""
@@ -135,7 +100,7 @@ class Collectives(Accelerator):
         self.placements.append(placement)
         if placement.left:
             self._report_left(f"the order of collectives stays: {placement.left}")
-        context.notes.record_placement(lambda: describe_placement(placement))
+        context.notes.record_placement(placement.describe)
 
 
 class _Averages:

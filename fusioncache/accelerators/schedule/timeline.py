@@ -10,7 +10,6 @@ from fusioncache.accelerators.schedule.calls import (
     COLLECTIVES,
     CallGraph,
     Kind,
-    Peaks,
     find_makers,
     find_waits,
     list_alive,
@@ -18,93 +17,29 @@ from fusioncache.accelerators.schedule.calls import (
 )
 from fusioncache.accelerators.schedule.order import Bounds, Schedule, schedule_calls
 from fusioncache.humanize import format_bytes
+from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A collective on its way. Steps are counted from 0.
-
-    Attributes:
-        kind: a gather or a reduce.
-        name: what people call it.
-        size: the bytes that it moves.
-        start: the step that starts it, perhaps with others.
-        end: the step that waits for it.
-        beside: how many calls compute between the two.
-    """
-
-    kind: Kind
-    name: str
-    size: int
-    start: int
-    end: int
-    beside: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """What happens step by step.
-
-    Attributes:
-        calls: the name of the call of each step; of collectives that travel together, of the first one.
-        alive: the bytes of what travels that are alive during each step, at most.
-        flights: the collectives, in the order in which they start.
-    """
-
-    calls: tuple[str, ...]
-    alive: tuple[int, ...]
-    flights: tuple[Flight, ...]
-
-
-def make_timeline(graph: CallGraph, schedule: Schedule) -> Timeline:
-    """Returns the timeline of calls in this order. Linear in the calls and what they take and give.
-
-    Raises:
-        Declined: if the calls are not understood.
-    """
+def _list_flights(graph: CallGraph, schedule: Schedule) -> Iterator[FlightRecord]:
+    """Yields the collectives on their way, in the order in which they start. Steps are counted from 0."""
     calls = graph.calls
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}
     computed = [0]
     for step in schedule.steps:
         computed.append(computed[-1] + (calls[step[0]].kind is Kind.COMPUTE))
-    flights = []
-    for start, wait in find_waits(calls, find_makers(calls)).items():
+    waits = find_waits(calls, find_makers(calls))
+    for start, wait in sorted(waits.items(), key=lambda pair: (step_of[pair[0]], step_of[pair[1]])):
         first, last = step_of[start], step_of[wait]
         name = calls[start].message.partition(" over ")[0] or calls[start].name
         beside = computed[last] - computed[first]
-        flights.append(Flight(calls[start].kind, name, graph.message_bytes(start), first, last, beside))
-    most = dict(zip(schedule.order, list_alive(graph, schedule.order), strict=True))
-    return Timeline(
-        tuple(calls[step[0]].name for step in schedule.steps),
-        tuple(max(most[index] for index in step) for step in schedule.steps),
-        tuple(sorted(flights, key=lambda flight: (flight.start, flight.end))),
-    )
+        yield FlightRecord(str(calls[start].kind), name, graph.message_bytes(start), first, last, beside)
 
 
 _UNBOUNDED = sys.maxsize
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCost:
-    """What keeping to a bound costs.
-
-    Attributes:
-        name: of the bound, for people.
-        bound: it, in bytes.
-        most: the most bytes in flight that it is about.
-        without: the same without this bound.
-        delayed: how many collectives would start before more calls were computed without it.
-    """
-
-    name: str
-    bound: int
-    most: int
-    without: int
-    delayed: int
-
-
-def measure_bounds(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> tuple[BoundCost, ...]:
-    """Returns what each bound on bytes in flight costs, of gathers and of reduces; nothing for what there is none of.
+def _measure_bounds(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> Iterator[BoundRecord]:
+    """Yields what each bound on bytes in flight costs, of gathers and of reduces; nothing for what there is none of.
 
     A schedule without a bound is only looked for where the bound may have held something back. It takes n log n.
 
@@ -113,10 +48,6 @@ def measure_bounds(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> tupl
         schedule: the order that they have.
         bounds: what it was held to.
     """
-    return tuple(_measure(graph, schedule, bounds))
-
-
-def _measure(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> Iterator[BoundCost]:
     peaks = measure_peaks(graph, schedule.order)
     for name, kind, bound, most, free in (
         ("gathers in flight", Kind.GATHER, bounds.gathering, peaks.gathering, replace(bounds, gathering=_UNBOUNDED)),
@@ -126,13 +57,13 @@ def _measure(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> Iterator[B
         if not sizes:
             continue
         if schedule.reason or most + max(max(sizes), bounds.batch) <= bound:
-            yield BoundCost(name, bound, most, most, 0)
+            yield BoundRecord(name, bound, most, most, 0)
             continue
         other = schedule_calls(graph, free)
         found = measure_peaks(graph, other.order)
         ours, theirs = _find_starts(graph, schedule), _find_starts(graph, other)
         delayed = sum(theirs[index] < ours[index] for index in ours if graph.calls[index].kind is kind)
-        yield BoundCost(name, bound, most, found.gathering if kind is Kind.GATHER else found.reducing, delayed)
+        yield BoundRecord(name, bound, most, found.gathering if kind is Kind.GATHER else found.reducing, delayed)
 
 
 def _find_starts(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
@@ -176,13 +107,36 @@ class Placement:
         """How many calls start these."""
         return sum(self.graph.calls[step[0]].kind in COLLECTIVES for step in self.schedule.steps)
 
-    def before(self) -> Peaks:
+    def before(self) -> PeakRecord:
         """Returns the most bytes in flight and alive in the order given."""
         return measure_peaks(self.graph, range(len(self.graph.calls)))
 
-    def after(self) -> Peaks:
+    def after(self) -> PeakRecord:
         """Returns the most bytes in flight and alive now."""
         return measure_peaks(self.graph, self.schedule.order)
+
+    def describe(self) -> PlacementRecord:
+        """Returns what goes on record of this, without what says of which trace it is.
+
+        The name of a step's call is that of its first one, if collectives travel together.
+
+        Raises:
+            Declined: if the calls are not understood.
+        """
+        steps = self.schedule.steps
+        alive = dict(zip(self.schedule.order, list_alive(self.graph, self.schedule.order), strict=True))
+        return PlacementRecord(
+            model=None,
+            trace="forward",
+            trace_number=0,
+            reason=self.left,
+            calls=tuple(self.graph.calls[step[0]].name for step in steps),
+            alive=tuple(max(alive[index] for index in step) for step in steps),
+            flights=tuple(_list_flights(self.graph, self.schedule)),
+            before=self.before(),
+            after=self.after(),
+            bounds=tuple(_measure_bounds(self.graph, self.schedule, self.bounds)),
+        )
 
     def timeline(self) -> str:
         """Returns a line for each call, with the bytes in flight after those that start or end collectives."""

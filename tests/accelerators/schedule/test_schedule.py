@@ -180,33 +180,6 @@ def test_what_something_computed_needs_travels_at_once():
     assert not any("+" in line for line in lines)
 
 
-def test_a_writer_stays_between_those_who_read_before_and_after_it():
-    text = """
-    gather  f:8 = all_gather(w:4)
-    wait    p:8 = wait(f)
-    compute z:4 = copy_(w, x) writes w lies in w
-    gather  h:8 = all_gather(w)
-    wait    q:8 = wait(h)
-    compute y:8 = add(p, q)
-    compute return(y)
-    """
-    kinds = [line.split()[1] for line in schedule(text, Bounds(8, 8)).splitlines()]
-    assert kinds == ["f", "p", "z", "h", "q", "y", "return(y)"]
-
-
-def test_what_is_reduced_in_its_own_memory_is_not_read_meanwhile():
-    text = """
-    compute a:8 = linear(x, w)
-    compute b:8 = relu(a)
-    reduce  f:8 = all_reduce(a) writes a lies in a
-    wait    s:8 = wait(f)
-    compute y:8 = add(s, b)
-    compute return(y)
-    """
-    kinds = [line.split()[1] for line in schedule(text, Bounds(8, 8)).splitlines()]
-    assert kinds == ["a", "b", "f", "s", "y", "return(y)"]
-
-
 def test_what_has_other_uses_or_takes_random_numbers_is_no_preparation():
     graph = read_calls("""
     compute d = matmul(g)

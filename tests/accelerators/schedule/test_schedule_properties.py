@@ -4,9 +4,16 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_calls import SIZES, call_graphs, execute, sharded_backwards, sharded_forwards
+from random_calls import SIZES, call_graphs, sharded_backwards, sharded_forwards
 
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph, Kind, find_movable, measure_peaks
+from fusioncache.accelerators.schedule.calls import (
+    COLLECTIVES,
+    CallGraph,
+    Kind,
+    find_makers,
+    find_movable,
+    measure_peaks,
+)
 from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
@@ -16,18 +23,19 @@ bounds = st.builds(Bounds, SIZES, SIZES, SIZES)
 
 @settings(max_examples=300)
 @given(graphs, bounds)
-def test_every_call_sees_what_it_saw_in_the_order_given(graph, bounds):
+def test_every_call_takes_what_was_given_before(graph, bounds):
     found = schedule_calls(graph, bounds)
     assert sorted(found.order) == list(range(len(graph.calls)))
-    assert execute(graph, found.order) == execute(graph, range(len(graph.calls)))
+    makers, given = find_makers(graph.calls), set()
+    for index in found.order:
+        assert all(name in given for name in graph.calls[index].takes if name in makers)
+        given.update(graph.calls[index].gives)
 
 
 @given(graphs, bounds)
 def test_what_computes_keeps_its_order_and_so_do_random_numbers(graph, bounds):
     movable = find_movable(graph.calls)
-    assert not any(
-        moves for moves, call in zip(movable, graph.calls, strict=True) if call.fixed or call.name == "copy_"
-    )
+    assert not any(moves for moves, call in zip(movable, graph.calls, strict=True) if call.fixed)
     kept = [index for index in schedule_calls(graph, bounds).order if not movable[index]]
     assert kept == sorted(kept)
 
@@ -69,7 +77,7 @@ def test_the_sequence_does_not_depend_on_names_or_on_what_stays_on_a_rank(graph,
     travels -= {name for call in graph.calls if call.kind is Kind.VIEW for name in call.gives}
     travels |= {name for call in graph.calls if call.kind in COLLECTIVES for name in call.takes}
     sizes = {f"n{name}": bytes_ if name in travels else size for name, bytes_ in graph.sizes.items()}
-    fields = ("takes", "gives", "writes", "lies_in")
+    fields = ("takes", "gives")
     calls = [
         replace(call, name="other", **{field: tuple(f"n{name}" for name in getattr(call, field)) for field in fields})
         for call in graph.calls

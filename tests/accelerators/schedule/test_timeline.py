@@ -6,7 +6,7 @@ from written_calls import read_calls
 
 from fusioncache.accelerators.schedule.calls import measure_peaks
 from fusioncache.accelerators.schedule.order import Bounds, Schedule, schedule_calls
-from fusioncache.accelerators.schedule.timeline import make_timeline, measure_bounds
+from fusioncache.accelerators.schedule.timeline import Placement
 
 GRAPH = read_calls(
     """
@@ -25,8 +25,12 @@ GRAPH = read_calls(
 FREE = Bounds(sys.maxsize, sys.maxsize)
 
 
+def describe(bounds, schedule=None):
+    return Placement(GRAPH, schedule or schedule_calls(GRAPH, bounds), bounds).describe()
+
+
 def test_each_collective_lasts_from_its_start_to_its_wait():
-    timeline = make_timeline(GRAPH, schedule_calls(GRAPH, FREE))
+    timeline = describe(FREE)
     assert timeline.calls == (
         *("all_gather", "wait", "all_gather", "all_gather", "embed", "wait", "linear", "wait", "linear", "return"),
     )
@@ -38,31 +42,30 @@ def test_each_collective_lasts_from_its_start_to_its_wait():
 
 def test_an_order_that_stayed_has_a_timeline_as_well():
     as_given = Schedule(tuple((index,) for index in range(len(GRAPH.calls))), "the order given keeps fewer bytes alive")
-    timeline = make_timeline(GRAPH, as_given)
+    timeline = describe(Bounds(1, 1), as_given)
     assert [(flight.start, flight.end, flight.beside) for flight in timeline.flights] == [
         (0, 3, 0),
         (1, 4, 0),
         (2, 5, 0),
     ]
-    (cost,) = measure_bounds(GRAPH, as_given, Bounds(1, 1))
+    (cost,) = timeline.bounds
     assert cost.delayed == 0
 
 
 def test_a_bound_costs_what_starts_later_for_it():
-    bounds = Bounds(64, 64)
-    (cost,) = measure_bounds(GRAPH, schedule_calls(GRAPH, bounds), bounds)
+    (cost,) = describe(Bounds(64, 64)).bounds
     assert (cost.name, cost.bound, cost.most, cost.without, cost.delayed) == ("gathers in flight", 64, 64, 128, 1)
 
 
 def test_a_bound_that_holds_nothing_back_costs_nothing():
     for bounds in (Bounds(128, 128), Bounds(1024, 1024), FREE):
-        (cost,) = measure_bounds(GRAPH, schedule_calls(GRAPH, bounds), bounds)
+        (cost,) = describe(bounds).bounds
         assert (cost.most, cost.without, cost.delayed) == (128, 128, 0)
 
 
 def test_collectives_that_travel_together_start_in_one_step():
     bounds = Bounds(1024, 1024, 128)
     schedule = schedule_calls(GRAPH, bounds)
-    timeline = make_timeline(GRAPH, schedule)
+    timeline = describe(bounds, schedule)
     starts = [flight.start for flight in timeline.flights]
     assert len(set(starts)) < len(starts) and len(timeline.calls) == len(schedule.steps) == len(timeline.alive)
