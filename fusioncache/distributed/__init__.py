@@ -2,7 +2,6 @@
 
 from fusioncache.distributed.cuts import CutError
 from fusioncache.distributed.shards import clip_grad_norm_, optimizer_state_dict, state_dict
-from fusioncache.distributed.sharing import ddp, fsdp
-from fusioncache.distributed.tensor_parallel import tensor_parallel
+from fusioncache.distributed.sharing import ddp, fsdp, tensor_parallel
 
 __all__ = ["CutError", "clip_grad_norm_", "ddp", "fsdp", "optimizer_state_dict", "state_dict", "tensor_parallel"]

@@ -49,7 +49,7 @@ def find_shards(model: Any) -> Shards | None:
     Raises:
         TypeError: if it is nothing that Thunder compiled.
     """
-    from fusioncache.distributed.tensor_parallel import TensorParallelTransform
+    from fusioncache.distributed.cut_layers import TensorParallelTransform
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform
     from fusioncache.thunder_adapter.api import ThunderModule
 

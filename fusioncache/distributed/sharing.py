@@ -1,4 +1,4 @@
-"""Models that ranks share, in one call: Thunder's own ``fsdp`` and ``ddp``, with the steps in the right order.
+"""Models that ranks share, in one call: tensor parallelism, and Thunder's own ``fsdp`` and ``ddp`` in the right order.
 
 A transform that is added to the result of Thunder's ``fsdp`` silently gives other weights. Here it is added before.
 Thunder's collectives run on a group of their own, which has torch's time limit (10 minutes over NCCL, else 30),
@@ -11,6 +11,8 @@ import logging
 import os
 from collections.abc import Sequence
 from typing import Any
+
+from fusioncache.distributed.cut_layers import Role, TensorParallelTransform, find_cut_parameters
 
 
 def find_group(given: Any) -> Any:
@@ -162,7 +164,58 @@ def ddp(
     return _keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
 
 
+def tensor_parallel(
+    model: Any,
+    group: Any = None,
+    *,
+    column: Sequence[str] = (),
+    row: Sequence[str] = (),
+    gathered: Sequence[str] = (),
+    sequence: bool = False,
+    broadcast_from: int | None = None,
+    release: bool = False,
+    executors: Sequence[Any] | None = None,
+    transforms: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
+    """Compiles a model whose layers are cut among ranks, with ``FusionCache``.
+
+    All ranks give it the same input, and get the same output. Layers are named by patterns, as in ``"*.mlp.gate"``. The
+    gradient of a cut parameter is a part, that of a whole one is the same on each rank.
+
+    Args:
+        model: a module, the same on each rank, on the device where it is to run.
+        group: a process group, or a mesh of one dimension; None is the job's own group.
+        column: ``Linear`` layers that give each rank a part of their result, each in front of a row layer; and
+            ``Embedding``s, whose vocabulary is cut and whose results ranks add up.
+        row: ``Linear`` layers of whose input each rank has a part. Ranks add up what they give.
+        gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
+        sequence: whether ranks share what is between these layers, too, by the rows of a sequence that they divide.
+        broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
+        release: whether ``model`` lets go of whole parameters that are cut here. Then it cannot run on its own.
+        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        transforms: more of them, behind this one and in front of ``FusionCache``.
+        options: of ``FusionCache``, such as ``schedule``.
+
+    Raises:
+        CutError: if a layer cannot be cut in this way. When the model is first called: if it does something with a part
+            of a tensor of which it is not known how ranks do it together.
+    """
+    group = find_group(group)
+    parameters = find_cut_parameters(model, {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}, group.size())
+    cutting = TensorParallelTransform(group, parameters, of_rows=sequence, origin=broadcast_from, release=release)
+    return _jit(model, executors, [cutting, *transforms], options)
+
+
 def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Returns a model that ``thunder.jit`` compiles with ``FusionCache`` behind all other transforms.
+
+    Args:
+        model: a module.
+        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        transforms: in front of ``FusionCache``.
+        options: of ``FusionCache``.
+    """
     import fusioncache
     from fusioncache.thunder_adapter.accelerator_api import thunder
 

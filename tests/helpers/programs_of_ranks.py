@@ -11,7 +11,7 @@ from sharded_training import device_of, share
 
 import fusioncache
 import fusioncache.distributed as distributed
-from fusioncache.distributed.tensor_parallel import TensorParallelTransform
+from fusioncache.distributed.cut_layers import TensorParallelTransform
 from fusioncache.observe.record.observations import PlacementRecord
 
 MODES = ("zero2", "zero3", "ddp", "layers", "rows")

@@ -32,7 +32,7 @@ from fusioncache.accelerators.programs.text import (
     Reference,
 )
 from fusioncache.accelerators.sizes.lengths import SHARED
-from fusioncache.distributed.tensor_parallel import CutParameter, Role, TensorParallelTransform
+from fusioncache.distributed.cut_layers import CutParameter, Role, TensorParallelTransform
 from fusioncache.ir import Key, codec
 from fusioncache.ir.strict_json import Value
 

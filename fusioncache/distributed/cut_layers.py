@@ -1,4 +1,4 @@
-"""Tensor parallelism: a user names the layers to cut, and each rank computes its parts and exchanges results.
+"""The layers that tensor parallelism cuts: which parameters these are, and the transform that has ranks keep parts.
 
 Thunder 0.2.6 has ``thunder.distributed.column_parallel`` and ``row_parallel``. They need CUDA, fail for a gated MLP,
 and gather and split between layers where they do not see that one feeds the other.
@@ -6,7 +6,7 @@ and gather and split between layers where they do not see that one feeds the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,7 +15,6 @@ from typing import Any
 from fusioncache.distributed.cuts import Cut, CutError, CutValues, Shape, take_part
 from fusioncache.distributed.partition import partition_trace
 from fusioncache.distributed.rank_symbols import register_rank_symbols
-from fusioncache.distributed.sharing import find_group
 from fusioncache.thunder_adapter.api import Transform, prims
 
 
@@ -132,7 +131,7 @@ class TensorParallelTransform(Transform):
         group: the process group whose ranks share the model.
         parameters: those that are cut, by name.
         of_rows: whether the residual stream is cut along its sequence between these layers.
-        broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
+        origin: the rank of the group whose parameters all take; None: each takes its own.
         release: whether the module that was given lets go of whole parameters of which this rank keeps a part.
     """
 
@@ -142,7 +141,7 @@ class TensorParallelTransform(Transform):
         parameters: Mapping[str, CutParameter],
         *,
         of_rows: bool = False,
-        broadcast_from: int | None = None,
+        origin: int | None = None,
         release: bool = False,
     ):
         super().__init__()
@@ -151,7 +150,7 @@ class TensorParallelTransform(Transform):
         self.of_rows = of_rows
         # A program that another process made names these.
         register_rank_symbols()
-        self._broadcast_from = broadcast_from
+        self._origin = origin
         self._release = release
 
     def cache_key(self) -> str:
@@ -187,9 +186,9 @@ class TensorParallelTransform(Transform):
         from torch.distributed import broadcast, get_global_rank
 
         moved = tensor
-        if self._broadcast_from is not None:
+        if self._origin is not None:
             moved = tensor.clone(memory_format=torch.contiguous_format)
-            broadcast(moved, get_global_rank(self.process_group, self._broadcast_from), self.process_group)
+            broadcast(moved, get_global_rank(self.process_group, self._origin), self.process_group)
         if name in self.parameters:
             moved = self._cut(moved, self.parameters[name].dim).clone(memory_format=torch.contiguous_format)
         if moved is tensor or not isinstance(tensor, torch.nn.Parameter):
@@ -203,20 +202,22 @@ class TensorParallelTransform(Transform):
         self, model: Any, submodule_name: str, state_dict: dict[str, Any]
     ) -> dict[str, Any]:
         """Thunder's hook: called with whole parameters, of which it takes this rank's parts."""
-        named = {name: f"{submodule_name}.{name}" if submodule_name else name for name in state_dict}
-        return {
-            name: self._cut(tensor, self.parameters[full].dim) if (full := named[name]) in self.parameters else tensor
-            for name, tensor in state_dict.items()
-        }
+        return self._exchange_parts(submodule_name, state_dict, self._cut)
 
     def reverse_transform_state_dict_for_submodule(
         self, model: Any, submodule_name: str, state_dict: dict[str, Any]
     ) -> dict[str, Any]:
         """Thunder's hook: called with this rank's parts, of which it returns whole parameters."""
-        named = {name: f"{submodule_name}.{name}" if submodule_name else name for name in state_dict}
+        return self._exchange_parts(submodule_name, state_dict, self._join)
+
+    def _exchange_parts(
+        self, submodule: str, tensors: dict[str, Any], exchange: Callable[[Any, int], Any]
+    ) -> dict[str, Any]:
+        """Returns the tensors of a submodule, with others for those that are cut, along the dimension of the cut."""
+        cut = {name: self.parameters.get(f"{submodule}.{name}" if submodule else name) for name in tensors}
         return {
-            name: self._join(tensor, self.parameters[full].dim) if (full := named[name]) in self.parameters else tensor
-            for name, tensor in state_dict.items()
+            name: tensor if (parameter := cut[name]) is None else exchange(tensor, parameter.dim)
+            for name, tensor in tensors.items()
         }
 
     def _join(self, part: Any, dim: int) -> Any:
@@ -291,71 +292,3 @@ def _check_alone() -> None:
 def _shares(transform: Any) -> bool:
     module = type(transform).__module__
     return module.startswith("thunder.distributed.")
-
-
-def tensor_parallel(
-    model: Any,
-    group: Any = None,
-    *,
-    column: Sequence[str] = (),
-    row: Sequence[str] = (),
-    gathered: Sequence[str] = (),
-    sequence: bool = False,
-    broadcast_from: int | None = None,
-    release: bool = False,
-    executors: Sequence[Any] | None = None,
-    transforms: Sequence[Any] = (),
-    **options: Any,
-) -> Any:
-    """Compiles a model whose layers are cut among ranks, with ``FusionCache``.
-
-    All ranks give it the same input, and get the same output. Layers are named by patterns, as in ``"*.mlp.gate"``. The
-    gradient of a cut parameter is a part, that of a whole one is the same on each rank::
-
-        tensor_parallel(
-            model,
-            column=["embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"],
-            row=["*.proj", "*.down"],
-            gathered=["head"],
-        )
-
-    Args:
-        model: a module, the same on each rank, on the device where it is to run.
-        group: a process group, or a mesh of one dimension; None is the job's own group.
-        column: layers that give each rank a part of their result: ``Linear`` ones, for which a row layer must come
-            behind, and ``Embedding``s, whose vocabulary is cut and whose results ranks add up.
-        row: ``Linear`` layers of whose input each rank has a part. Ranks add up what they give.
-        gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
-        sequence: whether ranks also share what is between these layers, by the rows of a sequence: they then scatter
-            the sums of row layers, and gather rows for column layers. Where they do not divide a sequence, it is whole.
-        broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
-        release: whether ``model`` lets go of whole parameters of which this rank keeps a part. It cannot run on its own
-            then.
-        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
-        transforms: more of them, behind this one and in front of ``FusionCache``.
-        options: of ``FusionCache``, such as ``schedule``.
-
-    Raises:
-        CutError: if a layer cannot be cut in this way, with its name. When the model is first called: if it does
-            something with a part of a tensor of which it is not known how ranks do it together.
-    """
-    import fusioncache
-    from fusioncache.distributed.tensor_parallel import TensorParallelTransform
-    from fusioncache.thunder_adapter.accelerator_api import thunder
-
-    group = find_group(group)
-    roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
-    parameters = find_cut_parameters(model, roles, group.size())
-    caching = fusioncache.FusionCache(**options)
-    cutting = TensorParallelTransform(
-        group,
-        parameters,
-        of_rows=sequence,
-        broadcast_from=broadcast_from,
-        release=release,
-    )
-    return thunder.jit(
-        model,
-        executors=fusioncache.executors() if executors is None else executors,
-        transforms=[cutting, *transforms, caching],
-    )
