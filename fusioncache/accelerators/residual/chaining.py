@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.accelerators.residual.plans import Choice, PlanEvents, ResidualPlan, Step, choose, costs_of, events_of
+from fusioncache.accelerators.residual.plans import Choice, Event, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
@@ -77,22 +77,15 @@ def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Aroun
 
     calls = []
     defined: set[str] = set()
-    used: set[str] = set()
     written: set[str] = set()
-    defined_at: dict[str, int] = {}
     for position, symbol in enumerate(trace.bound_symbols):
         call = _read_call(position, symbol, compilers) if symbol.sym.is_fusion else None
-        results = [proxy.name for proxy in symbol.flat_proxy_outs]
-        if not str(symbol.sym.id).startswith("PrimIDs.UNPACK"):
-            defined_at.update(dict.fromkeys(results, position + 1))
         if call is not None:
             calls.append(call)
         elif symbol.sym.id is not PrimIDs.DEL:
-            defined.update(results)
-            used.update(proxy.name for proxy in symbol.flat_proxy_args)
+            defined.update(proxy.name for proxy in symbol.flat_proxy_outs)
             written.update(written_values(symbol))
-    waiting = {name: position for name, position in defined_at.items() if name not in used}
-    return calls, Around(defined, written, waiting)
+    return calls, Around(defined, written)
 
 
 def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | None:
@@ -164,10 +157,10 @@ class _PositionSteps:
     gives: list[str] = field(default_factory=list)
 
 
-def _group_events(changed: Iterable[tuple[Stream, PlanEvents]]) -> dict[int, _PositionSteps]:
+def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int, _PositionSteps]:
     groups: dict[int, _PositionSteps] = defaultdict(_PositionSteps)
-    for stream, planned in changed:
-        for event in planned.events:
+    for stream, events in changed:
+        for event in events:
             group = groups[event.position]
             if isinstance(event, Step):
                 group.steps.append(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby, pairwise
@@ -95,16 +95,12 @@ def choose(
     return min(linear, key=lambda plan: (costs[plan].alive, costs[plan].moved, costs[plan].kernels))
 
 
-TOGETHER = 8
-"""How many terms that wait for each other are added by one call: fewer are not worth a launch."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """A call that adds terms to a sum, to be inserted before what is at this position of the trace.
 
     Attributes:
-        position: of the region that wants the sum, or an earlier one where the terms are there.
+        position: of the region that wants the sum.
         start: the sum that it takes; None if it starts from the head.
         sums: those on the way, in order. The last one is what it gives.
     """
@@ -144,31 +140,16 @@ class RegionChange:
 Event = Step | RegionChange
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEvents:
-    """What a plan makes of a stream, in order.
+def events_of(stream: Stream) -> dict[ResidualPlan, tuple[Event, ...]]:
+    """Returns what each plan that changes regions makes of a stream, in order.
 
-    Each sum is given at most once, before everything that takes it.
-
-    Attributes:
-        events: what is done.
-        early: how many of these add terms as they become available, long before a region wants their sum.
-    """
-
-    events: tuple[Event, ...]
-    early: int = 0
-
-
-def events_of(stream: Stream) -> dict[ResidualPlan, PlanEvents]:
-    """Returns the events of each plan that changes regions.
-
-    Where the sums are wanted in the order in which they are added up, a segment is a single sum, and only carrying is
-    left.
+    Each sum is given at most once, before everything that takes it. Where sums are wanted in the order in which they
+    are added up, a segment is a single sum, and only carrying is left.
     """
     index = StreamWalk(stream)
     found = {ResidualPlan.CARRY: _Carrying(index).order()}
     if index.goes_back():
-        found[ResidualPlan.SEGMENTED] = PlanEvents(tuple(_segments(index)))
+        found[ResidualPlan.SEGMENTED] = tuple(_segments(index))
     return found
 
 
@@ -213,52 +194,31 @@ class _Visit:
 
 
 class _Carrying:
-    """Computes each sum once, where it is wanted first, and passes it on.
-
-    Of a long sum whose terms wait for it, as many as a fold takes are added as soon as they are there.
-    """
+    """Computes each sum once, where it is wanted first, and passes it on."""
 
     def __init__(self, index: StreamWalk):
         self.index = index
-        self.given: dict[str, int] = {}  # the sums computed so far, and the position from which on they are available
+        self.given: set[str] = set()  # the sums computed so far
         self.passed: set[str] = set()  # to other calls
-        self.early: list[Step] = []
 
-    def order(self) -> PlanEvents:
+    def order(self) -> tuple[Event, ...]:
         """Returns the events, in order."""
         visits = [self._visit(position, wants) for position, wants in self.index.wants]
-        events = [*self.early, *(event for visit in visits for event in self._events(visit))]
-        events.sort(key=lambda event: (event.position, isinstance(event, RegionChange)))
-        return PlanEvents(tuple(events), len(self.early))
+        return tuple(event for visit in visits for event in self._events(visit))
 
     def _visit(self, position: int, wants: list[str]) -> _Visit:
         takes: dict[str, None] = {}
         paths: list[tuple[str | None, list[str]]] = []
         sums: dict[str, None] = {}
         for want in wants:
-            start, path = self._add_early(position, *self.index.path(want, self.given))
+            start, path = self.index.path(want, self.given)
             if start is not None and start not in sums:
                 takes[start] = None
             paths.append((start, path))
             sums.update(dict.fromkeys(path))
-            self.given.update(dict.fromkeys(path, position + 1))
+            self.given.update(path)
         self.passed.update(takes)
         return _Visit(position, wants, tuple(takes), paths, tuple(sums))
-
-    def _add_early(self, position: int, start: str | None, path: list[str]) -> tuple[str | None, list[str]]:
-        """Adds terms early that are available early; returns what is left of the path."""
-        ready = self.given[start] if start is not None else 0
-        while len(path) > TOGETHER:
-            sums, rest = path[:TOGETHER], path[TOGETHER:]
-            since = [self.index.sums[sum_].since for sum_ in sums]
-            ready = max(ready, *(position if there is None else there for there in since))
-            if ready >= position:
-                break
-            self.early.append(Step(ready, start, tuple(sums)))
-            self.passed.update(self.early[-1].takes)
-            start, path = sums[-1], rest
-            self.given[start] = ready
-        return start, path
 
     def _events(self, visit: _Visit) -> Iterator[Event]:
         gives = tuple(sum_ for sum_ in visit.sums if sum_ in self.passed)
@@ -317,19 +277,16 @@ def _nearest_kept(index: StreamWalk, sum_: str, width: int) -> str | None:
 def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
     """Returns the cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
 
-    Sums that are rounded to another dtype on the way cannot be folded. If carrying adds terms early, those that wait
-    for it count as alive, under each plan.
+    Sums that are rounded to another dtype on the way cannot be folded.
     """
     index = StreamWalk(stream)
-    plans = events_of(stream)
-    early = plans[ResidualPlan.CARRY].early > 0
-    costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index, early), strict=True))
+    costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index), strict=True))
     if not all(sum_.direct for sum_ in stream.sums):
         del costs[ResidualPlan.FOLD]
-    return costs | {plan: _cost(index, planned, early) for plan, planned in plans.items()}
+    return costs | {plan: _cost(index, events) for plan, events in events_of(stream).items()}
 
 
-def _from_scratch(index: StreamWalk, early: bool) -> tuple[Cost, Cost]:
+def _from_scratch(index: StreamWalk) -> tuple[Cost, Cost]:
     """Returns the costs of adding up each region's sums anew, inline and by folds."""
     moved = extra = largest = 0
     arities: set[int] = set()
@@ -345,36 +302,24 @@ def _from_scratch(index: StreamWalk, early: bool) -> tuple[Cost, Cost]:
         largest = max(largest, size)
         arities.add(len(sums))
         widths.update(folds)
-    waiting = sum(sum_.term_size for sum_ in index.stream.sums if early and sum_.since is not None)
-    return Cost(moved, waiting, len(arities)), Cost(moved + extra, waiting + largest, len(widths) + 1)
+    return Cost(moved, 0, len(arities)), Cost(moved + extra, largest, len(widths) + 1)
 
 
-def _cost(index: StreamWalk, planned: PlanEvents, early: bool) -> Cost:
-    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in planned.events}
+def _cost(index: StreamWalk, events: Sequence[Event]) -> Cost:
+    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in events}
     moved = 0
-    for event in planned.events:
+    for event in events:
         moved += sum(index.sums[sum_].term_size for sum_ in event.sums)
         moved += sum(index.sums[sum_].size for sum_ in (*event.takes, *event.gives))
-    return Cost(moved, _most_alive(index, planned, early), len(kernels))
+    return Cost(moved, _most_alive(index, events), len(kernels))
 
 
-def _most_alive(index: StreamWalk, planned: PlanEvents, early: bool) -> int:
-    """Returns the most bytes that given sums have at any time, each from where it is given to where it is last taken.
-
-    With ``early`` the terms count as well, each from where it is available to where it is last added.
-    """
-    taken = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.takes}
-    added = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.sums}
-    waiting = [(sum_.since, sum_.term_size) for sum_ in index.stream.sums if sum_.since is not None and early]
-    waiting.sort(reverse=True)
+def _most_alive(index: StreamWalk, events: Sequence[Event]) -> int:
+    """Returns the most bytes that given sums have at any time, each until it is last taken."""
+    taken = {sum_: number for number, event in enumerate(events) for sum_ in event.takes}
     most = alive = 0
-    for number, event in enumerate(planned.events):
-        while waiting and waiting[-1][0] <= event.position:
-            alive += waiting.pop()[1]
+    for number, event in enumerate(events):
         alive += sum(index.sums[sum_].size for sum_ in event.gives)
         most = max(most, alive)
         alive -= sum(index.sums[sum_].size for sum_ in dict.fromkeys(event.takes) if taken[sum_] == number)
-        if early:
-            ended = [index.sums[sum_] for sum_ in event.sums if added[sum_] == number]
-            alive -= sum(sum_.term_size for sum_ in ended if sum_.since is not None)
     return most

@@ -5,7 +5,7 @@ Values that rematerialization copied keep one name throughout a trace, so names 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, Op, Ref, Region, TensorType, map_arg, operands
@@ -43,7 +43,6 @@ class Sum:
         size: of the sum, in bytes.
         term_size: of the terms together, in bytes.
         direct: whether the sum is added to its parent as that is kept, without a conversion between the adds.
-        since: the position from which on the terms wait for nothing but to be added; None if they do not.
     """
 
     name: str
@@ -53,7 +52,6 @@ class Sum:
     size: int
     term_size: int
     direct: bool = True
-    since: int | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +78,6 @@ class Sums:
         self._defined = defined
         self._written = written
         self._inputs: dict[str, TensorType] = {}
-        self._others_use: set[str] = set()
         self._other: set[str] = set()  # computed from products and the like, or in two ways
         self._nodes: dict[str, _Node] = {}
 
@@ -95,13 +92,11 @@ class Sums:
             kind = self._kind(op, kinds, types)
             if kind is None or names[first] in self._defined or names[first] in self._written:
                 kinds += [None] * len(op.outputs)
-                self._others_use.update(names[index] for _, index in operands(op))
                 self._other.update(names[first : first + len(op.outputs)])
             else:
                 kinds.append(kind)
                 self._define(op, names, first, kinds)
             self._use(op, names, first)
-        self._others_use.update(names[output] for output in region.outputs)
         for output in region.outputs:
             if names[output] in self._nodes:
                 self._nodes[names[output]].user = _MANY
@@ -147,13 +142,8 @@ class Sums:
             if node is not None:
                 node.user = user if node.user in (None, user) else _MANY
 
-    def sums(self, waiting: Mapping[str, int]) -> Iterator[Sum]:
-        """Yields the sums, each behind the one that it starts from.
-
-        Args:
-            waiting: the values that only the calls use, with the position from which on they are available.
-        """
-        needed = self._find_needed()
+    def sums(self) -> Iterator[Sum]:
+        """Yields the sums, each behind the one that it starts from."""
         valid = self._find_valid()
         stored = {name: self._find_stored(name, valid) for name in valid if self._nodes[name].adds}
         sums = set(stored.values())
@@ -169,26 +159,7 @@ class Sums:
             type_ = self._nodes[sum_].type
             term_size = sum(self._inputs[term].bytes for term in terms)
             direct = not parents or (parents[0] in stored and parents[0] in self._nodes[name].operands)
-            since = [waiting.get(term) if term not in needed else None for term in terms]
-            last = max((position for position in since if position is not None), default=None)
-            yield Sum(
-                sum_,
-                parents[0] if parents else None,
-                terms,
-                type_.dtype,
-                type_.bytes,
-                term_size,
-                direct,
-                None if None in since else last,
-            )
-
-    def _find_needed(self) -> set[str]:
-        """Returns the values that a call uses for something else than a sum, itself or converted."""
-        needed = set(self._others_use)
-        for name, node in reversed(self._nodes.items()):
-            if name in needed and not node.adds:
-                needed.update(node.operands)
-        return needed
+            yield Sum(sum_, parents[0] if parents else None, terms, type_.dtype, type_.bytes, term_size, direct)
 
     def calls(self, name: str) -> int:
         """Returns how many calls compute a value."""
@@ -276,13 +247,10 @@ class Around:
     Attributes:
         defined: names of values that something else than the calls defines.
         written: names of values that are written in place.
-        waiting: names of values that the trace computes and that only the calls use, with the position from which on
-            they are available.
     """
 
     defined: Collection[str] = frozenset()
     written: Collection[str] = frozenset()
-    waiting: Mapping[str, int] = field(default_factory=dict)
 
 
 def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[Stream, ...]:
@@ -298,7 +266,7 @@ def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[S
     values = Sums(around.defined, around.written)
     for call in calls:
         values.read_call(call)
-    families = [f for f in _families(values.sums(around.waiting)) if _count_recomputed(f, values) >= FEWEST_SUMS]
+    families = [f for f in _families(values.sums()) if _count_recomputed(f, values) >= FEWEST_SUMS]
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
     wants: list[list[Want]] = [[] for _ in families]
     idle: list[list[int]] = [[] for _ in families]

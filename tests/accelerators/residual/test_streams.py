@@ -113,7 +113,7 @@ def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
     assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
     assert [(want.position, want.sum) for want in stream.wants] == [(0, "x3"), (1, "x4"), (2, "x6")]
-    events = events_of(stream)[CARRY].events
+    events = events_of(stream)[CARRY]
     assert [event.takes for event in events] == [(), ("x3",), ("x4",)]
 
 
@@ -161,7 +161,7 @@ def value_of(stream: Stream) -> dict[str, tuple[str, ...]]:
 def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
     """Does what a plan says; returns how many terms and sums were read, and how many sums were alive at most."""
     sums, values = {sum_.name: sum_ for sum_ in stream.sums}, value_of(stream)
-    events = events_of(stream)[plan].events
+    events = events_of(stream)[plan]
     last = {name: number for number, event in enumerate(events) for name in event.takes}
     alive: dict[str, tuple[str, ...]] = {}
     given: set[str] = set()
@@ -201,7 +201,7 @@ def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
     reads, alive = check(line(range(depth, 0, -1)), SEGMENTED)
     assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
     assert alive <= 2 * isqrt(depth) + 2
-    terms = sum(len(event.sums) for event in events_of(line(range(depth, 0, -1)))[SEGMENTED].events)
+    terms = sum(len(event.sums) for event in events_of(line(range(depth, 0, -1)))[SEGMENTED])
     assert terms <= 2 * depth
 
 
@@ -222,7 +222,7 @@ def test_regions_that_want_several_sums_of_a_stream():
 
 
 def test_the_middle_regions_are_all_alike_when_a_stream_is_carried():
-    events = events_of(line(range(1, 41)))[CARRY].events
+    events = events_of(line(range(1, 41)))[CARRY]
     assert {(len(event.takes), len(event.sums), len(event.gives)) for event in events[1:-1]} == {(1, 1, 1)}
     assert not any(isinstance(event, Step) for event in events)
 
@@ -241,34 +241,6 @@ def test_costs_count_bytes():
     assert [costs[plan].alive for plan in costs] == [0, 10, 20]
     assert costs[ResidualPlan.INLINE].kernels == 100
     assert costs[CARRY].kernels == 3
-
-
-def late(depth: int) -> Stream:
-    """A stream that is wanted once, at the end, whose terms come about one after the other."""
-    stream = line([depth])
-    sums = tuple(replace(sum_, since=10 * place) for place, sum_ in enumerate(stream.sums, 1))
-    return replace(stream, sums=sums, wants=(Want(10 * depth + 1, f"x{depth}"),))
-
-
-def test_terms_that_wait_are_added_eight_at_a_time():
-    stream = late(30)
-    check(stream, CARRY)
-    *steps, last = events_of(stream)[CARRY].events
-    assert [(event.position, len(event.sums)) for event in steps] == [(80, 8), (160, 8), (240, 8)]
-    assert last == RegionChange(301, ("x24",), tuple(f"x{i}" for i in range(25, 31)), ())
-    costs = costs_of(stream)
-    assert costs[CARRY].alive < 11 * 4 < 30 * 4 < costs[ResidualPlan.INLINE].alive
-    assert choose(costs) is CARRY
-    assert events_of(late(8))[CARRY].early == 0
-    assert events_of(line([30]))[CARRY].early == 0
-
-
-def test_early_steps_do_not_run_ahead_of_what_they_start_from():
-    stream = late(30)
-    for wants in ([Want(205, "x3")], [Want(205, "x3"), Want(206, "x20")], [Want(30, "x3"), Want(205, "x12")]):
-        again = replace(stream, wants=(*wants, *stream.wants))
-        for plan in events_of(again):
-            check(again, plan)
 
 
 def test_what_is_chosen_follows_from_the_costs():
