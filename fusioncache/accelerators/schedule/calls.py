@@ -282,8 +282,8 @@ def measure_peaks(graph: CallGraph, order: Sequence[int]) -> PeakRecord:
     calls give each other lives as long in every order, and its size may differ from rank to rank, where the order must
     not.
     """
-    in_flight = (_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
-    return PeakRecord(*in_flight, max(list_alive(graph, order), default=0))
+    gathering, reducing = (_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
+    return PeakRecord(gathering, reducing, max(list_alive(graph, order), default=0))
 
 
 def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
