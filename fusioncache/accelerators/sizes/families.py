@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fusioncache.accelerators.programs.derivation import Derivation
@@ -62,6 +63,7 @@ class Family:
     Attributes:
         reads: as above.
         passes: as above.
+        known: the programs that it is made of.
         is_stored: whether a later process finds it.
 
     Raises:
@@ -75,16 +77,11 @@ class Family:
         self.reads = reads
         self.passes = passes
         self.is_stored = False
-        self._known = tuple(known)
-        self._general = self._generalize(self._known)
+        self.known = tuple(known)
+        self._general = self._generalize(self.known)
         self._digests = list_digests(known[0].text)
         kept = known[0].regions
         self._regions = None if kept is None else decode_regions(kept, None, 0)
-
-    @property
-    def known(self) -> tuple[KnownProgram, ...]:
-        """The programs that it is made of."""
-        return self._known
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
@@ -111,7 +108,7 @@ class Family:
         Raises:
             Declined: if it differs in more than numbers.
         """
-        if len(self._known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self._known):
+        if len(self.known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self.known):
             return False
         try:
             numbers = self.passes.check(program.sizes)
@@ -120,8 +117,8 @@ class Family:
             return False
         if not self.passes.can_compute_all(numbers):
             return False
-        known = (*self._known, program)
-        self._general, self._known = self._generalize(known), known
+        known = (*self.known, program)
+        self._general, self.known = self._generalize(known), known
         return True
 
     def prepare(self) -> None:
@@ -276,17 +273,21 @@ MOST_LOOSE = 5
 
 
 class Families:
-    """The families that are known of one compiled function, by the form of their programs."""
+    """The families that are known of one form of programs.
 
-    def __init__(self) -> None:
-        """Knows of none yet."""
-        self._families: dict[Key, list[Family]] = {}
-        self._loose: dict[Key, list[tuple[tuple[Read, ...], KnownProgram]]] = {}
+    Args:
+        form: of the programs.
+    """
 
-    def fill(self, derivation: Derivation, form: Key) -> Candidate | None:
+    def __init__(self, form: Key) -> None:
+        self._form = form
+        self._families: list[Family] | None = None
+        self._loose: list[tuple[tuple[Read, ...], KnownProgram]] = []
+
+    def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
         reason = None
-        for family in self._list_families(derivation, form):
+        for family in self._list_families(derivation):
             try:
                 check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
@@ -303,20 +304,15 @@ class Families:
             _count_repeated(derivation, reason)
         return None
 
-    def _list_families(self, derivation: Derivation, form: Key) -> Iterator[Family]:
-        """Returns the families of a form, of which the store is asked once."""
-        if form not in self._families:
-            self._families[form] = []  # whatever goes wrong here, it does so once
-            self._families[form] += _load_families(derivation, form)
-        return iter(tuple(self._families[form]))
-
-    def forget(self, form: Key) -> None:
-        """Forgets all programs of a form. The store is asked again when one comes."""
-        self._families.pop(form, None)
-        self._loose.pop(form, None)
+    def _list_families(self, derivation: Derivation) -> tuple[Family, ...]:
+        """Returns the families, of which the store is asked once."""
+        if self._families is None:
+            self._families = []  # whatever goes wrong here, it does so once
+            self._families += _load_families(derivation, self._form)
+        return tuple(self._families)
 
     def unite(
-        self, derivation: Derivation, form: Key, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
+        self, derivation: Derivation, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
     ) -> None:
         """Makes a family of a program and the first of others that differs from it in numbers alone.
 
@@ -324,7 +320,6 @@ class Families:
 
         Args:
             derivation: of one of them, with the reads of all.
-            form: of all.
             journal: what is done in each.
             program: at whose sizes the passes are gone through.
             others: as above.
@@ -340,40 +335,36 @@ class Families:
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
             keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
             return
-        families = self._families.setdefault(form, [])
-        families[:] = [each for each in families if not each.is_same(family)]
-        families.append(family)
-        _keep(family, derivation, form)
+        self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
+        _keep(family, derivation, self._form)
 
-    def learn(self, derivation: Derivation, form: Key, journal: Journal | None) -> None:
+    def learn(self, derivation: Derivation, journal: Journal | None) -> None:
         """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
 
         Args:
             derivation: of the program.
-            form: of the program.
             journal: what is done in it, if that was proved.
         """
         program, reads = derivation.program, derivation.reads
         if program is None or reads is None:
             return
-        families = [family for family in self._families.get(form, ()) if family.reads == reads]
+        families = [family for family in self._families or () if family.reads == reads]
         for family in families:
             try:
                 if family.learn(program):
-                    _keep(family, derivation, form)
+                    _keep(family, derivation, self._form)
             except Declined as error:
                 error.require(Scope.LENGTH)
                 logger.info("a program is of no family any more: %s", error)
-                self._families[form].remove(family)
-                _forget(family, derivation, form)
-        known = self._loose.setdefault(form, [])
+                self._families = [each for each in self._families or () if each is not family]
+                _tell_store(derivation, partial(forget_family, form=self._form, family=family))
         # What was derived from something else may differ in numbers of which sizes only happen to be the values.
-        others = [each for read, each in known if read == reads]
+        others = [each for read, each in self._loose if read == reads]
         is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
-        if is_new and journal is not None and others and len(known) < MOST_LOOSE:
-            self.unite(derivation, form, journal, program, others)
-        if len(known) < MOST_LOOSE:
-            known.append((reads, program))
+        if len(self._loose) < MOST_LOOSE:
+            if is_new and journal is not None and others:
+                self.unite(derivation, journal, program, others)
+            self._loose.append((reads, program))
 
 
 def _find_family(
@@ -467,11 +458,6 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
         logger.info("a family is not ready for further lengths", exc_info=error)
     family.is_stored = False
     _tell_store(derivation, keep)
-
-
-def _forget(family: Family, derivation: Derivation, form: Key) -> None:
-    """Has no later process find a family."""
-    _tell_store(derivation, lambda store: forget_family(store, form, family))
 
 
 def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:

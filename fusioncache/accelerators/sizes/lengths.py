@@ -15,8 +15,9 @@ but whether what is made of such arguments is of any use: whatever the sizes, Th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -173,14 +174,12 @@ class InterpretedProgram:
     """A program that was interpreted.
 
     Attributes:
-        form: all of its key but sizes.
-        reads: what else it was derived from.
+        reads: what it was derived from besides its key.
         sizes: of its arguments.
         traces: Thunder's first ones, as its entry has them.
         known: what was derived in the end; None if that is not kept.
     """
 
-    form: Key
     reads: tuple[Read, ...]
     sizes: ArgumentSizes
     traces: FirstTraces
@@ -202,15 +201,27 @@ class WatchedProgram:
     is_proved: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Form:
+    """What is known of the programs that have all but sizes in common.
+
+    Attributes:
+        families: of those programs.
+        instances: those that were interpreted, a few of them.
+        ways: those that were watched.
+    """
+
+    families: Families
+    instances: list[InterpretedProgram] = field(default_factory=list)
+    ways: list[WatchedProgram] = field(default_factory=list)
+
+
 class Lengths:
     """What is known of the programs of one compiled function."""
 
     def __init__(self) -> None:
         """Knows of none yet."""
-        self._forms: list[Key] = []
-        self._instances: list[InterpretedProgram] = []
-        self._ways: list[WatchedProgram] = []
-        self._families = Families()
+        self._forms: OrderedDict[Key, _Form] = OrderedDict()
         self._hopeless: dict[str, str] = {}
         """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
 
@@ -237,28 +248,26 @@ class Lengths:
         keeper = derivation.keeper
         if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
-        form = self._note_form(derivation)
-        return None if form.digest in self._hopeless else self._families.fill(derivation, form)
+        form = self._find_form(derivation)
+        return None if self._find_reason(derivation) else form.families.fill(derivation)
 
-    def _note_form(self, derivation: Derivation) -> Key:
-        """Returns the form of a program, of which something will be known. That of another one may be forgotten."""
-        form = note_form(derivation)
-        known = [*(each for each in self._forms if each != form), form]
-        for surplus in known[:-MOST_FORMS]:
-            self._forget(surplus)
-        self._forms = known[-MOST_FORMS:]
+    def _find_form(self, derivation: Derivation) -> _Form:
+        """Returns what is known of a program's form. If there are too many forms, the one used first is forgotten."""
+        key = note_form(derivation)
+        form = self._forms.pop(key, None) or _Form(Families(key))
+        self._forms[key] = form
+        while len(self._forms) > MOST_FORMS:
+            self._forms.popitem(last=False)
         return form
 
-    def _forget(self, form: Key) -> None:
-        self._families.forget(form)
-        self._ways = [each for each in self._ways if each.instance.form != form]
-        self._instances = [each for each in self._instances if each.form != form]
+    def _find_reason(self, derivation: Derivation) -> str | None:
+        """Returns why the programs of a form are interpreted; None if they need not be."""
+        return self._hopeless.get(note_form(derivation).digest)
 
     def _replay(self, derivation: Derivation) -> Any | None:
-        form = self._note_form(derivation)
-        reason = self._hopeless.get(form.digest)
-        for way in self._find_ways(form):
-            if not way.is_proved and self._count_instances(form) == 1:
+        form, reason = self._find_form(derivation), self._find_reason(derivation)
+        for way in tuple(form.ways):
+            if not way.is_proved and len(form.instances) == 1:
                 continue  # it is that one
             try:
                 traces = self._do_again(way, derivation)
@@ -285,28 +294,28 @@ class Lengths:
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
-        form = self._note_form(derivation)
-        is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
-        fixed = explain_fixed(derivation.call.args, derivation.call.kwargs)
-        if fixed and any(differ_in_arguments(each.form, form) for each in self._instances):
+        form, call = self._find_form(derivation), derivation.call
+        is_known = any(each.sizes != derivation.sizes for each in form.instances)
+        fixed = explain_fixed(call.args, call.kwargs)
+        others = [key for key, other in self._forms.items() if other.instances]
+        if fixed and any(differ_in_arguments(key, note_form(derivation)) for key in others):
             self._count(derivation, fixed)
         if (
-            not (is_known or has_symbols(derivation.call.compile_data.fn))
-            or form.digest in self._hopeless
-            or len(list(self._find_ways(form))) >= MOST_WAYS
+            not (is_known or has_symbols(call.compile_data.fn))
+            or self._find_reason(derivation)
+            or len(form.ways) >= MOST_WAYS
         ):
             return _interpret_as_called(derivation, interpret)
-        foreign = _find_foreign_transform(derivation.call.compile_data)
+        foreign = _find_foreign_transform(call.compile_data)
         if foreign is not None:
-            self._give_up(derivation, form, f"{foreign} may change Thunder's first traces")
+            self._give_up(derivation, f"{foreign} may change Thunder's first traces")
             return _interpret_as_called(derivation, interpret)
-        call = derivation.call
         results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
         return results
 
     def is_first(self, derivation: Derivation) -> bool:
         """True if a program is kept, and the only one of its form that is known."""
-        same = [each.known for each in self._instances if each.form == derivation.form]
+        same = [each.known for each in self._find_form(derivation).instances]
         return derivation.program is not None and same == [derivation.program]
 
     def try_again(self, derivation: Derivation) -> None:
@@ -315,7 +324,7 @@ class Lengths:
         Raises:
             Declined: if interpreting the program might do something else, such as raise.
         """
-        ways = list(self._find_ways(note_form(derivation)))
+        ways = self._find_form(derivation).ways
         if not ways:
             raise Declined("its operations are not known", Scope.LENGTH)
         self._do_again(ways[0], derivation)
@@ -327,35 +336,35 @@ class Lengths:
             derivation: the program.
             entry: Thunder's, with its traces.
         """
-        form = derivation.form
-        if derivation.reads is None or form is None or form.digest in self._hopeless:
+        if derivation.reads is None or derivation.form is None or self._find_reason(derivation):
             return
-        ways = (way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads)
-        self._families.learn(derivation, form, next((way.journal for way in ways), None))
+        form = self._find_form(derivation)
+        ways = (way for way in form.ways if way.is_proved and way.instance.reads == derivation.reads)
+        form.families.learn(derivation, next((way.journal for way in ways), None))
         if derivation.is_replayed:
             return
         first = derivation.first or FirstTraces(
             entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0]
         )
-        new = InterpretedProgram(form, derivation.reads, derivation.sizes, first, derivation.program)
+        new = InterpretedProgram(derivation.reads, derivation.sizes, first, derivation.program)
         journal = derivation.journal
         if journal is not None and journal.refusals:
-            self._give_up(derivation, form, journal.refusals[0])
-        if form.digest in self._hopeless:
+            self._give_up(derivation, journal.refusals[0])
+        if self._find_reason(derivation):
             return
-        is_explained = [self._prove(way, new, derivation) for way in self._find_ways(form)]
+        is_explained = [self._prove(form, way, new, derivation) for way in tuple(form.ways)]
         if journal is not None and not any(is_explained):
             way = WatchedProgram(new, journal)
-            self._ways.append(way)
-            for each in self._instances:
-                self._prove(way, each, derivation)
-        if self._count_instances(form) <= MOST_WAYS:
-            self._instances.append(new)
+            form.ways.append(way)
+            for each in form.instances:
+                self._prove(form, way, each, derivation)
+        if len(form.instances) <= MOST_WAYS:
+            form.instances.append(new)
 
-    def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
+    def _prove(self, form: _Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
         """True if what was done in one program is also what was done in another one."""
         own = way.instance
-        if own.form != instance.form or own.reads != instance.reads or own.sizes == instance.sizes:
+        if own.reads != instance.reads or own.sizes == instance.sizes:
             return False
         try:
             traces = replay(way.journal, instance.sizes, derivation.call.compile_data)
@@ -363,39 +372,27 @@ class Lengths:
             logger.info("a program was not the same at another length: %s", error)
             return False
         if traces.describe() != instance.traces.describe():
-            self._give_up(
-                derivation, own.form, "its operations at one length are not those at another, for an unknown reason"
-            )
+            self._give_up(derivation, "its operations at one length are not those at another, for an unknown reason")
             return False
         if not way.is_proved:
             way.is_proved = True
-            self._make_family(way, instance, derivation)
+            if own.known is not None and instance.known is not None:
+                form.families.unite(derivation, way.journal, own.known, (instance.known,))
         return True
 
-    def _make_family(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> None:
-        """Makes a family of the two programs that proved what was done."""
-        own = way.instance
-        if own.known is not None and instance.known is not None:
-            self._families.unite(derivation, own.form, way.journal, own.known, (instance.known,))
-
-    def _count_instances(self, form: Key) -> int:
-        return sum(each.form == form for each in self._instances)
-
-    def _find_ways(self, form: Key) -> Iterator[WatchedProgram]:
-        return (each for each in tuple(self._ways) if each.instance.form == form)
-
-    def _give_up(self, derivation: Derivation, form: Key, reason: str) -> None:
+    def _give_up(self, derivation: Derivation, reason: str) -> None:
         """Has the programs of a form interpreted from now on."""
-        self._forget(form)
-        self._hopeless[form.digest] = reason
+        key = note_form(derivation)
+        self._forms.pop(key, None)
+        self._hopeless[key.digest] = reason
         self._count(derivation, reason)
 
     def _count_shared(self, derivation: Derivation) -> None:
         """Counts a program of a model that ranks share, if it is not the first one of its form."""
-        form = self._note_form(derivation)
-        if form.digest in self._hopeless:
-            self._count(derivation, self._hopeless[form.digest])
-        self._hopeless[form.digest] = SHARED
+        reason = self._find_reason(derivation)
+        if reason is not None:
+            self._count(derivation, reason)
+        self._hopeless[note_form(derivation).digest] = SHARED
 
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:
