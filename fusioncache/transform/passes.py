@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 ORDER = (
     "attention copies",
     "saved sums",
-    "averages",
     "residual streams",
     "templates",
     "saved shards",

@@ -15,12 +15,9 @@ from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_
 from fusioncache.accelerators.schedule.collective_passes import (
     all_reduce_in_place,
     all_reduce_together,
-    average_in_collectives,
-    coalesce,
+    only_divides,
     reduce_in_place,
 )
-from fusioncache.accelerators.schedule.collectives import read_message
-from fusioncache.transform.rewrite import deletes
 
 GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)
 SHAPES = {"x": (4, 8), "y": (8, 6), "deep": (2, 4, 8)}
@@ -122,30 +119,28 @@ def test_a_part_of_a_sum_is_no_sum_in_place():
     assert [symbol.sym.name for symbol in reduce_in_place(symbols)] == [each.sym.name for each in symbols]
 
 
-@pytest.fixture
-def pair(monkeypatch):
-    """Has this process believe that it is in a pair over NCCL."""
-    group = torch.distributed.ProcessGroup(0, 2)
-    monkeypatch.setattr(torch.distributed, "get_backend", lambda group: "nccl")
-    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: [0, 1])
-    return group
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32, dtypes.float64])
+@pytest.mark.parametrize("half", [lambda value: value / 2, lambda value: ltorch.true_divide(value, 2.0)])
+def test_the_half_of_a_gradient_is_recognised(half, dtype):
+    (symbol, _) = symbols_of(lambda x, *_: half(x), dtype)
+    assert only_divides(symbol, 2)
 
 
-def test_averages_are_made_in_place_and_other_ranks_need_not_know(pair):
-    def compute(x, y, deep):
-        gradient, other = torchex.matmul(x, y), torchex.exp(x)
-        return reduce(ltorch.true_divide(gradient, 2), group=pair), reduce(ltorch.true_divide(other, 2), group=pair)
-
-    trace = TraceCtx()
-    trace.bound_symbols = symbols_of(compute, dtypes.float32)
-    averaged = average_in_collectives(trace)
-    after = reduce_in_place([symbol for symbol in averaged.bound_symbols if not deletes(symbol)])
-    assert name_sums(after) == ["all_reduce_in_place", "all_reduce_average"]
-    sums = [symbol for symbol in after if "all_reduce" in symbol.sym.name]
-    assert read_message(sums[0]).text == "all_reduce AVG float32 (4, 6)"
-    together = coalesce(sums)
-    assert together.args[-1] == (True, False)
-    assert read_message(together).text == "all_reduce AVG float32 (4, 6) + all_reduce AVG float32 (4, 8)"
+@pytest.mark.parametrize(
+    ("compute", "dtype"),
+    [
+        (lambda value: value / 2, dtypes.float16),  # halves of common gradients are rounded
+        (lambda value: value / 3, dtypes.float32),
+        (lambda value: 2 / value, dtypes.float32),
+        (lambda value: value / value, dtypes.float32),
+        (lambda value: value * 2, dtypes.float32),
+        (lambda value: ltorch.mean(value), dtypes.float32),
+        (lambda value: ltorch.div(value, 2, rounding_mode="floor"), dtypes.float32),
+        (lambda value: ltorch.to(value, torch.float32), dtypes.bfloat16),
+    ],
+)
+def test_nothing_else_is_a_half(compute, dtype):
+    assert not any(only_divides(symbol, 2) for symbol in symbols_of(lambda x, *_: compute(x), dtype)[:-1])
 
 
 @pytest.fixture

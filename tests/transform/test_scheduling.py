@@ -4,11 +4,8 @@ import os
 import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 import thunder
@@ -26,7 +23,6 @@ from sharded_training import (
 )
 
 import fusioncache
-from fusioncache.accelerators.schedule import collective_passes
 from fusioncache.distributed.sharing import find_time_limits
 
 MODES = ("zero2", "zero3", "ddp")
@@ -54,31 +50,8 @@ def train_all(rank: int) -> dict[str, dict[str, object]]:
     seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
     seen["alone"] = train_one(rank, "alone", "auto")
     seen |= {f"accumulating {order}": {"values": accumulate(rank, **ORDERS[order])} for order in ("thunder", "auto")}
-    with averaging_pairs():
-        seen |= {f"{mode} averaging": train_one(rank, mode, "auto") for mode in ("zero2", "ddp")}
     seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
     return {**seen, "written in place": run_in_place()}
-
-
-@contextmanager
-def averaging_pairs() -> Iterator[None]:
-    """Has gloo's groups of two average as NCCL's do: the halves of what each rank sends are added up."""
-
-    def halving(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(output: torch.Tensor, *given: Any, **options: Any) -> Any:
-            *inputs, operation, group = given
-            if operation == torch.distributed.ReduceOp.AVG:
-                sent = [tensor / 2 for tensor in inputs] or [output.div_(2)]
-                inputs, operation = sent if inputs else [], torch.distributed.ReduceOp.SUM
-            return original(output, *inputs, operation, group, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collective_passes, "averages_exactly", lambda group: group.size() == 2)
-        for name in ("all_reduce", "reduce_scatter_tensor"):
-            patch.setattr(torch.distributed, name, halving(getattr(torch.distributed, name)))
-        yield
 
 
 def share_at_once(mode: str) -> torch.nn.Module:
@@ -232,9 +205,8 @@ def test_each_trace_says_what_became_of_its_collectives(trained):
     assert run["ddp thunder"]["placements"] == []
 
 
-@pytest.mark.parametrize(("way", "in_place"), [("auto", WEIGHTS), ("thunder", 0), ("averaging", WEIGHTS - 3)])
+@pytest.mark.parametrize(("way", "in_place"), [("auto", WEIGHTS), ("thunder", 0)])
 def test_under_ddp_gradients_are_added_up_where_they_lie(trained, way, in_place):
-    """All of those that are divided before, and else products and embeddings; norms come from regions with others."""
     assert [rank[f"ddp {way}"]["in place"] for rank in trained] == [in_place] * 2
 
 
@@ -251,18 +223,6 @@ def test_a_model_shared_by_one_call_is_the_same(trained):
     for rank in trained:
         for mode in MODES:
             assert equal_bits(rank[f"{mode} at once"]["values"], rank[f"{mode} thunder"]["values"][: 1 + WEIGHTS])
-
-
-@pytest.mark.parametrize("mode", ["zero2", "ddp"])
-def test_collectives_that_average_give_the_same_bits_with_no_division(trained, mode):
-    padded = 2 * (mode == "zero2")  # vocabularies, which are divided where they are padded
-    for rank in trained:
-        ours, divided = rank[f"{mode} averaging"], rank[f"{mode} auto"]
-        assert equal_bits(ours["values"], divided["values"])
-        averages = [call for call in sequence(ours["backward"]) if " AVG " in call]
-        assert len(averages) == WEIGHTS - padded
-        assert len(computing(divided["backward"])) - len(computing(ours["backward"])) == len(averages)
-        assert not ours["bypasses"]
 
 
 def regions(calls: list[str]) -> set[str]:

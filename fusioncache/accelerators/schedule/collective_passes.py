@@ -1,11 +1,4 @@
-"""Passes that make collectives cheaper: averages by NCCL, sums in place, and several collectives in one call.
-
-**Averages.** Thunder divides each gradient by the number of ranks, in a kernel that does nothing else, and then adds
-up. NCCL's average of two ranks multiplies what each of them sends by a half, and adds up: the same sums of the same
-halves. A half has the same bits as its number except for the exponent, so nothing is rounded, unless the half is
-smaller than the smallest normal number. There a library rounds once instead of twice, or flushes to zero, and the sum
-may differ: by its last bit, or in bfloat16 by up to twice that number. For float16 that is anything below 1.2e-4, as
-gradients often are, so float16 gradients are divided as before. For the other types it is 2.4e-38.
+"""Passes that make collectives cheaper: sums in place, and several collectives in one call.
 
 **Sums in place**, in the memory of a gradient that nothing else reads:
 
@@ -22,96 +15,37 @@ is; the others only take the tensor.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.accelerators.schedule.calls import Kind
-from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of, check_effects, kind_of
+from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of, kind_of
 from fusioncache.backends.bound_symbols import leaves_of, outputs_of
-from fusioncache.ir.errors import Declined, Scope
-from fusioncache.transform.rewrite import deletes, derive, make_symbol, rebind
+from fusioncache.transform.rewrite import make_symbol, rebind
 
 _DTYPES = ("bfloat16", "float32", "float64")
 """Of gradients. Each can be converted to those behind it, and back, with no change."""
 
 
-def average_in_collectives(trace: Any) -> Any:
-    """Returns a trace whose collectives average where it divided before; the same one if there is none.
-
-    It stays, too, if something in it may write where a gradient lies, which the collective reads later than the
-    division did.
-
-    Args:
-        trace: a final one.
-    """
-    start = time.perf_counter()
-    symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
-    averages = find_averages(symbols)
-    if not averages or not _all_effects_known(symbols):
-        return trace
-    divided = {id(division) for division, _ in averages.values()}
-    placed = [
-        _average(symbol, averages[position][1]) if position in averages else symbol
-        for position, symbol in enumerate(symbols)
-        if id(symbol) not in divided
-    ]
-    return derive(trace, placed, "Averages in collectives by fusioncache", start)
-
-
-def find_averages(symbols: Sequence[Any]) -> Mapping[int, tuple[Any, Any]]:
-    """Returns for the position of each collective that may average the division that it replaces, and the gradient."""
-    makers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
-    uses = Counter(name for symbol in symbols for name in {proxy.name for proxy in symbol.flat_proxy_args})
-    found: dict[int, tuple[Any, Any]] = {}
-    for position, symbol in enumerate(symbols):
-        if not _adds_up(symbol):
-            continue
-        division = makers.get(arguments_of(symbol)["a"].name)
-        gradient = None if division is None else divided_by(division, 2)
-        if gradient is not None and uses[arguments_of(symbol)["a"].name] == 1:
-            found[position] = division, gradient
-    return found
-
-
-def _adds_up(symbol: Any) -> bool:
-    """True if a bound symbol is a sum over ranks in whose place an average may stand."""
-    from fusioncache.thunder_adapter.api import DistributedReduceOps
-
-    if kind_of(symbol) is not Kind.REDUCE or str(symbol.sym.id) not in _REDUCTIONS:
-        return False
-    given = arguments_of(symbol)
-    plain = given["do_async"] is True and not given.get("skip_clone") and given.get("dim") is None
-    return plain and given["op"] is DistributedReduceOps.SUM and averages_exactly(given["group"])
-
-
-def averages_exactly(group: Any) -> bool:
-    """True if a process group's average is the sum of halves: it has two ranks, and only NCCL."""
-    from torch.distributed import get_backend
-
-    return bool(group.size() == 2 and get_backend(group) == "nccl")
-
-
-def divided_by(symbol: Any, number: int) -> Any | None:
-    """Returns the proxy that a bound symbol divides by a number, and does nothing else; None if it is not so.
+def only_divides(symbol: Any, number: int) -> bool:
+    """True if a bound symbol divides a tensor by a number, and does nothing else.
 
     What it gives is of the same dtype. On the way it may be of one that holds more, as Thunder divides a bfloat16.
     """
     taken, given = {proxy.name: proxy for proxy in symbol.flat_proxy_args}, outputs_of(symbol)
     if len(taken) != 1 or len(given) != 1:
-        return None
+        return False
     (source,) = taken.values()
     now, divisions = source, 0
     for leaf in leaves_of(symbol):
         if not leaf.flat_proxy_args and not leaf.flat_proxy_outs:
             continue  # converts a number
         if [proxy.name for proxy in leaf.flat_proxy_args] != [now.name] or not _keeps(leaf, source, number):
-            return None
+            return False
         divisions += _divides(leaf, number)
         now = leaf.output
-    same = now.name == given[0].name and _dtype_of(now) == _dtype_of(source)
-    return source if divisions == 1 and same else None
+    return divisions == 1 and now.name == given[0].name and _dtype_of(now) == _dtype_of(source)
 
 
 def _keeps(leaf: Any, source: Any, number: int) -> bool:
@@ -142,61 +76,14 @@ def _dtype_of(proxy: Any) -> str:
     return str(to_torch_dtype(proxy.dtype)).removeprefix("torch.")
 
 
-def _all_effects_known(symbols: Iterable[Any]) -> bool:
-    try:
-        for symbol in symbols:
-            if kind_of(symbol) is None:
-                check_effects(symbol)
-    except Declined as declined:
-        declined.require(Scope.REGION)
-        return False
-    return True
-
-
-def _average(symbol: Any, gradient: Any) -> Any:
-    """Returns the bound symbol that averages a gradient over ranks, in the place of one that adds up its halves."""
-    from fusioncache.thunder_adapter.api import DistributedReduceOps
-
-    return rebind(symbol, _REDUCTIONS[str(symbol.sym.id)], (gradient, DistributedReduceOps.AVG, *symbol.args[2:]))
-
-
 def operation_of_torch(operation: Any) -> Any:
     """Returns torch's name for what Thunder has ranks do."""
-    from torch.distributed import ReduceOp
-
     from fusioncache.thunder_adapter.accelerator_api import to_torch_distributed_reduce_op
-    from fusioncache.thunder_adapter.api import DistributedReduceOps
 
-    return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
-
-
-def all_reduce_average(gradient: Any, op: Any, group: Any, do_async: bool, skip_clone: bool = False) -> tuple[Any, Any]:
-    """Starts to average a tensor, which all ranks get whole. It need not be contiguous, where its half was."""
-    import torch
-    import torch.distributed as distributed
-
-    output = gradient.clone(memory_format=torch.contiguous_format)
-    return distributed.all_reduce(output, distributed.ReduceOp.AVG, group, async_op=True), output
+    return to_torch_distributed_reduce_op(operation)
 
 
-def reduce_scatter_average(gradient: Any, op: Any, group: Any, do_async: bool, dim: None = None) -> tuple[Any, Any]:
-    """Starts to average a tensor, of which each rank gets a part along the first dimension."""
-    import torch.distributed as distributed
-
-    gradient = gradient.contiguous()
-    output = gradient.new_empty((gradient.shape[0] // group.size(), *gradient.shape[1:]))
-    operation = distributed.ReduceOp.AVG
-    return distributed.reduce_scatter_tensor(output, gradient, operation, group, async_op=True), output
-
-
-_REDUCTIONS: Mapping[str, Callable[..., tuple[Any, Any]]] = {
-    "torch_all_reduce_prim_impl": all_reduce_average,
-    "torch_reduce_scatter_prim_impl": reduce_scatter_average,
-}
-"""Of each sum over ranks what starts the average instead."""
-
-
-_SUMS = frozenset({"torch_all_reduce_prim_impl", "all_reduce_average"})
+_SUM = "torch_all_reduce_prim_impl"
 _PRODUCT, _OF_EMBEDDING = "matmul", "torch.ops.aten.embedding_backward"
 """Operations of torch's whose result has memory of its own: a product of matrices, a gradient that is not sparse."""
 
@@ -212,7 +99,7 @@ def reduce_in_place(symbols: Sequence[Any]) -> list[Any]:
 
 
 def _may_overwrite(symbol: Any, makers: dict[str, Any], uses: Counter[str]) -> bool:
-    if str(symbol.sym.id) not in _SUMS:
+    if str(symbol.sym.id) != _SUM:
         return False
     given = arguments_of(symbol)
     if given["do_async"] is not True or given.get("skip_clone"):
@@ -230,7 +117,7 @@ def _allocates(maker: Any, name: str, ranks: int) -> bool:
     if [proxy.name for proxy in outputs_of(maker)] != [name]:
         return False
     if maker.sym.is_fusion:
-        return ranks > 1 and divided_by(maker, ranks) is not None
+        return ranks > 1 and only_divides(maker, ranks)
     if getattr(maker.sym.executor, "name", None) != "torch":
         return False
     if maker.sym.name == _PRODUCT:
@@ -326,7 +213,6 @@ def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) 
 
     options = ReduceScatterOptions()
     options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
-    # A gradient that is not divided before need not be contiguous.
     inputs = [tensor.contiguous() for tensor in tensors]
     outputs = [_empty(tensor, tensor.shape[0] // group.size()) for tensor in inputs]
     work = group.reduce_scatter_tensor_coalesced(outputs, inputs, options)

@@ -17,8 +17,6 @@ TOGETHER: Mapping[str, str] = {
     "torch_all_gather_prim_impl": "gather_together",
     "torch_reduce_scatter_prim_impl": "reduce_scatter_together",
     "torch_all_reduce_prim_impl": "all_reduce_together",
-    "reduce_scatter_average": "reduce_scatter_together",
-    "all_reduce_average": "all_reduce_together",
     "all_reduce_in_place": "all_reduce_together",
 }
 """Of each collective the one that starts several such: see ``coalescing.py``."""
@@ -26,8 +24,6 @@ _KINDS: Mapping[str, Kind] = {
     "torch_all_gather_prim_impl": Kind.GATHER,
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,
     "torch_all_reduce_prim_impl": Kind.REDUCE,
-    "reduce_scatter_average": Kind.REDUCE,
-    "all_reduce_average": Kind.REDUCE,
     "all_reduce_in_place": Kind.REDUCE,
     "torch_wait_prim_impl": Kind.WAIT,
     "landed": Kind.WAIT,
@@ -38,7 +34,7 @@ _KINDS: Mapping[str, Kind] = {
 _LIBRARIES = frozenset({"gloo", "nccl"})
 """Those that start several collectives with one call."""
 _PREFIX, _SUFFIX = "torch_", "_prim_impl"
-_AVERAGE, _IN_PLACE = "_average", "_in_place"
+_IN_PLACE = "_in_place"
 _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
@@ -86,9 +82,8 @@ def read_message(bound_symbol: Any) -> Message:
     given = arguments_of(bound_symbol)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
-    name = bound_symbol.sym.name.removeprefix(_PREFIX)
-    for suffix in (_SUFFIX, _AVERAGE, _IN_PLACE):  # ranks need not agree on these
-        name = name.removesuffix(suffix)
+    # Ranks need not agree on where a sum lies.
+    name = bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX).removesuffix(_IN_PLACE)
     words = [name, dtype, str(shape)]
     if operation is not None:
         words.insert(1, operation.name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from fusioncache.accelerators.schedule.agreement import agree_first
 from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph
-from fusioncache.accelerators.schedule.collective_passes import average_in_collectives, coalesce_steps, reduce_in_place
+from fusioncache.accelerators.schedule.collective_passes import coalesce_steps, reduce_in_place
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
 from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
 from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
@@ -88,7 +88,7 @@ class Collectives(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes, or the warning alone if collectives are not to be moved."""
-        moving = _Averages(), _SavedShards(), _Placing(self), _Agreement()
+        moving = _SavedShards(), _Placing(self), _Agreement()
         return moving if self.options.moves else (_Agreement(agrees=False),)
 
     def ingredients(self) -> str:
@@ -101,15 +101,6 @@ class Collectives(Accelerator):
         if placement.left:
             self._report_left(f"the order of collectives stays: {placement.left}")
         context.notes.record_placement(placement.describe)
-
-
-class _Averages:
-    """Has collectives average gradients where that keeps every bit and Thunder divided before."""
-
-    name: ClassVar[str] = "averages"
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        return average_in_collectives(trace) if has_collectives(trace.bound_symbols) else trace
 
 
 class _SavedShards:
