@@ -91,17 +91,10 @@ def read_private(path: Path, limit: int) -> bytes | None:
             raise Refusal("a file that others can write", str(path))
         if status.st_size > limit:
             raise Refusal("a file of the wrong length", str(path))
-        return _read(descriptor, status.st_size)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
     finally:
         os.close(descriptor)
-
-
-def _read(descriptor: int, size: int) -> bytes:
-    parts = []
-    while size and (part := os.read(descriptor, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def publish(path: Path, content: bytes) -> None:

@@ -252,11 +252,6 @@ class Store:
         """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
         return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
 
-    @property
-    def is_empty(self) -> bool:
-        """True if there is no entry in the directory, or no directory."""
-        return self._guard("list", True, lambda: not (self._disk and self._disk.entries.list_files()))
-
     def entries(self) -> tuple[Entry, ...]:
         """Returns all entries in the directory that can be read, newest first. Never raises."""
         disk = self._disk

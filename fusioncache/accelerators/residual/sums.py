@@ -228,17 +228,6 @@ class Stream:
     idle: tuple[int, ...] = ()
     varies: bool = False
 
-    def __str__(self) -> str:
-        positions: dict[str, list[str]] = {sum_.name: [] for sum_ in self.sums}
-        for want in self.wants:
-            positions[want.sum].append(str(want.position))
-        lines = [f"stream from {self.head}: {len(self.sums)} sums, wanted {len(self.wants)} times"]
-        for sum_ in self.sums:
-            operands_ = ([sum_.parent] if sum_.parent else []) + list(sum_.terms)
-            where = ", ".join(positions[sum_.name]) or "nowhere"
-            lines.append(f"  {sum_.name}: {sum_.dtype} = {' + '.join(operands_)}, {sum_.size} B, wanted at {where}")
-        return "\n".join(lines)
-
 
 @dataclass(frozen=True, slots=True)
 class Around:

@@ -40,6 +40,7 @@ from fusioncache.accelerators.sizes.sizes import (
     Number,
     Operation,
     SymbolicSize,
+    Witness,
     evaluate,
     express,
     is_whole,
@@ -95,7 +96,7 @@ def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Numbe
         yield place, tuple(sizes)
 
 
-class PassWitness:
+class PassWitness(Witness):
     """Notes what passes look at."""
 
     def __init__(self) -> None:
@@ -112,14 +113,6 @@ class PassWitness:
         self._numbers |= {size.position: value for size, value in pairs if isinstance(size, Number)}
         return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
 
-    def see_value(self, size: Any, reason: str) -> None:
-        """Notes that something depends on the value of a size."""
-        self._look("==", size.expression, express(plain(size)), True, reason)
-
-    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
-        """Notes that something depends on how two numbers compare."""
-        self._look(symbol, left, right, outcome, "compares")
-
     def refuse(self, reason: str) -> None:
         """Ends the passes: nothing can be said of other sizes.
 
@@ -128,7 +121,8 @@ class PassWitness:
         """
         raise Declined(reason, Scope.LENGTH)
 
-    def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        """Notes that something depends on how two numbers compare, once."""
         what = symbol, left, right, outcome
         if self.is_done or what in self._seen or left == right:
             return

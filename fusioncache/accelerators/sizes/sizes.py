@@ -18,11 +18,12 @@ import math
 import operator
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from fusioncache.ir.strict_json import LARGEST
 
@@ -156,15 +157,22 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
     return float(expression.text) if isinstance(expression, Float) else expression
 
 
-class Witness(Protocol):
+class Witness(ABC):
     """The listener that is told of what is looked at."""
 
     def see_value(self, size: Any, reason: str) -> None:
         """Notes that something depends on the value of a size."""
+        self.look("==", size.expression, express(plain(size)), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
         """Notes that something depends on how two numbers compare."""
+        self.look(symbol, left, right, outcome, "compares")
 
+    @abstractmethod
+    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        """Notes that something depends on how two numbers compare, and why: see ``Look``."""
+
+    @abstractmethod
     def refuse(self, reason: str) -> None:
         """Notes why nothing can be said of other sizes."""
 

@@ -25,10 +25,9 @@ from fusioncache.accelerators.sizes.sizes import (
     Expression,
     Number,
     Size,
+    Witness,
     bare,
-    express,
     is_whole,
-    plain,
     to_float,
     to_int,
 )
@@ -109,7 +108,7 @@ class Operations:
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
 
 
-class Watch(Observer):
+class Watch(Observer, Witness):
     """One trace that is watched."""
 
     def __init__(self, journal: Journal, compiled: Any) -> None:
@@ -137,15 +136,8 @@ class Watch(Observer):
         self.journal.integers[place] = self._count
         return Size(value, Number(self._count, name_argument(place)), self)
 
-    def see_value(self, size: Size, reason: str) -> None:
-        """Notes that something depends on the value of a size."""
-        self._look("==", size.expression, express(plain(size)), True, reason)
-
-    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         """Notes that something depends on how two numbers compare."""
-        self._look(symbol, left, right, outcome, "compares")
-
-    def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         if not self._is_done:
             self.journal.entries.append(Look(symbol, left, right, outcome, reason, _find_place()))
 

@@ -56,13 +56,14 @@ def line(order, size: int = 4) -> Stream:
 
 def test_a_stream_says_what_is_added_and_where_it_is_wanted():
     (stream,) = streams_of([recomputed(depth, position) for position, depth in enumerate((1, 2, 3, 4, 3))])
-    assert str(stream) == (
-        "stream from x0: 4 sums, wanted 5 times\n"
-        "  x1: float32 = x0 + a1, 24 B, wanted at 0\n"
-        "  x2: float32 = x1 + a2, 24 B, wanted at 1\n"
-        "  x3: float32 = x2 + a3, 24 B, wanted at 2, 4\n"
-        "  x4: float32 = x3 + a4, 24 B, wanted at 3"
-    )
+    found = [(sum_.name, sum_.parent, sum_.terms, sum_.dtype, sum_.size) for sum_ in stream.sums]
+    assert stream.head == "x0" and found == [
+        ("x1", None, ("x0", "a1"), "float32", 24),
+        *((f"x{i}", f"x{i - 1}", (f"a{i}",), "float32", 24) for i in (2, 3, 4)),
+    ]
+    assert [(want.sum, want.position) for want in stream.wants] == [
+        *(("x1", 0), ("x2", 1), ("x3", 2), ("x4", 3), ("x3", 4)),
+    ]
 
 
 def test_terms_may_be_converted_and_sums_are_kept_as_they_are_computed():
