@@ -9,7 +9,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fusioncache.ir.errors import Declined, Scope
 
@@ -208,8 +208,7 @@ class BlockRecording:
                 raise Declined("a value has been unpacked before", Scope.BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """How far a trace is: symbols, names counted off, guards, proxies renamed, attributes set."""
 
     symbols: int
@@ -233,8 +232,7 @@ class State:
 
     def until(self, later: State) -> State:
         """Returns what was added until later."""
-        pairs = ((getattr(later, name), getattr(self, name)) for name in self.__slots__)
-        return State(*(new - old for new, old in pairs))
+        return State(*(new - old for new, old in zip(later, self, strict=True)))
 
 
 def _collect(*roots: Any) -> set[int]:

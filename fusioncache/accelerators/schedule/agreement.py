@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fusioncache.accelerators.schedule.collectives import exchanges, group_of, read_message
+from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, read_message
 from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
 from fusioncache.transform.rewrite import derive, make_symbol
@@ -175,7 +175,7 @@ def agree_first(trace: Any) -> Any:
     import torch.distributed as distributed
 
     start = time.perf_counter()
-    store = find_job_store() if any(map(exchanges, trace.bound_symbols)) else None
+    store = find_job_store() if has_collectives(trace.bound_symbols) else None
     if store is None or distributed.get_backend() == "fake":
         return trace
     agreement = CollectiveAgreement(

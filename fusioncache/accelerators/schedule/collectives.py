@@ -66,7 +66,7 @@ def kind_of(bound_symbol: Any) -> Kind | None:
 
 def has_collectives(symbols: Iterable[Any]) -> bool:
     """True if there is a collective among bound symbols that may be moved."""
-    return any(kind_of(symbol) in COLLECTIVES for symbol in symbols)
+    return any(map(exchanges, symbols))
 
 
 def exchanges(symbol: Any) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusioncache.accelerators.schedule.agreement import agree_first
-from fusioncache.accelerators.schedule.calls import COLLECTIVES, CallGraph
+from fusioncache.accelerators.schedule.calls import CallGraph
 from fusioncache.accelerators.schedule.collective_passes import coalesce_steps, reduce_in_place
-from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
+from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, read_calls
 from fusioncache.accelerators.schedule.order import Bounds, choose_budget, schedule_calls
 from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
 from fusioncache.accelerators.schedule.timeline import Placement
@@ -149,7 +149,7 @@ class _Agreement:
         self._agrees = agrees
 
     def apply(self, trace: Any, context: TraceContext) -> Any:
-        if not any(map(exchanges, trace.bound_symbols)):
+        if not has_collectives(trace.bound_symbols):
             return trace
         _warn_of_lost_gradients()
         return agree_first(trace) if self._agrees else trace
@@ -188,7 +188,7 @@ def _can_coalesce(symbols: Iterable[Any]) -> bool:
     """True if collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
     from torch.distributed import get_backend
 
-    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if kind_of(symbol) in COLLECTIVES)
+    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if exchanges(symbol))
 
 
 def _names_argument(symbol: Any) -> bool:

@@ -20,7 +20,6 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from types import CodeType, FunctionType, GetSetDescriptorType
 from typing import Any
@@ -244,18 +243,11 @@ _CONSTANTS = (
 """Types of values in which there are no sizes."""
 
 
-@lru_cache(maxsize=1)
-def _moving() -> frozenset[int]:
-    functions: list[Any] = [
-        getattr, hasattr, iter, next, len, callable, any, all, enumerate, zip,
-        functools.partial.__call__, types.CellType.__new__, type.__call__,
-    ]  # fmt: skip
-    return frozenset(map(id, functions))
-
-
-@lru_cache(maxsize=1)
-def _asking_for_kinds() -> frozenset[int]:
-    return frozenset(map(id, (type, isinstance, issubclass)))
+_MOVING_FUNCTIONS = (
+    getattr, hasattr, iter, next, len, callable, any, all, enumerate, zip,
+    functools.partial.__call__, types.CellType.__new__, type.__call__,
+)  # fmt: skip
+"""Functions that do the same whatever the items are."""
 
 
 def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
@@ -265,7 +257,7 @@ def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
 
 def is_about_kinds(fn: Any) -> bool:
     """True if a function returns the same for all integers."""
-    return id(fn) in _asking_for_kinds()
+    return _is_one_of(fn, (type, isinstance, issubclass))
 
 
 def is_keyed(fn: Any) -> bool:
@@ -297,7 +289,7 @@ def moves(fn: Any, *, is_internal: bool) -> bool:
         is_internal: whether Thunder's own code calls it. What a model has ``map`` call, no caller would
             interpret, and what it sets may last; Thunder's own code sets attributes of its iterators.
     """
-    if id(fn) in _moving():
+    if _is_one_of(fn, _MOVING_FUNCTIONS):
         return True
     name = getattr(fn, "__name__", "")
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
