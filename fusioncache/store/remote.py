@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from fusioncache.ir import Key
@@ -254,14 +254,8 @@ class CopyResult:
     refused: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What became of one file: counts of ``CopyResult``, and the bytes of objects by digest."""
-
-    entries: int = 0
-    bytes: int = 0
-    skipped: int = 0
-    objects: Mapping[str, int] = field(default_factory=dict)
+type _Counts = Mapping[str, int]
+"""What became of one file, by the names that it has in ``CopyResult``."""
 
 
 class _Copying:
@@ -271,6 +265,10 @@ class _Copying:
         what: is done, such as ``push``.
         remote: with which it is done.
         progress: is told how far it is.
+
+    Attributes:
+        counts: what became of all files so far.
+        objects: the bytes of those that were copied, by digest. One that several entries need is one.
     """
 
     def __init__(self, what: str, remote: Remote, progress: Progress | None):
@@ -278,20 +276,16 @@ class _Copying:
         self._name = f"the {what} with {remote}"
         self._progress = progress or (lambda done, total: None)
         self._total = self._seen = 0
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._objects: dict[str, int] = {}
+        self.objects: dict[str, int] = {}
 
     def expect(self, files: int) -> None:
         """Tells how many files there are."""
         self._total = files
         self._progress(0, files)
 
-    def skip(self, entries: int) -> None:
-        """Counts entries that are there already."""
-        self._counts["skipped"] += entries
-
-    def run[T](self, work: Callable[[T], _Done], items: Iterable[T]) -> None:
+    def run[T](self, work: Callable[[T], _Counts], items: Iterable[T]) -> None:
         """Does all of it. What is refused is counted; anything else that is raised ends it.
 
         Raises:
@@ -305,27 +299,24 @@ class _Copying:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _work_in_time[T](self, work: Callable[[T], _Done], item: T) -> _Done:
+    def _work_in_time[T](self, work: Callable[[T], _Counts], item: T) -> _Counts:
         if time.monotonic() > self._end:
             said = f"took more than {SECONDS / 60:.0f} min: what was copied stays, and the next one goes on from there"
             raise StoreError(f"{self._name} {said}")
         return work(item)
 
-    def _count(self, future: Future[_Done]) -> None:
+    def _count(self, future: Future[_Counts]) -> None:
         try:
-            done = future.result()
+            self.counts.update(future.result())
         except Refusal as refusal:
             self._refused[refusal.reason] += 1
-        else:
-            self._counts.update(entries=done.entries, bytes=done.bytes, skipped=done.skipped)
-            self._objects |= done.objects  # one that several entries need is one
         if self._total:
             self._seen += 1
             self._progress(self._seen, self._total)
 
     def freeze(self) -> CopyResult:
         """Returns what was counted by now."""
-        counts, objects = self._counts, self._objects
+        counts, objects = self.counts, self.objects
         size = counts["bytes"] + sum(objects.values())
         refused = MappingProxyType(dict(self._refused))
         return CopyResult(counts["entries"], len(objects), size, counts["skipped"], refused)
@@ -352,17 +343,17 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     wanted: dict[str, tuple[Artifact, ...]] = {}
     gone: set[str] = set()
 
-    def look(id_: str) -> _Done:
+    def look(id_: str) -> _Counts:
         entry = disk.entries.get(id_)
         if entry and is_outdated(entry.text):
             raise Refusal(OTHER_FORMAT)
         if entry and _has(remote, there, entry):
-            return _Done(skipped=1)
+            return {"skipped": 1}
         if entry:
             wanted[id_] = entry.artifacts
-        return _Done()
+        return {}
 
-    def copy_object(part: Artifact) -> _Done:
+    def copy_object(part: Artifact) -> _Counts:
         try:
             content = disk.content(part)
         except Refusal:
@@ -370,14 +361,15 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
             raise
         if not dry_run:
             remote.put_object(part, content)
-        return _Done(objects={part.object: part.size})
+        copying.objects[part.object] = part.size
+        return {}
 
-    def copy_entry(id_: str) -> _Done:
+    def copy_entry(id_: str) -> _Counts:
         entry = disk.entries.get(id_)
         # It may have been removed or replaced meanwhile.
         if not entry or entry.artifacts != wanted[id_] or gone.intersection(part.object for part in wanted[id_]):
-            return _Done()
-        return _Done(entries=1, bytes=len(encode_entry(entry)) if dry_run else remote.put(entry))
+            return {}
+        return {"entries": 1, "bytes": len(encode_entry(entry)) if dry_run else remote.put(entry)}
 
     copying.run(look, disk.entries.list_files())
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
@@ -406,24 +398,25 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         raise StoreError(f"{disk.directory.path} can only be read")
     there, sizes = list_remote(remote, make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
-    copying.skip(len(there.entries) - len(wanted))
+    copying.counts["skipped"] = len(there.entries) - len(wanted)
     # For all of it, or what comes first would make room for what comes last.
     needed = sum(there.entries[id_] or 0 for id_ in wanted)
     _require_room(disk, remote, needed + sum(size or 0 for each, size in there.objects.items() if each not in sizes))
     brought: list[int] = []
 
-    def copy(id_: str) -> _Done:
+    def copy(id_: str) -> _Counts:
         entry = remote.entry(id_)
         if entry is None:
-            return _Done()  # it was removed meanwhile
+            return {}  # it was removed meanwhile
         if is_outdated(entry.text):
             raise Refusal(OTHER_FORMAT)
         missing = {part.object: part.size for part in entry.artifacts if sizes.get(part.object) != part.size}
         brought.append(len(entry.text) + sum(missing.values()))
         _require_room(disk, remote, sum(brought))
         if not dry_run and disk.save(entry, remote.contents(entry, disk.max_bytes, disk)) is None:
-            return _Done(skipped=1)  # another process was faster
-        return _Done(entries=1, bytes=len(encode_entry(entry)), objects=missing)
+            return {"skipped": 1}  # another process was faster
+        copying.objects.update(missing)
+        return {"entries": 1, "bytes": len(encode_entry(entry))}
 
     copying.expect(len(wanted))
     copying.run(copy, wanted)
