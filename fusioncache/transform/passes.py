@@ -57,20 +57,31 @@ class TraceContext:
 
 
 class Pass(Protocol):
-    """A pass over final traces.
+    """A pass over final traces."""
 
-    Attributes:
-        name: one of ``ORDER``.
-    """
+    @property
+    def name(self) -> str:
+        """One of ``ORDER``."""
 
-    name: ClassVar[str]
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
+    def apply(self, trace: Any, context: TraceContext, /) -> Any:
         """Returns a new trace, or the same one. It does not change the one that it is given.
 
         Raises:
             Declined: with a reason that is counted, if the trace stays as it is.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPass:
+    """A pass that is one function.
+
+    Attributes:
+        name: one of ``ORDER``.
+        apply: as that of ``Pass``.
+    """
+
+    name: str
+    apply: Callable[[Any, TraceContext], Any]
 
 
 class Accelerator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, replan_streams
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
@@ -21,7 +21,7 @@ from fusioncache.accelerators.residual.rebuild import (
 from fusioncache.backends.bound_symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
-from fusioncache.transform.passes import Accelerator, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import (
     derive,
     find_saved,
@@ -272,41 +272,7 @@ class ResidualOptions:
         return cls(recompute is not None, plans.get(residual), memory_budget)
 
 
-class _SavedSums:
-    """Saves fewer sums in forward, and rebuilds them in backward."""
-
-    name: ClassVar[str] = "saved sums"
-
-    def __init__(self, streams: ResidualStreams):
-        self._streams = streams
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        if context.is_backward:
-            recompute = context.left.get(self.name)
-            return trace if recompute is None else rebuild_sums(trace, recompute)
-        options = self._streams.options
-        if not options.recompute:
-            return trace
-        trace, recompute = drop_sums(trace, options.plan, options.budget, self._streams.compilers)
-        if recompute:
-            self._streams.note(recompute.choices, context)
-            context.leaves[self.name] = recompute
-        return trace
-
-
-class _Streams:
-    """Passes sums on from region to region, or rebuilds them, by the cheapest plan or the one that was asked for."""
-
-    name: ClassVar[str] = "residual streams"
-
-    def __init__(self, streams: ResidualStreams):
-        self._streams = streams
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        options = self._streams.options
-        trace, choices = replan_streams(trace, options.plan, options.budget, self._streams.compilers)
-        self._streams.note(choices, context)
-        return trace
+_SAVED = "saved sums"
 
 
 class ResidualStreams(Accelerator):
@@ -331,13 +297,32 @@ class ResidualStreams(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the pass that saves fewer sums, and the one that plans streams."""
-        return _SavedSums(self), _Streams(self)
+        return NamedPass(_SAVED, self._save_fewer), NamedPass("residual streams", self._plan_streams)
+
+    def _save_fewer(self, trace: Any, context: TraceContext) -> Any:
+        """Saves fewer sums in forward, and rebuilds them in backward."""
+        if context.is_backward:
+            recompute = context.left.get(_SAVED)
+            return trace if recompute is None else rebuild_sums(trace, recompute)
+        if not self.options.recompute:
+            return trace
+        trace, recompute = drop_sums(trace, self.options.plan, self.options.budget, self.compilers)
+        if recompute:
+            self._note(recompute.choices, context)
+            context.leaves[_SAVED] = recompute
+        return trace
+
+    def _plan_streams(self, trace: Any, context: TraceContext) -> Any:
+        """Passes sums on from region to region, or rebuilds them, by the cheapest plan or the one asked for."""
+        trace, choices = replan_streams(trace, self.options.plan, self.options.budget, self.compilers)
+        self._note(choices, context)
+        return trace
 
     def ingredients(self) -> str:
         """Returns the options as text."""
         return str(self.options)
 
-    def note(self, choices: Sequence[Choice], context: TraceContext) -> None:
+    def _note(self, choices: Sequence[Choice], context: TraceContext) -> None:
         """Takes note of what was chosen for the streams of a trace."""
         self.choices.extend(choices)
         for choice in choices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from fusioncache.accelerators.schedule.agreement import agree_first
 from fusioncache.accelerators.schedule.calls import CallGraph
@@ -15,7 +15,7 @@ from fusioncache.accelerators.schedule.order import Bounds, choose_budget, sched
 from fusioncache.accelerators.schedule.resharding import gather_again, save_shards, wants_resharding
 from fusioncache.accelerators.schedule.timeline import Placement
 from fusioncache.process.warning import warn_once
-from fusioncache.transform.passes import Accelerator, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive
 
 IN_FLIGHT_BYTES = 512 * 2**20
@@ -88,14 +88,30 @@ class Collectives(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes, or the warning alone if collectives are not to be moved."""
-        moving = _SavedShards(), _Placing(self), _Agreement()
-        return moving if self.options.moves else (_Agreement(agrees=False),)
+        last = NamedPass("agreement", self._agree)
+        moving = NamedPass(_SHARDS, _save_shards), NamedPass("collectives", self._place), last
+        return moving if self.options.moves else (last,)
 
     def ingredients(self) -> str:
         """Returns the options as text."""
         return str(self.options)
 
-    def note(self, placement: Placement, context: TraceContext) -> None:
+    def _place(self, trace: Any, context: TraceContext) -> Any:
+        """Runs each collective beside what is computed."""
+        if not has_collectives(trace.bound_symbols):
+            return trace
+        trace, placement = move_collectives(trace, self.options)
+        self._note(placement, context)
+        return trace
+
+    def _agree(self, trace: Any, context: TraceContext) -> Any:
+        """Has ranks compare collectives that are moved before the first run, and warns of gradients that are lost."""
+        if not has_collectives(trace.bound_symbols):
+            return trace
+        _warn_of_lost_gradients()
+        return agree_first(trace) if self.options.moves else trace
+
+    def _note(self, placement: Placement, context: TraceContext) -> None:
         """Takes note of what became of the collectives of a trace."""
         self.placements.append(placement)
         if placement.left:
@@ -103,56 +119,20 @@ class Collectives(Accelerator):
         context.notes.record_placement(placement.describe)
 
 
-class _SavedShards:
+_SHARDS = "saved shards"
+
+
+def _save_shards(trace: Any, context: TraceContext) -> Any:
     """Saves shards of parameters in forward, and gathers them again in backward, where ``fsdp`` is to do so."""
-
-    name: ClassVar[str] = "saved shards"
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        if context.is_backward:
-            resharding = context.left.get(self.name)
-            return trace if resharding is None else gather_again(trace, resharding)
-        if not (has_collectives(trace.bound_symbols) and wants_resharding()):
-            return trace
-        trace, resharding = save_shards(trace)
-        if resharding is not None:
-            context.leaves[self.name] = resharding
+    if context.is_backward:
+        resharding = context.left.get(_SHARDS)
+        return trace if resharding is None else gather_again(trace, resharding)
+    if not (has_collectives(trace.bound_symbols) and wants_resharding()):
         return trace
-
-
-class _Placing:
-    """Runs each collective beside what is computed."""
-
-    name: ClassVar[str] = "collectives"
-
-    def __init__(self, collectives: Collectives):
-        self._collectives = collectives
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        if not has_collectives(trace.bound_symbols):
-            return trace
-        trace, placement = move_collectives(trace, self._collectives.options)
-        self._collectives.note(placement, context)
-        return trace
-
-
-class _Agreement:
-    """Has ranks compare their collectives before the first run of a trace, and warns of gradients that are lost.
-
-    Args:
-        agrees: whether they compare anything.
-    """
-
-    name: ClassVar[str] = "agreement"
-
-    def __init__(self, *, agrees: bool = True):
-        self._agrees = agrees
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        if not has_collectives(trace.bound_symbols):
-            return trace
-        _warn_of_lost_gradients()
-        return agree_first(trace) if self._agrees else trace
+    trace, resharding = save_shards(trace)
+    if resharding is not None:
+        context.leaves[_SHARDS] = resharding
+    return trace
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from fusioncache.accelerators.steps import masks, row_writes
 from fusioncache.accelerators.steps.autograd import ProgramInputs, ProgramOutputs
@@ -22,12 +22,13 @@ from fusioncache.accelerators.steps.views import Leaner, is_own, list_unchanging
 from fusioncache.backends.bound_symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
-from fusioncache.transform.passes import Accelerator, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import derive
 
 MATRICES = "shape queries of matrix products"
 
 _MATMUL = frozenset({"matmul"})
+_COPIES = "attention copies"
 
 
 def simplify(trace: Any) -> Leaner:
@@ -116,7 +117,30 @@ class LeanSteps(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the pass that spares copies around attention, and the one that leaves out what changes nothing."""
-        return () if self.option != "auto" else (_AttentionCopies(self._count), _LeaveOut(self._count))
+        if self.option != "auto":
+            return ()
+        return NamedPass(_COPIES, self._spare_copies), NamedPass(self.name, self._leave_out)
+
+    def _spare_copies(self, trace: Any, context: TraceContext) -> Any:
+        """Saves each result of attention once."""
+        if context.is_backward:
+            results = context.left.get(_COPIES)
+            return trace if results is None else view_results(trace, results)
+        trace, results = save_once(trace)
+        if results:
+            context.leaves[_COPIES] = results
+            self._count({RESULTS: len(results.joined)})
+        return trace
+
+    def _leave_out(self, trace: Any, context: TraceContext) -> Any:
+        """Leaves out what changes nothing, and quickens the prologue of the program."""
+        quicken_last()
+        start = time.perf_counter()
+        leaner = simplify(trace)
+        if leaner.taken:
+            trace = derive(trace, leaner.symbols, "What changes nothing left out by fusioncache", start)
+            self._count(leaner.taken)
+        return trace
 
     def ingredients(self) -> str:
         """Returns the option as text."""
@@ -126,40 +150,3 @@ class LeanSteps(Accelerator):
         """Shortens the calls of a module that Thunder makes at this moment."""
         if self.option == "auto":
             shorten_calls(module, self._order)
-
-
-class _AttentionCopies:
-    """Saves each result of attention once."""
-
-    name: ClassVar[str] = "attention copies"
-
-    def __init__(self, count: Callable[[Mapping[str, int]], None]):
-        self._count = count
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        if context.is_backward:
-            results = context.left.get(self.name)
-            return trace if results is None else view_results(trace, results)
-        trace, results = save_once(trace)
-        if results:
-            context.leaves[self.name] = results
-            self._count({RESULTS: len(results.joined)})
-        return trace
-
-
-class _LeaveOut:
-    """Leaves out what changes nothing, and quickens the prologue of the program."""
-
-    name: ClassVar[str] = "lean steps"
-
-    def __init__(self, count: Callable[[Mapping[str, int]], None]):
-        self._count = count
-
-    def apply(self, trace: Any, context: TraceContext) -> Any:
-        quicken_last()
-        start = time.perf_counter()
-        leaner = simplify(trace)
-        if leaner.taken:
-            trace = derive(trace, leaner.symbols, "What changes nothing left out by fusioncache", start)
-            self._count(leaner.taken)
-        return trace
