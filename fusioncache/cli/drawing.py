@@ -7,7 +7,7 @@ in which few edges cross, and each box is as near to the middle of its neighbour
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -40,12 +40,11 @@ _CHECK = "see whether 'dot -v' names the format"
 _LONGEST_LABEL = 40
 GAP = 18.0
 """The distance between two boxes of a layer."""
-_SWEEPS = 8
+_SWEEPS = 16
 
 Spot = str | tuple[str, str, int]
 """A node, or the point where the edge between two nodes passes the layer of that number."""
 
-Neighbours = Mapping[Spot, Collection[Spot]]
 _LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 30.0, 12.0
 
 
@@ -250,9 +249,8 @@ def lay_out(picture: nx.DiGraph, width: Callable[[str], float]) -> PictureLayout
     layers: list[list[Spot]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
     for spot in spots:
         layers[rank[spot] if isinstance(spot, str) else spot[2]].append(spot)
-    _order(layers, spots.pred, spots.succ)
     widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for spot in spots}
-    x = _find_x(layers, spots.pred, spots.succ, widths)
+    x = _place(layers, spots, widths)
     left = min((x[spot] - widths[spot] / 2 for spot in x), default=0.0)
     right = max((x[spot] + widths[spot] / 2 for spot in x), default=0.0)
     return PictureLayout(tuple(map(tuple, layers)), {spot: at - left for spot, at in x.items()}, edges, right - left)
@@ -276,28 +274,14 @@ def _path(edge: tuple[str, str], rank: Mapping[str, int]) -> tuple[Spot, ...]:
     return (start, *((start, end, number) for number in range(rank[start] + 1, rank[end])), end)
 
 
-def _order(layers: list[list[Spot]], above: Neighbours, below: Neighbours) -> None:
-    """Sorts each layer by where its neighbours are in the layer before, down and up again."""
+def _place(layers: Sequence[list[Spot]], spots: nx.DiGraph, widths: Mapping[Spot, float]) -> dict[Spot, float]:
+    """Sorts each layer by where its neighbours are, down and up again, and returns where each spot is then."""
+    x = {spot: float(at) for layer in layers for at, spot in enumerate(layer)}
     for sweep in range(_SWEEPS):
-        step, side = (1, above) if sweep % 2 == 0 else (-1, below)
-        ordered = layers[::step]
-        for before, layer in pairwise(ordered):
-            index = {spot: at for at, spot in enumerate(before)}
-            # A spot without neighbours there keeps its position.
-            wanted = {spot: fmean([index[n] for n in side[spot]] or [at]) for at, spot in enumerate(layer)}
-            layer.sort(key=wanted.__getitem__)
-
-
-def _find_x(
-    layers: Sequence[Sequence[Spot]], above: Neighbours, below: Neighbours, widths: Mapping[Spot, float]
-) -> dict[Spot, float]:
-    x: dict[Spot, float] = {}
-    for layer in layers:
-        x |= _spread(layer, dict.fromkeys(layer, 0.0), widths)
-    for sweep in range(2 * _SWEEPS):
-        side, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
+        side, order = (spots.pred, layers) if sweep % 2 == 0 else (spots.succ, layers[::-1])
         for layer in order:
-            wanted = {spot: fmean([x[n] for n in side[spot]] or [x[spot]]) for spot in layer}
+            wanted = {spot: fmean([x[near] for near in side[spot]] or [x[spot]]) for spot in layer}
+            layer.sort(key=wanted.__getitem__)
             x |= _spread(layer, wanted, widths)
     return x
 
