@@ -201,18 +201,12 @@ def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
     """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
     inputs = _InputChanges(pairing)
     found = _find_lonely_ops(pairing, inputs)
-    found += [_explain_replaced(pairing, met) for met in pairing.replaced]
-    found += [_explain_order(pairing, node) for node in pairing.exchanged]
     for node_a, node_b in pairing.to_b.items():
         found += _look_inside(pairing, inputs, node_a, node_b)
-    if not found or not (pairing.only_a or pairing.only_b or pairing.replaced):
+    if not found or not (pairing.only_a or pairing.only_b or pairing.has_replaced):
         found += _explain_rewired(pairing)
     ordered = sorted(found, key=lambda change: change.op or 0)
-    changes = (*inputs.changes, *ordered, *_find_outputs(pairing))
-    if not changes and pairing.swapped:
-        # Nothing else differs, so these are operands that cannot be exchanged here.
-        return (_explain_order(pairing, min(pairing.swapped)),)
-    return changes
+    return (*inputs.changes, *ordered, *_find_outputs(pairing))
 
 
 def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]:
@@ -227,10 +221,13 @@ def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]
 
 
 def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[KeyChange]:
-    """Returns what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
+    """Returns what differs in one op of both graphs: its name, a literal, or unexplained types of its results."""
     op_a, op_b = pairing.a.op(node_a), pairing.b.op(node_b)
-    if op_a is None or op_b is None or op_a.name != op_b.name:
+    if op_a is None or op_b is None:
         return []
+    if op_a.name != op_b.name:
+        number = pairing.a.number(node_a)
+        return [KeyChange("ops", f"op {number}", *shorten_names(op_a, op_b), number)]
     as_before = _operand_types(pairing.a, op_a) == _operand_types(pairing.b, op_b)
     # An op without operands has its attributes, such as a shape, from the inputs.
     follows = not as_before or (bool(inputs.changes) and not list(operands(op_a)))
@@ -292,16 +289,6 @@ def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Ke
     return [KeyChange("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
 
 
-def _explain_replaced(pairing: Pairing, met: Meeting) -> KeyChange:
-    op_a, op_b = pairing.a.op(met.a), pairing.b.op(met.b)
-    if op_a and op_b:
-        which = pairing.a.number(met.a)
-        return KeyChange("ops", f"op {which}", *shorten_names(op_a, op_b), which)
-    where = "an output" if met.user is None else f"an operand of {name_op(pairing.a, met.user)}"
-    number = pairing.a.number(met.user) if met.user is not None else None
-    return KeyChange("ops", where, name_value(pairing.a, met.a), name_value(pairing.b, met.b), number)
-
-
 def _explain_rewired(pairing: Pairing) -> list[KeyChange]:
     """Returns where other values are used: one in place of two, or one in the place of another."""
     found: dict[int | None, list[Meeting]] = defaultdict(list)
@@ -332,11 +319,6 @@ def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: i
     of_b = sorted({met.b, met.b if partner is None else partner})
     texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
     return f"which {kind} are one and the same", *texts
-
-
-def _explain_order(pairing: Pairing, node: int) -> KeyChange:
-    values = [value for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
-    return _explain_operand_order(pairing.a, node, values)
 
 
 def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> KeyChange:

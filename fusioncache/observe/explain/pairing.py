@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from operator import eq
 
-from fusioncache.ir import Arg, Graph, Op, Ref, TensorType, ValueType, map_type, operands
+from fusioncache.ir import Arg, Graph, Op, Ref, TensorType, ValueType, map_type
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import read_graph
 
-_ROUNDS = 4
-_WHOLE = 16
-"""The weight of two values that are computed in the same way, down to the inputs: more than that of all rounds."""
+type Edges = dict[int, list[tuple[str, int]]]
+"""For each node those next to it, each with what the edge is: where in an op's arguments, and which result is used."""
+
+_REMEMBERED = 16
+"""How many pairings a process remembers, so that no two graphs are paired twice for one answer."""
 
 
 class Nodes:
@@ -30,6 +31,13 @@ class Nodes:
         for number, (op, first) in enumerate(graph.results(), 1):
             self.op_at[first] = (number, op)
             self.node_of.update({first + index: first for index in range(len(op.outputs))})
+        self.used: Edges = {node: [] for node in self.node_of.values()}
+        self.users: Edges = {node: [] for node in self.used}
+        for node, (_, op) in self.op_at.items():
+            for path, value in edges(op):
+                label, used = f"{path}.{self.result_index(value)}", self.node_of[value]
+                self.used[node].append((label, used))
+                self.users[used].append((label, node))
 
     def op(self, value: int) -> Op | None:
         """Returns the op that computes a value; None if it is an input or a size."""
@@ -44,78 +52,48 @@ class Nodes:
         return value - self.node_of[value]
 
 
-class NodeLikeness:
-    """Compares nodes of two graphs by their neighbourhoods, in full and without types and literals. Linear."""
-
-    def __init__(self, a: Nodes, b: Nodes):
-        interned: dict[Hashable, int] = {}
-        self._a, self._b = a, b
-        self._rounds = [
-            (_neighbourhoods(a, full, interned), _neighbourhoods(b, full, interned)) for full in (True, False)
-        ]
-        self._whole = _below(a, interned), _below(b, interned)
-
-    def __call__(self, a: int, b: int) -> int:
-        """Returns the more, the more alike two values are; 0 if they are of two sorts."""
-        node_a, node_b = self._a.node_of[a], self._b.node_of[b]
-        if self._a.result_index(a) != self._b.result_index(b):
-            return 0
-        # Each round's number tells those of the rounds before, so that where two are equal, all before are.
-        alike = sum(sum(map(eq, of_a[node_a], of_b[node_b])) for of_a, of_b in self._rounds)
-        return alike + _WHOLE * self.same(a, b)
-
-    def same(self, a: int, b: int) -> bool:
-        """Returns whether both are computed in the same way, down to the inputs' types."""
-        whole_a, whole_b = self._whole
-        same = whole_a[self._a.node_of[a]] == whole_b[self._b.node_of[b]]
-        return same and self._a.result_index(a) == self._b.result_index(b)
-
-
 def edges(op: Op) -> Iterator[tuple[str, int]]:
     """Returns each value that an op uses, with its path. The two operands of a commutative op have one path."""
-    for path, value in operands(op):
+    for path, value in argument_refs(op):
         yield ("operand" if op_traits(op.name).commutes and path in ("0", "1") else path), value
 
 
-def _neighbourhoods(nodes: Nodes, full: bool, interned: dict[Hashable, int]) -> dict[int, list[int]]:
-    """Returns for each node a number for what is around it, by how many steps away that may be."""
-    histories = {node: [_number(label, interned)] for node, label in _labels(nodes, full).items()}
-    around: dict[int, list[tuple[str, int]]] = {node: [] for node in histories}
-    for node, (_, op) in nodes.op_at.items():
-        for path, used in edges(op):
-            label = f"{path}.{nodes.result_index(used)}"
-            around[node].append((f"uses {label}", nodes.node_of[used]))
-            around[nodes.node_of[used]].append((f"used {label}", node))
-    for _ in range(_ROUNDS - 1):
-        latest = {node: history[-1] for node, history in histories.items()}
-        for node, history in histories.items():
-            near = tuple(sorted((label, latest[other]) for label, other in around[node]))
-            history.append(_number((history[-1], near), interned))
-    return histories
+def label_nodes(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, tuple[Hashable, ...]]:
+    """Returns labels of each node, the most telling first: nodes of two graphs with an equal label may be the same.
+
+    They say what the node is computed from and what is computed from it, each of these alone, and the same three
+    without types and literals; then what the node is by itself. Linear.
+    """
+    found = []
+    for full in (True, False):
+        own = {node: _describe(nodes, node, full) for node in nodes.used}
+        below = _summarize(nodes.used, own, nodes.used, interned)
+        above = _summarize(reversed(nodes.used), own, nodes.users, interned)
+        found.append({node: ((below[node], above[node]), below[node], above[node], own[node][0]) for node in own})
+    return {node: (*full[:3], *found[1][node], "") for node, full in found[0].items()}
 
 
-def _below(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, int]:
-    """For each node a number for all that it is computed from."""
+def _describe(nodes: Nodes, node: int, full: bool) -> tuple[Hashable, ...]:
+    """Returns what a node is by itself: in full, or no more than its op's name."""
+    if (op := nodes.op(node)) is not None:
+        return describe_op(op) if full else (op.name,)
+    if node >= len(nodes.graph.inputs):
+        return ("size",)
+    return "input", _anonymous(nodes.graph.inputs[node]) if full else ""
+
+
+def _summarize(
+    order: Iterable[int], own: Mapping[int, Hashable], near: Edges, interned: dict[Hashable, int]
+) -> dict[int, int]:
+    """Returns for each node a number for itself and all that it leads to."""
     numbers: dict[int, int] = {}
-    for node, label in _labels(nodes, True).items():
-        op = nodes.op(node)
-        uses = edges(op) if op else ()
-        used = sorted((path, numbers[nodes.node_of[value]], nodes.result_index(value)) for path, value in uses)
-        numbers[node] = _number((label, tuple(used)), interned)
+    for node in order:
+        around = tuple(sorted((label, numbers[other]) for label, other in near[node]))
+        numbers[node] = interned.setdefault((own[node], around), len(interned))
     return numbers
 
 
-def _labels(nodes: Nodes, full: bool) -> dict[int, Hashable]:
-    """What a node is by itself, in dependency order: in full, or no more than its op's name."""
-    graph = nodes.graph
-    labels: dict[int, Hashable] = {
-        number: ("input", _anonymous(type_) if full else "") for number, type_ in enumerate(graph.inputs)
-    }
-    labels |= dict.fromkeys(range(len(graph.inputs), graph.first_result), ("size",))
-    return labels | {first: describe_op(op) if full else (op.name,) for first, (_, op) in nodes.op_at.items()}
-
-
-def describe_op(op: Op) -> Hashable:
+def describe_op(op: Op) -> tuple[Hashable, ...]:
     """Returns all about an op but which values it uses, and the order of a commutative op's arguments."""
     args = [_literal(arg) for arg in op.args]
     ordered = sorted(map(repr, args)) if op_traits(op.name).commutes else args
@@ -134,28 +112,14 @@ def _literal(arg: Arg) -> Hashable:
     return tuple(map(_literal, arg)) if isinstance(arg, tuple) else arg
 
 
-def _number(item: Hashable, interned: dict[Hashable, int]) -> int:
-    return interned.setdefault(item, len(interned))
-
-
-_SETTLED = 1 << 20
-"""The weight of two values that were paired before."""
-
-_LOOKED_AT = 8
-"""How many commutative ops are looked at for one whose operands can be told apart."""
-
-_REMEMBERED = 16
-"""How many pairings a process remembers, so that no two graphs are paired twice for one answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two values that the walk found at the same point of both graphs.
+    """Two values in the same place of both graphs.
 
     Attributes:
         a: the value in A.
         b: the value in B.
-        user: the op of A that uses it, by its first result; None for an output.
+        user: the op or input of A that uses it, by its first value; None for an output.
         path: where in that op's arguments.
     """
 
@@ -166,10 +130,11 @@ class Meeting:
 
 
 class Pairing:
-    """Walks two graphs at once, from the outputs up, and passes over ops that only one of them has.
+    """Pairs the inputs, sizes and ops of two graphs.
 
     The order of inputs, ops and commutative operands depends on everything in a graph, so one change may change all of
-    it. That is why values are paired by what is around them, and not by their numbers. Linear, but for the outputs.
+    it. That is why nodes are paired by what they are computed from and what is computed from them, and not by their
+    numbers: by their labels, the most telling first, and where several nodes have one label, next to paired nodes.
 
     Attributes:
         a: the nodes of A.
@@ -178,10 +143,7 @@ class Pairing:
         to_a: the other way round.
         only_a: ops that only A has.
         only_b: ops that only B has.
-        replaced: meetings of two different ops, or of an op and an input.
-        rewired: meetings of a value with one that it is not paired with.
-        swapped: commutative ops, of A, whose operands were paired crosswise.
-        exchanged: other ops, of A, whose operands are those of B's in another order.
+        rewired: values in one place of both graphs that are not paired with each other.
         outputs_a: outputs that only A has.
         outputs_b: outputs that only B has.
     """
@@ -190,156 +152,140 @@ class Pairing:
         self.a, self.b = Nodes(a), Nodes(b)
         self.to_b: dict[int, int] = {}
         self.to_a: dict[int, int] = {}
-        self.only_a: list[int] = []
-        self.only_b: list[int] = []
-        self.replaced: list[Meeting] = []
-        self.rewired: list[Meeting] = []
-        self.swapped: list[int] = []
-        self.exchanged: list[int] = []
-        self._like = NodeLikeness(self.a, self.b)
-        self._met: deque[Meeting] = deque()
-        self._undecided: deque[tuple[int, int]] = deque()
-        self._inputs: list[Meeting] = []
-        self._votes: Counter[tuple[int, int]] = Counter()
-        self._voted_a: set[int] = set()
-        self._voted_b: set[int] = set()
-        self.outputs_a, self.outputs_b = self._begin(a.outputs, b.outputs)
-        self._begin(_sinks(self.a), _sinks(self.b))
-        self._walk()
-        self._settle_inputs()
-        self._walk()
+        interned: dict[Hashable, int] = {}
+        self._labels = label_nodes(self.a, interned), label_nodes(self.b, interned)
+        ends_a, ends_b = ({nodes.node_of[value] for value in nodes.graph.outputs} for nodes in (self.a, self.b))
+        self._near = {(x, y) for x in ends_a for y in ends_b if x in self.a.op_at and y in self.b.op_at}
+        self._pair_ops()
+        self.only_a = [node for node in self.a.op_at if node not in self.to_b]
+        self.only_b = [node for node in self.b.op_at if node not in self.to_a]
+        self._settle(lambda value: value < len(a.inputs))
+        self._settle(lambda value: value < a.first_result)
+        self.outputs_a, self.outputs_b, ends = self._compare_outputs()
+        self.rewired = [Meeting(*each) for place in self._list_places() for each in _zip_place(*place)]
+        self.rewired += [met for met in ends if self._value_in_b(met.a) != met.b]
 
-    def _walk(self) -> None:
-        while self._met or self._undecided:
-            if self._met:
-                self._meet(self._met.popleft())
-            else:
-                self._decide()
+    def _pair_ops(self) -> None:
+        """Pairs ops by each label in turn. By the last one, which all have, only those next to paired ones."""
+        of_a, of_b = self._labels
+        levels = len(next(iter(of_a.values()), ()))
+        for level in range(levels):
+            self._spread(level)
+            groups, others = _group(self.a.op_at, of_a, level), _group(self.b.op_at, of_b, level)
+            for label in sorted(groups, key=lambda label: len(groups[label])) if level < levels - 1 else ():
+                for x, y in zip(groups[label], others.get(label, ()), strict=False):
+                    if x not in self.to_b and y not in self.to_a:
+                        self._pair(x, y)
+                        self._spread(level)
 
-    def _begin(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """Pairs outputs, the most alike first. Returns those that are left over."""
-        ways = [(-self._like(x, y), i, j) for i, x in enumerate(a) for j, y in enumerate(b)]
-        left_a, left_b = dict(enumerate(a)), dict(enumerate(b))
-        for _, i, j in sorted(ways):
-            if i in left_a and j in left_b:
-                self._met.append(Meeting(left_a.pop(i), left_b.pop(j)))
-        return list(left_a.values()), list(left_b.values())
-
-    def _meet(self, met: Meeting) -> None:
-        node_a, node_b = self.a.node_of[met.a], self.b.node_of[met.b]
-        if node_a < len(self.a.graph.inputs) and node_b < len(self.b.graph.inputs):
-            self._inputs.append(met)
-            self._votes[node_a, node_b] += 1
-            self._voted_a.add(node_a)
-            self._voted_b.add(node_b)
-            return
-        same_result = self.a.result_index(met.a) == self.b.result_index(met.b)
-        if node_a in self.to_b or node_b in self.to_a or not same_result:
-            if self.to_b.get(node_a) != node_b or not same_result:
-                self.rewired.append(met)
-            return
-        if self._pass_over(met):
-            return
-        self.to_b[node_a], self.to_a[node_b] = node_b, node_a
-        op_a, op_b = self.a.op(met.a), self.b.op(met.b)
-        if op_a and op_b:
-            if op_a.name != op_b.name:
-                self.replaced.append(met)
-            self._go_on(node_a, node_b, op_a, op_b)
-        elif op_a or op_b:
-            self.replaced.append(met)
-
-    def _pass_over(self, met: Meeting) -> bool:
-        """Passes over one of the two if it is an op that the other graph lacks, and returns whether it did."""
-        op_a, op_b = self.a.op(met.a), self.b.op(met.b)
-        past_a = max(((self._like(used, met.b), path, used) for path, used in _uses(op_a)), default=None)
-        past_b = max(((self._like(met.a, used), path, used) for path, used in _uses(op_b)), default=None)
-        here = self._likeness_here(met, op_a, op_b)
-        score_a, score_b = past_a[0] if past_a else 0, past_b[0] if past_b else 0
-        if max(score_a, score_b) <= here:
-            return False
-        if past_a and score_a >= score_b:
-            self.only_a.append(self.a.node_of[met.a])
-            self._met.append(Meeting(past_a[2], met.b, self.a.node_of[met.a], past_a[1]))
-        elif past_b:
-            self.only_b.append(self.b.node_of[met.b])
-            self._met.append(Meeting(met.a, past_b[2], met.user, met.path))
-        return True
-
-    def _likeness_here(self, met: Meeting, op_a: Op | None, op_b: Op | None) -> float:
-        """Returns how much speaks for pairing two values as they stand."""
-        if not (op_a and op_b):
-            return self._like(met.a, met.b)
-        operands_alike = [self._like(x, y) for (_, x), (_, y) in zip(_uses(op_a), _uses(op_b), strict=False)]
-        mean = sum(operands_alike) / max(len(_uses(op_a)), len(_uses(op_b)), 1)
-        return max(self._like(met.a, met.b), mean)
-
-    def _go_on(self, node_a: int, node_b: int, op_a: Op, op_b: Op) -> None:
-        uses_a, uses_b = _uses(op_a), _uses(op_b)
-        if op_traits(op_a.name).commutes and op_traits(op_b.name).commutes and len(uses_a) == len(uses_b):
-            if len(uses_a) == 2:
-                self._undecided.append((node_a, node_b))
+    def _spread(self, level: int) -> None:
+        """Pairs ops next to paired ones that have an equal label, the most alike first."""
+        while True:
+            self._near = {(x, y) for x, y in self._near if x not in self.to_b and y not in self.to_a}
+            ways = [(x, y) for x, y in self._near if self._labels[0][x][level] == self._labels[1][y][level]]
+            if not ways:
                 return
-            paths = [path for path, _ in uses_a]
-        else:
-            shared = dict(uses_b)
-            paths = [path for path, _ in uses_a if path in shared]
-            uses_a, uses_b = [use for use in uses_a if use[0] in shared], [(path, shared[path]) for path in paths]
-            if op_a.name == op_b.name and self._is_exchange(uses_a, uses_b):
-                self.exchanged.append(node_a)
-                uses_b = uses_b[::-1]
-        for path, (_, x), (_, y) in zip(paths, uses_a, uses_b, strict=True):
-            self._met.append(Meeting(x, y, node_a, path))
+            self._pair(*min(ways, key=lambda way: (-self._likeness(*way), way)))
 
-    def _is_exchange(self, a: list[tuple[str, int]], b: list[tuple[str, int]]) -> bool:
-        """Returns whether the operands are two that differ, and the same two the other way round."""
-        if len(a) != 2 or self._like.same(a[0][1], b[0][1]) or self._like.same(a[1][1], b[1][1]):
-            return False
-        return self._like.same(a[0][1], b[1][1]) and self._like.same(a[1][1], b[0][1])
+    def _pair(self, x: int, y: int) -> None:
+        self.to_b[x], self.to_a[y] = y, x
+        for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
+            beside = defaultdict[str, list[int]](list)
+            for label, node in near_y[y]:
+                beside[label].append(node)
+            ways = ((node, other) for label, node in near_x[x] for other in beside[label])
+            self._near.update((p, q) for p, q in ways if p in self.a.op_at and q in self.b.op_at)
 
-    def _settle_inputs(self) -> None:
+    def _likeness(self, x: int, y: int) -> int:
+        """Returns how many labels two nodes share."""
+        return sum(map(eq, self._labels[0][x], self._labels[1][y]))
+
+    @property
+    def has_replaced(self) -> bool:
+        """Whether ops of two names are paired."""
+        ops = ((self.a.op(x), self.b.op(y)) for x, y in self.to_b.items())
+        return any(a and b and a.name != b.name for a, b in ops)
+
+    def _value_in_b(self, value: int) -> int | None:
+        node = self.to_b.get(self.a.node_of[value])
+        return None if node is None else node + self.a.result_index(value)
+
+    def _list_places(self) -> Iterator[tuple[int, str, list[int], list[int]]]:
+        """Yields for each place in a pair of ops, or of inputs' shapes, what is used there in one graph only."""
+        for x, y in self.to_b.items():
+            ops = self.a.op(x), self.b.op(y)
+            if ops[0] and ops[1]:
+                ordered = not all(op_traits(op.name).commutes for op in ops if op)
+                sides = _list_used(self.a, ops[0], self.to_b, ordered), _list_used(self.b, ops[1], self.to_a, ordered)
+            else:
+                sides = _list_sizes(self.a, x), _list_sizes(self.b, y)
+            for path in sides[0]:
+                left, free = [*sides[0][path]], [*sides[1][path]]
+                for value in sides[0][path]:
+                    other = self._value_in_b(value)
+                    if other in free:
+                        left.remove(value)
+                        free.remove(other)
+                yield x, path, left, free
+
+    def _settle(self, is_meant: Callable[[int], bool]) -> None:
         """Pairs inputs that met most often; of those, the ones that met fewest others; of those, the most alike."""
-        met_a, met_b = Counter(a for a, _ in self._votes), Counter(b for _, b in self._votes)
-        ways = [(-n, min(met_a[a], met_b[b]), -self._like(a, b), a, b) for (a, b), n in self._votes.items()]
+        met = ((a, b) for _, _, left, free in self._list_places() for a in left for b in free)
+        votes = Counter(each for each in met if is_meant(each[0]) and self._are_leaves(*each))
+        met_a, met_b = Counter(a for a, _ in votes), Counter(b for _, b in votes)
+        ways = [(-n, min(met_a[a], met_b[b]), -self._likeness(a, b), a, b) for (a, b), n in votes.items()]
         for *_, a, b in sorted(ways):
             if a not in self.to_b and b not in self.to_a:
                 self.to_b[a], self.to_a[b] = b, a
-                self._meet_sizes(a, b)
-        self.rewired += [met for met in self._inputs if self.to_b.get(met.a) != met.b]
 
-    def _meet_sizes(self, a: int, b: int) -> None:
-        type_a, type_b = type_of(self.a, a), type_of(self.b, b)
-        if isinstance(type_a, TensorType) and isinstance(type_b, TensorType):
-            for dimension, (x, y) in enumerate(zip(type_a.shape, type_b.shape, strict=False)):
-                if isinstance(x, Ref) and isinstance(y, Ref):
-                    self._met.append(Meeting(x.index, y.index, a, f"size{dimension}"))
+    def _are_leaves(self, x: int, y: int) -> bool:
+        """Returns whether two values are inputs, or sizes."""
+        a, b = self.a.graph, self.b.graph
+        return y < b.first_result and (x < len(a.inputs)) == (y < len(b.inputs))
 
-    def _decide(self) -> None:
-        """Pairs the operands of a commutative op: one where it is clear how, if there is one in sight."""
-        sight = list(islice(self._undecided, _LOOKED_AT))
-        gains = [self._gain(*pair) for pair in sight]
-        best = max(range(len(sight)), key=lambda index: (abs(gains[index]), -index))
-        del self._undecided[best]
-        node_a, node_b = sight[best]
-        (path1, a1), (path2, a2) = _uses(self.a.op_at[node_a][1])
-        (_, b1), (_, b2) = _uses(self.b.op_at[node_b][1])
-        if gains[best] > 0:
-            b1, b2 = b2, b1
-            self.swapped.append(node_a)
-        self._met += [Meeting(a1, b1, node_a, path1), Meeting(a2, b2, node_a, path2)]
+    def _compare_outputs(self) -> tuple[list[int], list[int], list[Meeting]]:
+        """Returns the outputs that only A has, those that only B has, and those that are in each other's place."""
+        others = set(self.b.graph.outputs)
+        same = {value: self._value_in_b(value) for value in self.a.graph.outputs if self._value_in_b(value) in others}
+        a = [value for value in self.a.graph.outputs if value not in same]
+        b = [value for value in self.b.graph.outputs if value not in set(same.values())]
+        common = min(len(a), len(b))
+        met = [Meeting(x, y) for x, y in zip(a, b, strict=False) if self.to_b.get(x) and self.to_a.get(y)]
+        return a[common:], b[common:], met
 
-    def _gain(self, node_a: int, node_b: int) -> int:
-        """Returns how much better it is to pair the operands crosswise."""
-        (_, a1), (_, a2) = _uses(self.a.op_at[node_a][1])
-        (_, b1), (_, b2) = _uses(self.b.op_at[node_b][1])
-        return self._fit(a1, b2) + self._fit(a2, b1) - self._fit(a1, b1) - self._fit(a2, b2)
 
-    def _fit(self, a: int, b: int) -> int:
-        node_a, node_b = self.a.node_of[a], self.b.node_of[b]
-        settled = (node_a in self.to_b or node_a in self._voted_a) + (node_b in self.to_a or node_b in self._voted_b)
-        if self.to_b.get(node_a) == node_b or (node_a, node_b) in self._votes:
-            return _SETTLED + self._like(a, b)
-        return self._like(a, b) - settled * _SETTLED
+def _group(nodes: Iterable[int], labels: Mapping[int, Sequence[Hashable]], level: int) -> dict[Hashable, list[int]]:
+    found = defaultdict[Hashable, list[int]](list)
+    for node in nodes:
+        found[labels[node][level]].append(node)
+    return found
+
+
+def _list_used(nodes: Nodes, op: Op, paired: Mapping[int, int], ordered: bool) -> defaultdict[str, list[int]]:
+    """Returns the values that an op uses, by their places. Ops that only one graph has are passed over."""
+    places = defaultdict[str, list[int]](list)
+    for path, value in argument_refs(op) if ordered else edges(op):
+        places[path].append(_pass_unpaired(nodes, value, paired))
+    return places
+
+
+def _list_sizes(nodes: Nodes, value: int) -> defaultdict[str, list[int]]:
+    """Returns the sizes in the shape of an input, by their dimensions."""
+    type_ = type_of(nodes, value)
+    shape = type_.shape if isinstance(type_, TensorType) else ()
+    sizes = {f"size{place}": [size.index] for place, size in enumerate(shape) if isinstance(size, Ref)}
+    return defaultdict(list, sizes)
+
+
+def _zip_place(user: int, path: str, left: Sequence[int], free: Sequence[int]) -> Iterator[tuple[int, int, int, str]]:
+    return ((a, b, user, path) for a, b in zip(left, free, strict=False))
+
+
+def _pass_unpaired(nodes: Nodes, value: int, paired: Mapping[int, int]) -> int:
+    """Returns a value, or what the op that only one graph has computes it from."""
+    while (op := nodes.op(value)) is not None and nodes.node_of[value] not in paired and (uses := list(edges(op))):
+        value = uses[0][1]
+    return value
 
 
 def pair_graphs(a: Mapping[str, str], b: Mapping[str, str]) -> Pairing:
@@ -362,15 +308,3 @@ def type_of(nodes: Nodes, value: int) -> ValueType | None:
     if op is not None:
         return op.outputs[nodes.result_index(value)]
     return nodes.graph.inputs[value] if value < len(nodes.graph.inputs) else None
-
-
-def _uses(op: Op | None) -> list[tuple[str, int]]:
-    """Returns the values among an op's arguments, each with its path."""
-    return list(argument_refs(op)) if op else []
-
-
-def _sinks(nodes: Nodes) -> tuple[int, ...]:
-    """Returns the ops whose results are unused: those with an effect."""
-    used = {nodes.node_of[value] for value in nodes.graph.outputs}
-    used |= {nodes.node_of[value] for _, op in nodes.op_at.values() for _, value in operands(op)}
-    return tuple(node for node in nodes.op_at if node not in used)
