@@ -30,7 +30,7 @@ def test_a_corrupt_record(command):
 @pytest.mark.parametrize("command", [("stats",), ("ls",), ("show", CHAIN.name), ("graph", CHAIN.name)], ids=" ".join)
 def test_a_record_that_was_damaged_after_it_was_opened(command):
     with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("UPDATE outlines SET content = '[1]'")
+        database.execute("UPDATE templates SET content = '[1]'")
         database.execute("UPDATE runs SET content = '[1]'")
     assert "cannot be read" in get_error(*command)
 

@@ -111,7 +111,7 @@ def test_a_list_reads_no_ingredients(monkeypatch):
     save_run(monkeypatch)
     expected = get_output("ls")
     with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("UPDATE outlines SET content = 'nonsense'")
+        database.execute("UPDATE templates SET content = 'nonsense'")
     assert get_output("ls") == expected
     assert "cannot be read" in get_error("ls", "--text", "tanh")
 

@@ -23,7 +23,7 @@ def modes(folder):
 
 def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
     with SCHEMA.open_to_write(tmp_path / "new", 1.0) as database:
-        database.execute("INSERT INTO outlines (shape, content) VALUES ('', '')")
+        database.execute("INSERT INTO records VALUES (0, '', 0, '')")
         assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
     assert modes(tmp_path) == {"new": 0o600}
 
@@ -51,10 +51,10 @@ def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
     path = tmp_path / "file"
     with SCHEMA.open_to_write(path, 1.0) as database:
-        database.execute("INSERT INTO outlines (shape, content) VALUES ('', ?)", ("zqword" * 1000,))
+        database.execute("INSERT INTO records VALUES (0, '', 0, ?)", ("zqword" * 1000,))
     assert b"zqword" in path.read_bytes()
     with SCHEMA.open_to_write(path, 1.0) as database:
-        database.execute("DELETE FROM outlines")
+        database.execute("DELETE FROM records")
     assert b"zqword" not in path.read_bytes()
 
 

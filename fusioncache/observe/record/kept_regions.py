@@ -8,7 +8,8 @@ so each list of lines is there once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from fusioncache.ir import codec, strict_json
 from fusioncache.observe.record.observations import ChoiceRecord, Line, PlacementRecord, RegionRecord
 
 FORMAT = 4
-
-_OF_NO_RUN: Mapping[str, Any] = {"model": None, "trace_number": 0}
+_MOST_BYTES = 64 << 20
+"""Of one text or trace: what says that it is longer is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,7 @@ def encode_regions(
     regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord], placements: Iterable[PlacementRecord] = ()
 ) -> bytes:
     """Returns regions, streams and placements of one program as bytes. Equal ones have equal bytes."""
-    listed = tuple(regions)
-    lines: dict[tuple[Line, ...], int] = {}
-    places = tuple(lines.setdefault(region.source.lines, len(lines)) for region in listed)
-    kept = KeptRegions(
-        tuple(replace(region, **_OF_NO_RUN, source=replace(region.source, lines=())) for region in listed),
-        tuple(replace(choice, **_OF_NO_RUN) for choice in choices),
-        tuple(replace(placement, **_OF_NO_RUN) for placement in placements),
-    )
-    return encode_record(_Artifact(kept, tuple(lines), places), format=FORMAT)
+    return _encode(KeptRegions(_mark(regions), _mark(choices), _mark(placements)))
 
 
 def decode_regions(content: bytes, model: str | None, trace_number: int) -> KeptRegions:
@@ -74,15 +67,61 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Kept
     Raises:
         ValueError: if these are no such bytes.
     """
+    found, run = _decode(content), (model, trace_number)
+    return KeptRegions(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
+
+
+def _mark[T: (RegionRecord, ChoiceRecord, PlacementRecord)](
+    records: Iterable[T], model: str | None = None, trace_number: int = 0
+) -> tuple[T, ...]:
+    """Returns records as those of a trace of a run, by default of none."""
+    return tuple(replace(each, model=model, trace_number=trace_number) for each in records)
+
+
+def pack_trace(regions: Sequence[RegionRecord]) -> bytes:
+    """Returns the regions of one trace as few bytes."""
+    return zlib.compress(_encode(KeptRegions(tuple(regions))))
+
+
+def unpack_trace(content: bytes) -> tuple[RegionRecord, ...]:
+    """Returns the regions that were packed.
+
+    Raises:
+        ValueError: if these are no such bytes.
+    """
+    return _decode(unpack(content)).regions
+
+
+def unpack(content: bytes) -> bytes:
+    """Returns what was compressed.
+
+    Raises:
+        ValueError: if it is nothing compressed, or far too long.
+    """
+    try:
+        unpacking = zlib.decompressobj()
+        found = unpacking.decompress(content, _MOST_BYTES)
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"what was compressed is damaged: {error}") from error
+    if not unpacking.eof:
+        raise ValueError("it is too long, or cut off")
+    return found
+
+
+def _encode(kept: KeptRegions) -> bytes:
+    lines: dict[tuple[Line, ...], int] = {}
+    places = tuple(lines.setdefault(region.source.lines, len(lines)) for region in kept.regions)
+    regions = tuple(replace(region, source=replace(region.source, lines=())) for region in kept.regions)
+    return encode_record(_Artifact(replace(kept, regions=regions), tuple(lines), places), format=FORMAT)
+
+
+def _decode(content: bytes) -> KeptRegions:
     found = codec.decode(_Artifact, content, "regions", format=FORMAT)
-    of_run: dict[str, Any] = {"model": model, "trace_number": trace_number}
     regions = (
-        replace(region, **of_run, source=replace(region.source, lines=found.lines[place]))
+        replace(region, source=replace(region.source, lines=found.lines[place]))
         for region, place in zip(found.kept.regions, found.places, strict=True)
     )
-    choices = (replace(choice, **of_run) for choice in found.kept.choices)
-    placements = (replace(placement, **of_run) for placement in found.kept.placements)
-    return KeptRegions(tuple(regions), tuple(choices), tuple(placements))
+    return replace(found.kept, regions=tuple(regions))
 
 
 def encode_record(value: Any, **marks: int) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fusioncache.ir import codec
+from fusioncache.observe.record.kept_regions import unpack, unpack_trace
 from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord, Run
 from fusioncache.observe.record.schema import (
     LOCK_SECONDS,
@@ -19,9 +20,6 @@ from fusioncache.observe.record.schema import (
     TRACES,
     USES,
     RecordError,
-    TraceTemplates,
-    fill_regions,
-    fill_text,
     make_room,
     measure,
     record_path,
@@ -73,7 +71,6 @@ _ALL = Listing()
 _OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
 _USES = f"""SELECT digest, name, ops, records.content FROM records JOIN templates ON templates.id = records.number
     JOIN runs ON runs.number = records.run WHERE kind = '{USES}'"""
-_OUTLINES = "JOIN outlines ON outlines.id = outline"
 
 
 class RecordReader:
@@ -110,7 +107,7 @@ class RecordReader:
     def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
         """Returns these templates with what their keys are made of, without those that were forgotten since."""
         wanted = "digest IN (SELECT value FROM json_each(:digests))"
-        rows = f"SELECT digest, content, numbers FROM templates {_OUTLINES} WHERE {wanted}"
+        rows = f"SELECT digest, content FROM templates WHERE {wanted}"
         digests = json.dumps([template.digest for template in templates])
         found = dict(self._decode(_decode_ingredients, self._rows(rows, digests=digests)))
         known = (template for template in templates if template.digest in found)
@@ -123,19 +120,12 @@ class RecordReader:
             run: its id.
             template: only those with the template of this digest.
         """
-        digests: dict[int | str, str] = {row["id"]: row["digest"] for row in self._rows("SELECT * FROM templates")}
-        traces = f"SELECT number, records.content, outlines.content AS outline FROM records {_OUTLINES}"
-
-        def decode(row: sqlite3.Row) -> tuple[RegionRecord, ...]:
-            trace = codec.decode(TraceTemplates, row["content"], "trace")
-            templates = [each if isinstance(each, str) else digests[each] for each in trace.templates]
-            if template is not None and template not in templates:
-                return ()
-            return fill_regions(row["outline"], templates, trace.model, row["number"])
-
-        rows = self._rows(f"{traces} WHERE {_OF_RUN} AND kind = '{TRACES}' ORDER BY number", run=run)
-        regions = (region for trace in self._decode(decode, rows) for region in trace)
-        return tuple(region for region in regions if template in (None, region.digest))
+        has_template = f"""SELECT records.run FROM records JOIN templates ON id = number
+            WHERE kind = '{USES}' AND digest = :template"""
+        wanted = f"{_OF_RUN} AND kind = '{TRACES}' AND (:template IS NULL OR run IN ({has_template}))"
+        query = f"SELECT content FROM records WHERE {wanted} ORDER BY number"
+        traces = self._decode(lambda row: unpack_trace(row["content"]), self._rows(query, run=run, template=template))
+        return tuple(region for trace in traces for region in trace if template in (None, region.digest))
 
     def records[T: Record](self, run: str, kind: type[T]) -> tuple[T, ...]:
         """Returns what a run observed of one kind, in the order in which it did. Its regions are in ``regions``."""
@@ -219,7 +209,7 @@ def _decode_use(row: sqlite3.Row) -> TemplateCounts:
 
 
 def _decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
-    ingredients = json.loads(fill_text(row["content"], row["numbers"]))
+    ingredients = json.loads(unpack(row["content"]))
     return row["digest"], tuple((name, text) for name, text in ingredients)
 
 

@@ -1,36 +1,25 @@
 """The file of the record: where it is, its tables, the rows of a run, and how large and how old it may get.
 
 What a run counted and observed is in ``records``: a row for each template, forward trace with its backward trace,
-residual stream, placement of collectives and executable, as JSON by the types of its fields (``ir/codec.py``).
-
-What is the same at each length of a model is there once, as an outline. The text of a template is cut into a *shape*,
-in which no number stands, and its numbers. The first text of a shape is its outline; of later ones only the numbers
-that differ from it are written. The outline of a trace is what is kept of its regions with a program
-(``kept_regions.py``), with the places of their templates in a list in place of digests.
+residual stream, placement of collectives and executable, as JSON by the types of its fields (``ir/codec.py``). Texts of
+templates and regions of traces are compressed. The text of a template is there once for all runs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import sqlite3
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import count
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fusioncache.observe.record.kept_regions import decode_regions, encode_record, encode_regions
+from fusioncache.observe.record.kept_regions import encode_record, pack_trace
 from fusioncache.observe.record.ledger import Observed
-from fusioncache.observe.record.observations import (
-    Lifetime,
-    RegionRecord,
-    Run,
-)
+from fusioncache.observe.record.observations import Lifetime, RegionRecord, Run
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.files import Schema
 from fusioncache.process.settings import DIRECTORY, find_directory
@@ -56,21 +45,16 @@ _TABLES = (
     f"""CREATE TABLE runs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, started REAL NOT NULL, updated REAL NOT NULL,
     {", ".join(f"{name} NOT NULL" for name in TOTALS)}, content BLOB)""",
-    "CREATE TABLE outlines (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE, content BLOB NOT NULL)",
     """CREATE TABLE templates (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ops INTEGER NOT NULL,
-    outline INTEGER NOT NULL, numbers TEXT NOT NULL)""",
+    content BLOB NOT NULL)""",
     """CREATE TABLE records (
-    run INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL, outline INTEGER, content BLOB NOT NULL,
+    run INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (run, kind, number)) WITHOUT ROWID""",
 )
 """A run that was forgotten has no content, and no records. Columns without a type keep integers and floats as they are.
 The number of a template's record is the template's id.
 """
-
-_NUMBER = re.compile(r"\d+")
-_MOST_BYTES = 64 << 20
-"""Of one outline: what says that it is longer is damaged."""
 
 
 class RecordError(Exception):
@@ -86,7 +70,7 @@ def _make_error(path: Path, version: int) -> RecordError:
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(16, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
+SCHEMA = Schema(17, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
@@ -96,14 +80,6 @@ Those before 13 have the values of command lines.
 def record_path() -> Path:
     """Returns where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
     return find_directory() / f"record-{SCHEMA.version}.sqlite"
-
-
-@dataclass(frozen=True, slots=True)
-class TraceTemplates:
-    """The record of a trace: its model and its templates, by their ids, or by their digests where they have none."""
-
-    model: str | None
-    templates: tuple[int | str, ...]
 
 
 def put_row(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
@@ -143,7 +119,7 @@ class RunRecords:
     def put_template(self, template: TemplateStats) -> None:
         """Writes a template's share in the run, and the template."""
         number = self._find_template(template.digest) or self._add_template(template)
-        self._put(USES, number, replace(template, name="", digest="", ops=0, ingredients=()))
+        self._put(USES, number, encode_record(replace(template, name="", digest="", ops=0, ingredients=())))
 
     def has_template(self, digest: str) -> bool:
         """Returns whether a template has a share in the run."""
@@ -160,124 +136,24 @@ class RunRecords:
         traces = defaultdict[int, list[RegionRecord]](list)
         for region in regions:
             traces[region.trace_number].append(region)
-        for number, each in traces.items():
-            self._put_trace(number, each)
+        for trace, each in traces.items():
+            self._put(TRACES, trace, pack_trace(each))
         for kind, records in observed.items():
             for number, record in records.items() if kind is not RegionRecord else ():
-                self._put(kind.__name__, number, record)
+                self._put(kind.__name__, number, encode_record(record))
 
-    def _put(self, kind: str, number: int, record: Any, outline: int | None = None) -> None:
-        row = {"run": self._run, "kind": kind, "number": number, "outline": outline, "content": encode_record(record)}
-        put_row(self._database, "records", row)
-
-    def _put_trace(self, number: int, regions: Sequence[RegionRecord]) -> None:
-        content, digests = cut_regions(regions)
-        of_trace = f"SELECT outline FROM records WHERE run = ? AND kind = '{TRACES}' AND number = ?"
-        before = _first(self._database, of_trace, self._run, number)
-        outline = self._put_outline(hashlib.sha256(content).hexdigest(), content)
-        templates = tuple(self._find_template(digest) or digest for digest in digests)
-        self._put(TRACES, number, TraceTemplates(regions[0].model, templates), outline)
-        if before not in (None, outline):
-            self._database.execute(f"DELETE FROM outlines WHERE id = ? AND {_UNUSED}", (before,))
+    def _put(self, kind: str, number: int, content: bytes) -> None:
+        put_row(self._database, "records", {"run": self._run, "kind": kind, "number": number, "content": content})
 
     def _find_template(self, digest: str) -> int | None:
         return _first(self._database, "SELECT id FROM templates WHERE digest = ?", digest)
 
     def _add_template(self, template: TemplateStats) -> int:
-        text = json.dumps(template.ingredients)
-        outline = self._put_outline(shape_of(text), text.encode())
-        content = self._database.execute("SELECT content FROM outlines WHERE id = ?", (outline,)).fetchone()[0]
-        values = (template.digest, template.name, template.ops, outline, list_numbers(text, content))
-        insert = "INSERT INTO templates (digest, name, ops, outline, numbers) VALUES (?, ?, ?, ?, ?) RETURNING id"
+        content = zlib.compress(json.dumps(template.ingredients).encode())
+        insert = "INSERT INTO templates (digest, name, ops, content) VALUES (?, ?, ?, ?) RETURNING id"
+        values = (template.digest, template.name, template.ops, content)
         number: int = self._database.execute(insert, values).fetchone()[0]
         return number
-
-    def _put_outline(self, shape: str, content: bytes) -> int:
-        known = _first(self._database, "SELECT id FROM outlines WHERE shape = ?", shape)
-        if known is not None:
-            return known
-        insert = "INSERT INTO outlines (shape, content) VALUES (?, ?) RETURNING id"
-        number: int = self._database.execute(insert, (shape, zlib.compress(content))).fetchone()[0]
-        return number
-
-
-def shape_of(text: str) -> str:
-    """Returns a digest of a text without its numbers. The text is JSON, which has no character 0."""
-    return hashlib.sha256(_NUMBER.sub("\0", text).encode()).hexdigest()
-
-
-def list_numbers(text: str, outline: bytes) -> str:
-    """Returns the numbers in which a text differs from an outline of the same shape, each with its places."""
-    places = defaultdict[str, list[int]](list)
-    pairs = zip(_NUMBER.findall(text), _NUMBER.findall(_unpack(outline)), strict=True)
-    for place, (own, other) in enumerate(pairs):
-        if own != other:
-            places[own].append(place)
-    return json.dumps(places, separators=(",", ":"))
-
-
-def fill_text(outline: bytes, numbers: str) -> str:
-    """Returns the text that has these numbers in which it differs from an outline.
-
-    Raises:
-        ValueError: if they are no such numbers, or it is no outline.
-    """
-    text, listed = _unpack(outline), json.loads(numbers)
-    try:
-        own = {place: number for number, places in listed.items() for place in places}
-    except (AttributeError, TypeError) as error:
-        raise ValueError(f"{numbers[:60]} are no numbers") from error
-    places = count()
-    return _NUMBER.sub(lambda found: own.get(next(places), found[0]), text)
-
-
-def cut_regions(regions: Sequence[RegionRecord]) -> tuple[bytes, tuple[str, ...]]:
-    """Returns the regions of a trace but for their templates, and the digests of these as they are met."""
-    places: dict[str, str] = {}
-    for region in regions:
-        if region.digest is not None:
-            places.setdefault(region.digest, str(len(places)))
-    placed = (replace(each, digest=None if each.digest is None else places[each.digest]) for each in regions)
-    return encode_regions(placed, ()), tuple(places)
-
-
-def fill_regions(outline: bytes, templates: Sequence[str], model: str | None, number: int) -> tuple[RegionRecord, ...]:
-    """Returns the regions of a trace.
-
-    Args:
-        outline: of it.
-        templates: the digests of their templates.
-        model: that the trace is of.
-        number: of the trace in its run.
-
-    Raises:
-        ValueError: if it is no outline, or a template is missing.
-    """
-    kept = decode_regions(_unpack(outline).encode(), model, number).regions
-    digests: dict[str | None, str | None] = {None: None}
-    digests.update((str(place), digest) for place, digest in enumerate(templates))
-    if not all(region.digest in digests for region in kept):
-        raise ValueError("a region has a template that is not there")
-    return tuple(replace(region, digest=digests[region.digest]) for region in kept)
-
-
-def _unpack(content: bytes) -> str:
-    """Returns a text that was compressed.
-
-    Raises:
-        ValueError: if it is none, or far too long.
-    """
-    try:
-        unpacking = zlib.decompressobj()
-        text = unpacking.decompress(content, _MOST_BYTES)
-        if not unpacking.eof:
-            raise ValueError("it is too long, or cut off")
-        return text.decode()
-    except (zlib.error, TypeError) as error:
-        raise ValueError(f"what was compressed is damaged: {error}") from error
-
-
-_UNUSED = "id NOT IN (SELECT outline FROM templates UNION SELECT outline FROM records WHERE outline IS NOT NULL)"
 
 
 def make_room(
@@ -333,7 +209,6 @@ def _forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
     newest = "SELECT number FROM runs WHERE content IS NULL ORDER BY started DESC LIMIT ?"
     database.execute(f"DELETE FROM runs WHERE content IS NULL AND number NOT IN ({newest})", (MOST_PAST_RUNS,))
     database.execute(f"DELETE FROM templates WHERE id NOT IN (SELECT number FROM records WHERE kind = '{USES}')")
-    database.execute(f"DELETE FROM outlines WHERE {_UNUSED}")
 
 
 def _first(database: sqlite3.Connection, query: str, *parameters: Any) -> int | None:

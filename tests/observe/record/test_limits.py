@@ -1,4 +1,4 @@
-"""The record has a size and an age that it keeps to, and a further length of a model adds little to it."""
+"""The record has a size and an age that it keeps to."""
 
 import os
 import random
@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zlib
 from contextlib import closing
 from dataclasses import replace
 
@@ -19,18 +18,11 @@ from report_records import make_region_record, make_wide_ledger
 from repository import HELPERS, import_path
 
 from fusioncache.observe.record import schema
+from fusioncache.observe.record.kept_regions import pack_trace, unpack_trace
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import (
-    RecordError,
-    cut_regions,
-    fill_regions,
-    fill_text,
-    list_numbers,
-    record_path,
-    shape_of,
-)
+from fusioncache.observe.record.schema import RecordError, record_path
 
 DAY = 86400.0
 
@@ -125,27 +117,23 @@ def test_the_file_shrinks_when_runs_go(monkeypatch):
     assert record_path().stat().st_size < large
 
 
-def test_a_further_length_adds_its_templates_numbers_and_nothing_else(monkeypatch):
-    """Text and regions are there once for all lengths."""
+def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)))
     compiled, transform = compile_with(model)
-    tables = ("outlines", "templates")
     kinds = ("traces", "uses", "CompileRecord", "ChoiceRecord", "PlacementRecord")
     counted = []
     for length in range(2, 22):
         compiled(torch.randn(length, 8)).sum().backward()
         transform.cache.save()
         if length in (11, 21):
-            counted.append({table: count(table) for table in tables} | {kind: count_records(kind) for kind in kinds})
+            counted.append({"templates": count("templates")} | {kind: count_records(kind) for kind in kinds})
     assert transform.stats().programs_filled == 18
-    grown = {name: counted[1][name] - counted[0][name] for name in (*tables, *kinds)}
+    grown = {name: counted[1][name] - counted[0][name] for name in counted[0]}
     templates = grown.pop("templates")
-    others = dict.fromkeys(("outlines", "CompileRecord", "ChoiceRecord", "PlacementRecord"), 0)
+    others = dict.fromkeys(("CompileRecord", "ChoiceRecord", "PlacementRecord"), 0)
     assert grown == {**others, "traces": 10, "uses": templates}
-    with closing(sqlite3.connect(record_path())) as database:
-        assert database.execute("SELECT max(length(numbers)) FROM templates WHERE id > 10").fetchone()[0] < 200
     (run,) = RecordReader().runs()
     regions = RecordReader().regions(run.id)
     by_trace = [[region for region in regions if region.trace_number == number] for number in range(20)]
@@ -158,26 +146,7 @@ def test_a_further_length_adds_its_templates_numbers_and_nothing_else(monkeypatc
     assert regions == tuple(transform.cache.ledger.history.records(RegionRecord))
 
 
-def test_a_text_is_what_was_cut_whatever_numbers_it_has():
-    chance = random.Random(0)
-    for _ in range(300):
-        shape = [chance.choice(["ab", "é", '"', "-", ".", "0x", "#", " "]) for _ in range(chance.randint(0, 12))]
-
-        def make(shape=shape):
-            return "".join(part + str(chance.choice([0, 7, 42, 10**20, "007"])) for part in shape) + "end"
-
-        texts = [make() for _ in range(4)]
-        assert len({shape_of(text) for text in texts}) == 1
-        outline = zlib.compress(texts[0].encode())
-        assert [fill_text(outline, list_numbers(text, outline)) for text in texts] == texts
-
-
-def test_texts_that_differ_in_more_than_numbers_have_other_shapes():
-    texts = ["a1b", "a1c", "a1b2", "a#b", "a-1b", "a1.0b", "a1b#"]
-    assert len({shape_of(text) for text in texts}) == len(texts)
-
-
-def test_regions_are_what_was_cut_whatever_templates_they_have():
+def test_regions_are_what_was_packed():
     chance = random.Random(0)
     for _ in range(100):
         made = []
@@ -189,11 +158,7 @@ def test_regions_are_what_was_cut_whatever_templates_they_have():
             )
             region = make_region_record(number, digest=digest, trace=chance.choice(["forward", "backward"]))
             made.append(replace(region, source=Source(name, chance.choice([None, 3]), lines), trace_number=5))
-        content, templates = cut_regions(made)
-        assert fill_regions(zlib.compress(content), templates, "Model", 5) == tuple(made)
-        # Another length has other templates, and the same outline.
-        longer = [replace(region, digest=region.digest and region.digest[::-1] + "0") for region in made]
-        assert cut_regions(longer)[0] == content
+        assert unpack_trace(pack_trace(made)) == tuple(made)
 
 
 def test_a_name_that_is_no_text_does_not_cost_the_record():
@@ -209,23 +174,15 @@ def test_a_name_that_is_no_text_does_not_cost_the_record():
 
 
 @pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])
-def test_a_damaged_outline_is_an_error_and_not_a_crash(monkeypatch, content):
+def test_damaged_content_is_an_error_and_not_a_crash(monkeypatch, content):
     save_ledger(monkeypatch, make_wide_ledger(2))
-    with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute(f"UPDATE outlines SET content = {content}")
     templates = RecordReader().templates("a" * 32)
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute(f"UPDATE templates SET content = {content}")
+        database.execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
     for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().add_ingredients(templates)):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
-
-
-@pytest.mark.parametrize("numbers", ["[1, 2]", '{"7": 1}', "1", "no JSON"])
-def test_damaged_numbers_are_an_error_and_not_a_crash(monkeypatch, numbers):
-    save_ledger(monkeypatch, make_wide_ledger(2))
-    with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("UPDATE templates SET numbers = ?", (numbers,))
-    with pytest.raises(RecordError, match="cannot be read"):
-        RecordReader().add_ingredients(RecordReader().templates("a" * 32))
 
 
 _WRITE = """

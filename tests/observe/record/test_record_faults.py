@@ -53,7 +53,7 @@ def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
 def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     with closing(_database()) as database, database:
-        database.execute("UPDATE templates SET numbers = '[1, 2]'")
+        database.execute("UPDATE templates SET content = '[1, 2]'")
     reader = RecordReader()
     (found,) = reader.find_templates("residual")
     with closing(_database()) as database, database:
@@ -81,11 +81,11 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
         database.execute("PRAGMA cache_size = 1")
         database.execute("UPDATE runs SET content = 'half'")
         for number in range(500):
-            database.execute("INSERT INTO outlines (shape, content) VALUES (?, ?)", (f"{number}", b"x" * 1000))
+            database.execute("INSERT INTO records VALUES (0, 'x', ?, ?)", (number, b"x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
-    assert (tmp_path / "killed" / "record-16.sqlite-journal").exists()
-    (run,) = RecordReader(tmp_path / "killed" / "record-16.sqlite").runs()
+    assert (tmp_path / "killed" / "record-17.sqlite-journal").exists()
+    (run,) = RecordReader(tmp_path / "killed" / "record-17.sqlite").runs()
     assert run.command == "train.py --depth"
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.count_region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record-16.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-17.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
 
@@ -138,7 +138,7 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     recorder_ = RecordWriter(make_ledger(make_chain_template()))
     (message,) = _warnings_of(recorder_.save)
-    assert f"{tmp_path / 'file' / 'record-16.sqlite'} cannot be written" in message
+    assert f"{tmp_path / 'file' / 'record-17.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"
