@@ -81,9 +81,10 @@ class Event:
 
     def __str__(self) -> str:
         terms = f"(arities {' / '.join(map(str, self.arities))})" if self.arities else None
-        took = f"in {self.seconds:.3f} s" if self.seconds is not None else None
-        text = " ".join(part for part in (self.what, self.template or self.model, terms, took) if part)
-        return f"{text}: {self.reason}" if self.reason else text
+        took = f"in {format_duration(self.seconds)}" if self.seconds is not None else None
+        backend = f"({self.backend})" if took and self.backend else None
+        text = " ".join(part for part in (self.what, self.template or self.model, terms, took, backend) if part)
+        return escape_controls(f"{text}: {self.reason}" if self.reason else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,8 @@ class EventStream:
 
     def log_event(self, event: Event) -> None:
         """Writes an event. Never raises."""
-        text = describe(event)
-        if text is None or text in self._written:
+        text = str(event)
+        if event.what in ("hit", "miss") or text in self._written:
             return
         if event.seconds is None:
             self._written.add(text)
@@ -179,37 +180,6 @@ class EventStream:
             stream = getattr(sys, self._stream)
             stream.write(f"{_name_process()}: {text}\n")
             stream.flush()
-
-
-def describe(event: Event) -> str | None:
-    """Returns an event in a few words; None if it is not worth a line."""
-    reason = escape_controls(event.reason or "")
-    match event.what:
-        case "compile" | "load":
-            did = "compiled" if event.what == "compile" else "loaded"
-            backend = f" ({escape_controls(event.backend)})" if event.backend else ""
-            return f"{did} {event.template} in {format_duration(event.seconds or 0.0)}{backend}"
-        case "bypass":
-            what = f"runs without {event.template}" if event.template else "is left as Thunder made it"
-            return f"a region {what}: {reason}"
-        case "unkept":
-            return f"not stored for later processes: {reason.removeprefix('cannot be stored: ')}"
-        case "program loaded":
-            return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
-        case "program made":
-            return f"traced and stored a program of {_name_model(event)}"
-        case "program filled":
-            return f"filled new sizes into the program of {_name_model(event)}"
-        case "program replayed":
-            return f"called the operations of {_name_model(event)} again at another length"
-        case "program refused":
-            return f"a program is not stored or not used: {reason}"
-        case _:
-            return None
-
-
-def _name_model(event: Event) -> str:
-    return escape_controls(event.model) if event.model else "a model"
 
 
 def _name_process() -> str:

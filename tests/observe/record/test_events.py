@@ -146,10 +146,10 @@ def test_what_is_said_to_people():
     chain = (CHAIN.name, CHAIN.key.digest)
     assert str(Event(0.0, 1, "hit", *chain, (3, 12))) == f"hit {CHAIN.name} (arities 3 / 12)"
     assert str(Event(0.0, 1, "miss", *chain, ())) == f"miss {CHAIN.name}"
-    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 0.062 s"
+    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 62.5 ms"
     assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
     assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
-    assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 0.500 s"
+    assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 500 ms"
 
 
 def test_where_nobody_listens_nothing_is_made(monkeypatch):
@@ -247,12 +247,12 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     told = capsys.readouterr()
     assert (told.out if stream == "stderr" else told.err) == ""
     assert getattr(told, stream[3:]).splitlines() == [
-        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
-        f"fusioncache: loaded {CAST.name} in 3 ms",
-        "fusioncache: a region is left as Thunder made it: unknown op",
-        f"fusioncache: a region runs without {CAST.name}: compile failed: ValueError",
-        "fusioncache: not stored for later processes: a number among its inputs",
-        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+        f"fusioncache: compile {CAST.name} in 1.25 s (eager)",
+        f"fusioncache: load {CAST.name} in 3 ms",
+        "fusioncache: bypass: unknown op",
+        f"fusioncache: bypass {CAST.name}: compile failed: ValueError",
+        "fusioncache: unkept: cannot be stored: a number among its inputs",
+        f"fusioncache: compile {CAST.name} in 1.25 s (eager)",
     ]
 
 
@@ -264,16 +264,16 @@ def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
     for _ in range(2):
         ledger.emit("program refused", reason="a lock has no value\x1b")
     assert capsys.readouterr().err.splitlines() == [
-        "fusioncache: loaded the program of GPT in 500 ms",
-        "fusioncache: traced and stored a program of a model",
-        "fusioncache: a program is not stored or not used: a lock has no value\\x1b",
+        "fusioncache: program loaded GPT in 500 ms",
+        "fusioncache: program made",
+        "fusioncache: program refused: a lock has no value\\x1b",
     ]
 
 
 def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
     EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
-    describe = "fusioncache [rank 3]: not stored for later processes: two\\nlines\\x1b[31m\n"
+    describe = "fusioncache [rank 3]: unkept: two\\nlines\\x1b[31m\n"
     assert capsys.readouterr().err == describe
 
 
