@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -24,16 +24,18 @@ from fusioncache.cli.output import (
     wrap,
 )
 from fusioncache.cli.parameters import directory_option, json_option, run_option
-from fusioncache.cli.stored import StoredEntry, StoredKind, format_lengths, list_stored
+from fusioncache.cli.stored import StoredKind, format_lengths, list_stored
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
-from fusioncache.observe.record.reader import Listing, RecordReader, Sort
+from fusioncache.ir.keys import BACKEND
+from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.stats import TemplateStats
 
-_ORDERS: Mapping[str, Callable[[StoredEntry], Any]] = {
-    "seconds": lambda one: -one.entry.seconds,
-    "name": lambda one: one.name,
-    "size": lambda one: -one.size,
-}
-"""How what a store has can be sorted."""
+_SORTED_BY = {"seconds": "compile_seconds", "regions": "regions", "hits": "hits", "name": "name", "size": "ops"}
+"""The fields of templates that can be sorted by."""
+_STORED_BY = ("seconds", "name", "size")
+"""Those of what a store has."""
+_LISTS: Mapping[str, StoredKind] = {"--store": "executable", "--programs": "program", "--families": "family"}
+"""What each option lists."""
 
 
 def _count(values: Sequence[Any] | None) -> str:
@@ -98,29 +100,20 @@ _MOST_COLUMNS = 100
 
 @click.command()
 @run_option
-@click.option("--store", "of_store", is_flag=True, help="List the executables of the store instead, newest first.")
-@click.option("--programs", "of_models", is_flag=True, help="List the programs instead, newest first.")
-@click.option("--families", "of_lengths", is_flag=True, help="List the families of programs instead.")
+@click.option("--store", is_flag=True, help="List the executables of the store instead, newest first.")
+@click.option("--programs", is_flag=True, help="List the programs instead, newest first.")
+@click.option("--families", is_flag=True, help="List the families of programs instead.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
 @click.option(
-    "--sort", type=click.Choice(get_args(Sort)), help="What comes first: the largest number, or the first name."
+    "--sort", type=click.Choice(list(_SORTED_BY)), help="What comes first: the largest number, or the first name."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
 @click.option("--wide", is_flag=True, help="Leave nothing out, however wide the terminal is.")
 @directory_option
 @json_option
-def ls(
-    run_id: str | None,
-    of_store: bool,
-    of_models: bool,
-    of_lengths: bool,
-    directory: Path | None,
-    as_json: bool,
-    wide: bool,
-    **only: Any,
-) -> None:
+def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **only: Any) -> None:
     """List the templates of the newest run, those that took longest to compile first.
 
     Arities are the numbers of residual terms (terms of a sum of any length) that regions had: 1-31 is each from 1 to
@@ -153,19 +146,23 @@ def ls(
         fusioncache ls --programs
         fusioncache ls --families
     """
-    options = {"--store": of_store, "--programs": of_models, "--families": of_lengths}
-    given = [option for option, is_given in options.items() if is_given]
+    given = [option for option in _LISTS if only[option[2:]]]
     if directory and not given:
         raise click.UsageError("--dir names a store: use it with --store, --programs or --families.")
     if record := None if given else find_record(run_id):
         _list_templates(record, run_id, only, as_json=as_json, wide=wide)
-        return
-    _refuse(given, run_id, only)
-    kind: StoredKind = "family" if of_lengths else "program" if of_models else "executable"
+    else:
+        _refuse(given, run_id, only)
+        _list_stored(given, directory, only, as_json=as_json, wide=wide)
+
+
+def _list_stored(
+    given: Sequence[str], directory: Path | None, only: Mapping[str, Any], *, as_json: bool, wide: bool
+) -> None:
+    kind = _LISTS[given[0]] if given else "executable"
     path, stored = list_stored(directory, kind)
-    found = [one for one in stored if (only["name"] or "") in one.name and only["backend"] in (None, one.entry.backend)]
-    found = (sorted(found, key=_ORDERS[only["sort"]]) if only["sort"] else found)[: only["limit"]]
-    rows = [one.to_dict() for one in found]
+    found = [one for one in stored if only["backend"] in (None, one.entry.backend)]
+    rows = [one.to_dict() for one in _select(found, only, only["sort"])]
     if as_json:
         print_json({**({} if given else {"run": None, "templates": []}), "store": str(path), _PLURALS[kind]: rows})
     else:
@@ -175,8 +172,15 @@ def ls(
             "No run is on record here, so there are no templates to list. These are the executables of the store; "
             "'fusioncache ls --programs' lists its programs."
         )
-    elif not found:
+    elif not rows:
         say(f"{path} has {len(stored) or 'no'} {_PLURALS[kind]}{'; none matches' if stored else ''}.")
+
+
+def _select(found: Sequence[Any], only: Mapping[str, Any], field: str | None) -> list[Any]:
+    """Returns those that have a text in their names, sorted by a field: the largest number first, or the first name."""
+    named = [one for one in found if (only["name"] or "") in one.name]
+    ordered = sorted(named, key=attrgetter(field), reverse=field != "name") if field else named
+    return ordered[: only["limit"]]
 
 
 def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
@@ -186,7 +190,7 @@ def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -
         click.UsageError: if there is one.
     """
     sort = only["sort"]
-    of_templates = {"--run": run_id, "--text": only["text"], f"--sort {sort}": sort if sort not in _ORDERS else None}
+    of_templates = {"--run": run_id, "--text": only["text"], f"--sort {sort}": sort if sort not in _STORED_BY else None}
     for said in (option for option, value in of_templates.items() if value is not None):
         if not given:
             raise click.UsageError(f"{said} is about templates of a run, and no run is on record here: leave it out.")
@@ -204,17 +208,26 @@ def _list_templates(
     record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool, wide: bool
 ) -> None:
     run = pick_run(record, run_id)
-    most = None if only["limit"] is None else min(only["limit"], sys.maxsize)  # which is what sqlite can count
-    listing = Listing(only["name"], only["backend"], only["text"], only["sort"] or "seconds", most)
-    found = record.templates(run.id, listing)
+    all_ = fitting = record.templates(run.id)
+    if only["backend"] is not None or only["text"] is not None:
+        digests = {each.digest for each in record.add_ingredients(all_) if _has_texts(each, only)}
+        fitting = tuple(each for each in all_ if each.digest in digests)
+    found = _select(fitting, only, _SORTED_BY[only["sort"] or "seconds"])
     if as_json:
         print_json({"run": run.id, "templates": found})
     else:
         click.echo(format_table(_TEMPLATE_COLUMNS, [encode_fields(template) for template in found], wide=wide))
-    if not found and (all_ := record.templates(run.id)):
+    if not found and all_:
         say(f"None of the {len(all_)} templates of run {shorten_id(run.id)} matches.")
     elif not found:
         say(f"Run {shorten_id(run.id)} has no templates: 'fusioncache stats' says what was bypassed and why.")
+
+
+def _has_texts(template: TemplateStats, only: Mapping[str, Any]) -> bool:
+    """True if the ingredients of a template's key have the backend and the text that are asked for."""
+    texts, text = template.ingredients, only["text"]
+    is_of_backend = only["backend"] is None or (BACKEND, only["backend"]) in texts
+    return is_of_backend and (text is None or any(text in each for _, each in texts))
 
 
 def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:

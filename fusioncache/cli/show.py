@@ -100,15 +100,7 @@ type Describers = Mapping[str, Callable[[], Part]]
 @click.option("--passes", is_flag=True, help="Print each trace of the last process after each pass. Takes no ID.")
 @directory_option
 @json_option
-def show(
-    id_: str | None,
-    as_json: bool,
-    directory: Path | None,
-    traces: tuple[str, ...],
-    reads: bool,
-    passes: bool,
-    **chosen: bool,
-) -> None:
+def show(id_: str | None, as_json: bool, directory: Path | None, passes: bool, **chosen: Any) -> None:
     """Show one template, executable, program or family: what its key is made of, and what is known of it.
 
     ID is the start of an ID or of a name, or the whole, as 'ls', 'ls --store', 'ls --programs' and 'ls --families' list
@@ -147,24 +139,30 @@ def show(
     """
     if passes:
         _print_passes(id_, as_json=as_json)
-        return
-    if id_ is None:
+    elif id_ is None:
         raise click.UsageError("Missing argument 'ID'.")
+    else:
+        _print_thing(id_, directory, chosen, as_json=as_json)
+
+
+def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what an ID names, or the parts of it whose options are chosen."""
     wanted = [name for name, is_chosen in chosen.items() if is_chosen]
     kinds: tuple[Kind, ...] = ("template", "program", "executable", "family")
-    one = pick(id_, directory, ("program",) if traces else ("program", "family") if reads else kinds)
-    refused = wanted if one.kind in ("program", "family") else [name for name in wanted if name in _OF_TEMPLATES]
+    kinds = ("program",) if "traces" in wanted else ("program", "family") if "reads" in wanted else kinds
+    one = pick(id_, directory, kinds)
+    of_templates = [name for name in wanted if name not in ("traces", "reads")]
+    refused = of_templates if one.kind in ("program", "family") else [name for name in wanted if name in _OF_TEMPLATES]
     if refused and one.kind != "template":
         an = "an" if one.kind == "executable" else "a"
         raise click.UsageError(
             f"--{refused[0]} shows a part of a template, and {id_} is {an} {one.kind}: leave out --{refused[0]}, or "
             "give the ID of a template, see 'fusioncache ls'."
         )
-    wanted += [*(["traces"] if traces else []), *(["reads"] if reads else [])]
     if isinstance(one.value, TemplateCounts):
         _print_template(one.value, wanted, directory, as_json=as_json)
     elif isinstance(one.value, StoredEntry):
-        describers = _list_parts(one.value, traces or TRACES)
+        describers = _list_parts(one.value, chosen["traces"] or TRACES)
         parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
         heading = "" if wanted else _describe_stored(one.value)
         _print_parts(one.value.to_dict(), heading, describers, parts, as_json=as_json)

@@ -167,6 +167,11 @@ class StoredEntry:
         return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
 
     @property
+    def seconds(self) -> float:
+        """What compiling or tracing it took."""
+        return self.entry.seconds
+
+    @property
     def used(self) -> float:
         """When it was last used, in seconds since the epoch."""
         return self.file.used / 1e9

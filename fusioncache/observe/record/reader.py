@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from fusioncache.ir import codec
 from fusioncache.observe.record.kept_regions import unpack, unpack_trace
@@ -28,46 +27,6 @@ from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 from fusioncache.process import files
 from fusioncache.process.settings import DIRECTORY
 
-Sort = Literal["seconds", "regions", "hits", "name", "size"]
-
-_FIRST: Mapping[Sort, Callable[[TemplateCounts], Any]] = {
-    "seconds": lambda template: -template.compile_seconds,
-    "regions": lambda template: -template.regions,
-    "hits": lambda template: -template.hits,
-    "name": lambda template: template.name,
-    "size": lambda template: -template.ops,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What is asked of the templates of a run. What is None does not matter.
-
-    Attributes:
-        name: they have this in their name.
-        backend: they are of this backend.
-        text: they have this in an ingredient of their key.
-        sort: what comes first: the largest number, or the first name. Among equals it is the most expensive.
-        limit: how many there are at most.
-    """
-
-    name: str | None = None
-    backend: str | None = None
-    text: str | None = None
-    sort: Sort = "seconds"
-    limit: int | None = None
-
-    def fits(self, template: TemplateStats) -> bool:
-        """Returns whether a template is one of these, by its name and the ingredients of its key."""
-        texts = template.ingredients
-        return (
-            (self.name is None or self.name in template.name)
-            and (self.backend is None or ("backend", self.backend) in texts)
-            and (self.text is None or any(self.text in text for _, text in texts))
-        )
-
-
-_ALL = Listing()
 _OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
 _USES = f"""SELECT digest, name, ops, records.content FROM records JOIN templates ON templates.id = records.number
     JOIN runs ON runs.number = records.run WHERE kind = '{USES}'"""
@@ -94,15 +53,11 @@ class RecordReader:
         rows = self._rows("SELECT content FROM runs WHERE content IS NOT NULL ORDER BY started DESC, id")
         return self._decode(lambda row: codec.decode(Run, row["content"], "run"), rows)
 
-    def templates(self, run: str, listing: Listing = _ALL) -> tuple[TemplateCounts, ...]:
-        """Returns a run's templates: by default all of them, the most expensive first."""
-        found = self._decode(_decode_use, self._rows(f"{_USES} AND runs.id = :run", run=run))
-        if listing.backend is not None or listing.text is not None:
-            fitting = {template.digest for template in self.add_ingredients(found) if listing.fits(template)}
-            found = tuple(template for template in found if template.digest in fitting)
-        elif listing.name is not None:
-            found = tuple(template for template in found if listing.name in template.name)
-        return tuple(sorted(_most_expensive_first(found), key=_FIRST[listing.sort])[: listing.limit])
+    def templates(self, run: str) -> tuple[TemplateCounts, ...]:
+        """Returns a run's templates, the most expensive first."""
+        return tuple(
+            _most_expensive_first(self._decode(_decode_use, self._rows(f"{_USES} AND runs.id = :run", run=run)))
+        )
 
     def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
         """Returns these templates with what their keys are made of, without those that were forgotten since."""
