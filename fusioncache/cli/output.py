@@ -245,18 +245,11 @@ def _fit(
 
 
 def _share(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Returns the widths that columns get. Those that can be cut or folded share what the others leave."""
-    titles = [column.title for column in columns]
-    found = _measure([titles, *rows])
+    """Returns the widths of columns: the widest of those that can be cut or folded gets narrower until all fit."""
+    found = _measure([[column.title for column in columns], *rows])
     flexible = [at for at, column in enumerate(columns) if column.cut or column.fold]
-    room = width - _total(found) + sum(found[at] for at in flexible)
-    words = {at: max(map(len, [titles[at], *(word for row in rows for word in row[at].split())])) for at in flexible}
-    least = words if sum(words.values()) <= room else dict.fromkeys(flexible, 1)
-    room -= sum(least.values())
-    wanted = {at: found[at] - least[at] for at in flexible}
-    for number, at in enumerate(sorted(flexible, key=lambda at: wanted[at])):  # equally, and to none more than it wants
-        more = min(wanted[at], max(room // (len(flexible) - number), 0))
-        found[at], room = least[at] + more, room - more
+    while _total(found) > width and any(found[at] > 1 for at in flexible):
+        found[max(flexible, key=lambda at: found[at])] -= 1
     return found
 
 
