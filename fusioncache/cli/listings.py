@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,10 +99,10 @@ def find_definition(name: str) -> str | None:
         return None
     for length in range(len(parts) - 1, 0, -1):
         for file in _find_files(parts[:length]):
-            with suppress(OSError, SyntaxError, ValueError):
-                source = file.read_text(encoding="utf-8")
-                if (number := _find_number(ast.parse(source), parts[length:])) is not None:
-                    return f"{_shorten_file(file)}:{number}: {hide_line(source.split('\n')[number - 1].strip())}"
+            with suppress(OSError, ValueError):
+                lines = file.read_text(encoding="utf-8").split("\n")
+                if (number := _find_number(lines, parts[length:])) is not None:
+                    return f"{_shorten_file(file)}:{number}: {hide_line(lines[number - 1].strip())}"
     return None
 
 
@@ -113,25 +113,16 @@ def _find_files(module: Sequence[str]) -> Iterator[Path]:
         yield from (file for file in (start.with_suffix(".py"), start / "__init__.py") if file.is_file())
 
 
-def _find_number(scope: ast.AST, names: Sequence[str]) -> int | None:
-    """Returns the number of the line that defines the last of these names, each inside of the one before."""
-    for node in ast.iter_child_nodes(scope):
-        if names[0] in _list_defined(node):
-            found = getattr(node, "lineno", None) if len(names) == 1 else _find_number(node, names[1:])
-            if found is not None:
-                return found
-    return None
-
-
-def _list_defined(node: ast.AST) -> Iterable[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return (name,)
-        case ast.Assign(targets=targets):
-            return [target.id for target in targets if isinstance(target, ast.Name)]
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return (name,)
-    return ()
+def _find_number(lines: Sequence[str], names: Sequence[str]) -> int | None:
+    """Returns the number of the line that defines the last of these names, below those that define the ones before."""
+    number = 0
+    for depth, name in enumerate(names):
+        indent = " +" if depth else ""
+        defines = re.compile(rf"{indent}(?:(?:async )?def {name}\b|class {name}\b|(?:\w+ = )*{name}(?::| =))")
+        found = (at for at, line in enumerate(lines[number:], number + 1) if defines.match(line))
+        if (number := next(found, 0)) == 0:
+            return None
+    return number
 
 
 def read_template_graph(template: TemplateStats) -> Graph:

@@ -143,21 +143,9 @@ def _make_side(
             line = name_line(region.record.source) if module in several else ""
             cells[path][module, line, seen[module, line]] = region
             seen[module, line] += 1
-    columns = _order_places(cells.values())
+    columns = list(dict.fromkeys(place for layer in sorted(cells.values(), key=len, reverse=True) for place in layer))
     outside = max((sum(each.record.trace == trace for each in group) for group in others), default=0)
     return _Side(trace, columns, cells, max(len(columns), min(outside, WIDEST)))
-
-
-def _order_places(layers: Iterable[Mapping[_Place, ReportRegion]]) -> list[_Place]:
-    """Returns the places of all layers, each after the one before it in a layer, from the fullest layer on."""
-    order: list[_Place] = []
-    for layer in sorted(layers, key=len, reverse=True):
-        index = 0
-        for place in layer:
-            if place not in order:
-                order.insert(index, place)
-            index = order.index(place) + 1
-    return order
 
 
 def _list_layers(layers: Mapping[_Path, Sequence[ReportRegion]], sides: Sequence[_Side]) -> Iterator[_Block]:

@@ -61,25 +61,12 @@ TITLES = {
 }
 """What counts are called for people, if not by their names."""
 _PROGRAMS = (
-    ("programs_made", "traced and stored"),
-    ("programs_replayed", "replayed from the program of another length"),
-    ("programs_filled", "filled in from programs of other lengths"),
-    ("passes_repeated", "replayed with Thunder's passes repeated"),
-    ("programs_interpreted", "traced again at another length"),
-    ("programs_refused", "traced and not stored, or found in the store and not used"),
+    *("programs_made", "programs_replayed", "programs_filled"),
+    *("passes_repeated", "programs_interpreted", "programs_refused"),
 )
-_SIZES = (
-    ("generalizations", "compiled for any sizes"),
-    ("general_hits", "at further sizes without a compile"),
-    ("reused_sizes", "at frequent sizes, compiled for that size"),
-    ("own_sizes", "compiled for one size only"),
-)
-_GRAPHS = (
-    ("captures", "captured"),
-    ("graph_replays", "times replayed"),
-    ("not_captured", "not captured or not replayed"),
-)
-"""Counts of programs, sizes and CUDA graphs, with what became of these."""
+_SIZES = ("generalizations", "general_hits", "reused_sizes", "own_sizes")
+_GRAPHS = ("captures", "graph_replays", "not_captured")
+"""Counts of programs, sizes and CUDA graphs, which have a label each."""
 _WIDTH = 80
 _LABEL = 12
 _MOST_PHASES = 4
@@ -199,9 +186,9 @@ def _describe_run(run: Run) -> Lines:
         yield "started", f"one-time start of {name}: {format_duration(seconds)}"
     before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
     yield "loaded", f"{_format_executables(stats.loads, stats.load_seconds)}{before}"
-    yield from _label("sizes", _list_parts(stats, _SIZES))
+    yield from _label("sizes", _list_parts(stats, _SIZES, "sizes"))
     yield from _label("programs", list_programs(run))
-    yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS))
+    yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS, "CUDA graphs"))
     why = ": what fusioncache itself took is more than what it spared" if stats.saved_seconds < 0 else ""
     saved = f"{describe_savings(stats.saved_seconds).removesuffix(' saved')}{why}"
     yield "saved", saved if stats.saved_seconds else "nothing"
@@ -273,13 +260,14 @@ def list_programs(run: Run) -> list[str]:
     within = "" if took is None else f" in {format_duration(took)}"
     spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
     loaded = [f"{stats.programs_loaded} loaded{within}, {spared}"] if stats.programs_loaded else []
-    return [*loaded, *_list_parts(stats, _PROGRAMS)]
+    return [*loaded, *_list_parts(stats, _PROGRAMS, "programs")]
 
 
-def _list_parts(stats: Stats, named: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields for each count that is not 0 what it counts, with the reasons if it has some."""
-    for name, what in named:
+def _list_parts(stats: Stats, names: Iterable[str], label: str) -> Iterator[str]:
+    """Yields for each count that is not 0 what it counts, without the label, and the reasons if it has some."""
+    for name in names:
         if value := getattr(stats, name):
+            what = TITLES[name].removeprefix(f"{label} ")
             yield _format_reasons(value, what) if isinstance(value, Mapping) else f"{value} {what}"
 
 

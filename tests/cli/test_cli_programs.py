@@ -49,7 +49,7 @@ def test_a_list_of_programs_fits_where_nobody_says_how_wide_it_may_be():
     keep(SavedProgram({"arguments": many}, name=name))
     head, row = get_output("ls", "--programs").splitlines()
     assert max(map(len, (head, row))) <= 100
-    assert row.split("  ")[1].startswith("WhisperForConditionalGen") and "part 11 of 12)"[-9:] in row
+    assert row.split("  ")[1].startswith("WhisperForCond") and "part 11 of 12)"[-9:] in row
     assert (
         f"  {name}  " in get_output("ls", "--programs", "--wide")
         and len(get_output("ls", "--programs", "--wide")) > 300
@@ -290,7 +290,7 @@ def test_explain_says_what_became_of_the_programs_of_a_run(monkeypatch):
     ledger.emit("program made", model="GPT")
     ledger.emit("program refused", reason="a lock")
     save_ledger(monkeypatch, ledger)
-    said = "\nprograms: 1 traced and stored; 1 traced and not stored, or found in the store and not used: a lock (1)\n"
+    said = "\nprograms: 1 traced and stored; 1 not stored or not used: a lock (1)\n"
     assert get_output("explain").endswith(said)
     programs = {"loaded": 0, "made": 1, "refused": {"a lock": 1}}
     assert json.loads(get_output("explain", "--json"))["programs"] == programs

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from fusioncache.humanize import fold_text
@@ -376,23 +376,22 @@ def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
         if node is not None and node + pairing.a.result_index(value) in values_b:
             partner["output", value] = "output", node + pairing.a.result_index(value)
     changed = {("node", met.user) for met in pairing.rewired}
-    taken, order = set(partner.values()), list(b)
-    position = {about: number for number, about in enumerate(order)}
-    yield from _only_b(b, order, 0, taken)
-    for key, line in a.items():
-        other = partner.get(key)
+    taken, last = set(partner.values()), None
+    only_b = defaultdict[_About | None, list[AlignedRow]](list)
+    for about, line in b.items():
+        if about in taken:
+            last = about
+        else:
+            only_b[last].append(AlignedRow("", ONLY_B, line))
+    yield from only_b[None]
+    for about, line in a.items():
+        other = partner.get(about)
         if other not in b:
             yield AlignedRow(line, ONLY_A, "")
             continue
-        same = _without_numbers(line) == _without_numbers(b[other]) and key not in changed
+        same = _without_numbers(line) == _without_numbers(b[other]) and about not in changed
         yield AlignedRow(line, SAME if same else OTHER, b[other])
-        yield from _only_b(b, order, position[other] + 1, taken)
-
-
-def _only_b(lines: Mapping[_About, str], order: list[_About], start: int, taken: set[_About]) -> Iterator[AlignedRow]:
-    """Yields the lines from here on that nothing in A corresponds to, up to one that something does."""
-    for index in takewhile(lambda index: order[index] not in taken, range(start, len(order))):
-        yield AlignedRow("", ONLY_B, lines[order[index]])
+        yield from only_b[other]
 
 
 def _lines(graph: Graph) -> dict[_About, str]:
