@@ -8,7 +8,7 @@ from store_contents import make_numbered_key as unlike_a_key
 
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.keys import read_key
-from fusioncache.observe.explain.difference import explain_miss
+from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -43,7 +43,10 @@ def miss(store: Store, missed: Key, backend: str = "eager") -> str:
     """Looks for a key that is not there. Returns what keeps it from the nearest one; empty if there is none."""
     assert store.load(missed, backend) is None
     nearest = store.find_nearest(missed, backend)
-    return explain_miss(missed.texts, [read_key(nearest.text)]).difference.summary() if nearest else ""
+    if nearest is None:
+        return ""
+    sentence = compare(missed.texts, read_key(nearest.text)).sentence("here", "there")
+    return sentence.removeprefix("They differ in the ").removesuffix(".")
 
 
 CHANGES = {
@@ -52,11 +55,11 @@ CHANGES = {
     "definition": ("1", "definition: 1 here, 2 there"),
     "device": ("H100, 132 SMs, 9.0", "device: H100, 132 SMs, 9.0 here, H200, 132 SMs, 9.0 there"),
     "driver": ("13000", "driver: 13000 here, 12080 there"),
-    "layout": ("(2, 3) (1, 2)", "layout: the layout of input %0, (2, 3) (1, 2) here, (2, 3) (3, 1) there"),
-    "options": ("enable \ndisable ", "options: the option enable, empty here, kernel_db there"),
-    "order": ("another", "order: the order of operands, another here, one there"),
+    "layout": ("(2, 3) (1, 2)", "layout of input %0: (2, 3) (1, 2) here, (2, 3) (3, 1) there"),
+    "options": ("enable \ndisable ", "option enable: empty here, kernel_db there"),
+    "order": ("another", "order of operands: another here, one there"),
     "recipe": ("2", "recipe: 2 here, 1 there"),
-    "versions": ("nvfuser 0.2.37\ntorch 2.10.0", "versions: the nvfuser version, 0.2.37 here, 0.2.36 there"),
+    "versions": ("nvfuser 0.2.37\ntorch 2.10.0", "nvfuser version: 0.2.37 here, 0.2.36 there"),
 }
 
 

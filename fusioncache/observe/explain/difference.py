@@ -54,22 +54,9 @@ class Difference:
             return "They do not differ."
         if self.sizes:
             return f"They are the same but for sizes: {_write_sizes(self.sizes, a, b)}."
-        change = self.changes[0]
-        return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{self._more()}."
-
-    def summary(self) -> str:
-        """Returns the same in fewer words, ingredient first, with A here and B there; empty if all is equal."""
-        if not self.changes:
-            return ""
-        if self.sizes:
-            return f"the same but for sizes: {_write_sizes(self.sizes, 'here', 'there')}"
-        change = self.changes[0]
-        where = "" if change.subject == f"the {change.ingredient}" else f"{change.subject}, "
-        return f"{change.ingredient}: {where}{change.a} here, {change.b} there{self._more()}"
-
-    def _more(self) -> str:
-        others = len(self.changes) - 1
-        return f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+        change, others = self.changes[0], len(self.changes) - 1
+        more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+        return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{more}."
 
 
 def compare(a: Texts, b: Texts) -> Difference:

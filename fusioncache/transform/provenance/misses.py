@@ -24,7 +24,7 @@ from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template
 from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.changes import NONE
-from fusioncache.observe.explain.difference import Difference, explain_miss
+from fusioncache.observe.explain.difference import Difference, compare, explain_miss
 from fusioncache.observe.explain.pairing import describe_op
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import Line
@@ -126,7 +126,7 @@ class Misses:
         try:
             nearest = store.find_nearest(key, backend)
             if nearest:
-                reason = explain_miss(key.texts, [read_key(nearest.text)]).difference.summary()
+                reason = compare(key.texts, read_key(nearest.text)).sentence("here", "there")
                 name = template_name(graph, key)
                 _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
         except Exception as error:  # whatever it is, an explanation is not worth a model
