@@ -63,7 +63,6 @@ _MOST = 20
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _DEFINED = ("classes", "global", "attribute", "function", "class")
 """The ingredient and the kinds of reads whose names begin with a module's."""
-_SAME = "They do not differ."
 _HANG = 8
 """By how much lines of a trace are indented that go on."""
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
@@ -133,7 +132,7 @@ def explain(
     subject = _read_subject(one, directory)
     against = _read_subject(other, directory) if other else _find_nearest(subject, directory)
     if one.kind == "program":
-        _explain_programs(subject, against, as_json=as_json)
+        _print_programs(subject, against, whole=False, as_json=as_json)
     else:
         _explain_templates(subject, against, width, everything=everything, as_json=as_json)
 
@@ -169,7 +168,7 @@ def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool
         if one.kind != "run":
             a, b = _read_subject(one, directory), _read_subject(other, directory)
             if one.kind == "program":
-                _diff_programs(a, b, as_json=as_json)
+                _print_programs(a, b, whole=True, as_json=as_json)
             else:
                 _explain_templates(a, b, None, everything=False, as_json=as_json)
             return
@@ -324,49 +323,36 @@ def _print_same(a: Subject, b: Subject) -> bool:
 
 
 def _print_rows(rows: Iterable[AlignedRow], width: int) -> None:
-
     styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
     printable = (AlignedRow(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
     for line, mark in write_rows(printable, width):
         click.secho(line, fg=styles.get(mark) if sys.stdout.isatty() else None)
 
 
-def _explain_programs(a: Subject, b: Subject, *, as_json: bool, most: int | None = _MOST) -> None:
-    """Prints why a program is not another one: a sentence, then each thing that differs, up to so many."""
-    if not as_json and _print_same(a, b):
-        return
-    found = (*_compare_keys(a, b), *_compare_reads(a, b))
-    sentence = _write_sentence(found) if found else _compare_equals(a, b)
-    line = _find_line(found, a) if found else None
+def _print_programs(a: Subject, b: Subject, *, whole: bool, as_json: bool) -> None:
+    """Prints why a program is not another one: a sentence, then what differs; if whole, all of it and the traces."""
+    keys, reads = compare_program_keys(a.texts, b.texts), _compare_reads(a, b)
+    found = (*keys, *reads)
+    traces = _compare_traces(a, b) if whole or not found else {}
+    sentence, line = _write_sentence(found, traces), _find_line(found[0], a) if found else None
     if as_json:
-        print_json({"a": a.to_dict(), "b": b.to_dict(), "sentence": sentence, "line": line, "differences": found})
+        parts = {"key": keys, "reads": reads, "traces": traces} if whole else {"differences": found}
+        print_json({"a": a.to_dict(), "b": b.to_dict(), "sentence": sentence, "line": line, **parts})
         return
-    lines = [sentence, *([f"  {line}"] if line else []), "", f"A  {a.title}", f"B  {b.title}"]
-    say("\n".join(lines), err=False)
+    if _print_same(a, b):
+        return
+    say("\n".join([sentence, *([f"  {line}"] if line else []), "", f"A  {a.title}", f"B  {b.title}"]), err=False)
+    shown = found if whole else found[:_MOST]
     if found:
-        click.echo(f"\n{format_table(_COLUMNS, [(each.what, *each.values) for each in found[:most]])}")
-    if most and len(found) > most:
-        say(f"and {len(found) - most} more: 'fusioncache diff {a.id} {b.id}' shows all of them", err=False)
-
-
-def _diff_programs(a: Subject, b: Subject, *, as_json: bool) -> None:
-    """Prints all in which two programs differ: the lines of their keys, their reads, and their traces."""
-    traces = {
-        name: list(map(blur, difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="")))
-        for name, (one, other) in _compare_traces(a, b).items()
-    }
-    if as_json:
-        found = {"key": _compare_keys(a, b), "reads": _compare_reads(a, b), "traces": traces}
-        print_json({"a": a.to_dict(), "b": b.to_dict(), **found})
-        return
-    _explain_programs(a, b, as_json=False, most=None)
-    for name, lines in traces.items():
+        click.echo(f"\n{format_table(_COLUMNS, [(each.what, *each.values) for each in shown])}")
+    if len(found) > len(shown):
+        say(f"and {len(found) - _MOST} more: 'fusioncache diff {a.id} {b.id}' shows all of them", err=False)
+    for name, lines in traces.items() if whole else ():
         click.echo("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
 
 
-def _find_line(differences: Sequence[ProgramDifference], program: Subject) -> str | None:
-    """Returns the line of source of the first thing that differs: where it is defined, or where the model says it."""
-    first = differences[0]
+def _find_line(first: ProgramDifference, program: Subject) -> str | None:
+    """Returns the line of source of what differs: where it is defined, or where the model says it."""
     sources = _read_traces(program).values() if first.name else ()
     said = (find_source_line(source, first.name) for source in sources)
     return (find_definition(first.name) if first.where in _DEFINED else None) or next(filter(None, said), None)
@@ -377,13 +363,7 @@ def _read_traces(program: Subject) -> Mapping[str, str]:
     return list_sources(program.stored.read_traces())
 
 
-def _compare_keys(a: Subject, b: Subject) -> tuple[ProgramDifference, ...]:
-
-    return compare_program_keys(a.texts, b.texts)
-
-
 def _compare_reads(a: Subject, b: Subject) -> tuple[ProgramDifference, ...]:
-
     stored = (each.stored for each in (a, b) if each.stored)
     return compare_reads(*({(read.kind, read.name): read.text for read in each.read_reads()} for each in stored))
 
@@ -394,29 +374,27 @@ def _count_reads(a: Subject, b: Subject) -> float:
     return float("inf") if found is None else len(found)
 
 
-def _compare_traces(a: Subject, b: Subject) -> dict[str, tuple[list[str], list[str]]]:
-    """Returns the lines of each trace that differs, in both, but for those that say how long a pass took."""
-    sides = [_read_traces(a), _read_traces(b)]
-    found = {name: [side.get(name, "").splitlines() for side in sides] for name in TRACES}
-    kept = {name: [_leave_out_times(lines) for lines in both] for name, both in found.items()}
-    return {name: (one, other) for name, (one, other) in kept.items() if one != other}
+def _compare_traces(a: Subject, b: Subject) -> dict[str, list[str]]:
+    """Returns in what each trace differs, but for the lines that say how long a pass took."""
+    sides, found = (_read_traces(a), _read_traces(b)), {}
+    for name in TRACES:
+        texts = (side.get(name, "").splitlines() for side in sides)
+        one, other = ([line for line in lines if not line.startswith("# Constructed by ")] for lines in texts)
+        lines = difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="")
+        if one != other:
+            found[name] = [*map(blur, lines)]
+    return found
 
 
-def _leave_out_times(lines: Iterable[str]) -> list[str]:
-    return [line for line in lines if not line.startswith("# Constructed by ")]
-
-
-def _compare_equals(a: Subject, b: Subject) -> str:
-    """Returns a sentence about two programs with equal keys and equal reads."""
-    traces = " and the ".join(_compare_traces(a, b))
-    same = f"Their keys and all that was read are the same, and they differ in the {traces} trace."
-    return same if traces else _SAME
-
-
-def _write_sentence(found: Sequence[ProgramDifference]) -> str:
-    others = len(found) - 1
-    more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
-    return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."
+def _write_sentence(found: Sequence[ProgramDifference], traces: Iterable[str]) -> str:
+    """Returns a sentence about two programs, of equal keys and reads in what their traces differ."""
+    if found:
+        others = len(found) - 1
+        more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+        return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."
+    differing = " and the ".join(traces)
+    same = f"Their keys and all that was read are the same, and they differ in the {differing} trace."
+    return same if differing else "They do not differ."
 
 
 def _pick_runs(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:

@@ -143,7 +143,7 @@ def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
     assert built(tmp_path, PersistentEager(), capfd) == []  # loaded
     (line,) = built(tmp_path, PersistentEager({"machine": "there"}), capfd)
     assert line.endswith(
-        "was compiled although the store has the same for something else. They differ in the machine: there here, here there."
+        "although the store has the same for something else. They differ in the machine: there here, here there."
     )
 
 
