@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -147,19 +147,16 @@ def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, s
 
 
 def _list_all(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
-    listers: Mapping[Kind, Callable[[], Sequence[NamedThing]]] = {
-        "run": _list_runs,
-        "template": lambda: _list_templates(wanted),
-        "executable": lambda: [_name(one) for one in list_stored(directory, "executable")[1]],
-        "program": lambda: [_name(one) for one in list_stored(directory, "program")[1]],
-        "family": lambda: [_name(one) for one in list_stored(directory, "family")[1]],
-    }
-    there = kinds if is_expected(directory) else [kind for kind in kinds if kind in ("run", "template")]
-    return [one for kind in there for one in listers[kind]()]
-
-
-def _name(one: StoredEntry) -> NamedThing:
-    return NamedThing(one.kind, one.id, one.digest, one.name, one)
+    found: list[NamedThing] = []
+    for kind in kinds:
+        if kind == "run":
+            found += _list_runs()
+        elif kind == "template":
+            found += _list_templates(wanted)
+        elif is_expected(directory):
+            stored = list_stored(directory, kind)[1]
+            found += [NamedThing(kind, one.id, one.digest, one.name, one) for one in stored]
+    return found
 
 
 def _list_runs() -> Sequence[NamedThing]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -13,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fusioncache.cli.drawing import picture_of, svg_text
+from fusioncache.cli.output import encode_fields
 from fusioncache.cli.report import GENERATOR, Contents, ReportTemplate
 from fusioncache.cli.report_grid import make_grids
 from fusioncache.cli.run_misses import explain_templates
@@ -126,38 +126,15 @@ def _graph(template: ReportTemplate) -> Markup | None:
     return Markup("\n".join(map(escape_controls, lines)))  # it is escaped; control characters are left
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One phase.
+def cut_slices(phases: Phases) -> list[dict[str, Any]]:
+    """Returns the phases that were measured, in the order in which they come: their shares of all seconds, and colours.
 
-    Attributes:
-        name: in words.
-        owner: whose code runs in it.
-        about: what happens in it.
-        seconds: that it took.
-        start: share of all seconds that came before it.
-        share: its share of all seconds.
-        colour: its index among all phases there can be.
+    A phase starts where the one before it ends. Its colour is its index among all phases there can be.
     """
-
-    name: str
-    owner: str
-    about: str
-    seconds: float
-    start: float
-    share: float
-    colour: int
-
-
-def cut_slices(phases: Phases) -> tuple[Slice, ...]:
-    """Returns the phases that were measured, in the order in which they come."""
-    known = phases.to_dict()
-    total = sum(known.values())
-    found, before = [], 0.0
+    known, colours, found, before = phases.to_dict(), list(PHASES), [], 0.0
+    total = sum(known.values()) or 1.0
     for name, seconds in known.items():
-        start, share = (before / total, seconds / total) if total else (0.0, 0.0)
-        phase = PHASES[name]
-        colour = list(PHASES).index(name)
-        found.append(Slice(phase.title, phase.owner, phase.about, seconds, start, share, colour))
+        place = {"start": before / total, "share": seconds / total, "colour": colours.index(name)}
+        found.append({**encode_fields(PHASES[name]), "seconds": seconds, **place})
         before += seconds
-    return tuple(found)
+    return found

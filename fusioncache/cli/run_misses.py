@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,13 @@ from typing import Any
 
 import click
 
-from fusioncache.cli.ids import find_regions
 from fusioncache.cli.listings import SourceLocation, find_locations, find_reasons_not_kept, format_locations
 from fusioncache.cli.output import ID_DIGITS, count_columns, print_json, say, shorten_id, wrap
 from fusioncache.cli.run_counts import list_programs
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import MissReason, explain_miss
-from fusioncache.observe.record.observations import Run
+from fusioncache.observe.record.observations import RegionRecord, Run
 from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.stats import TemplateStats
 
@@ -83,13 +83,19 @@ def explain_templates(
 
 def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_json: bool) -> None:
     """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
-    own = _sort_as_met(record, run)
+    regions = defaultdict[str | None, list[RegionRecord]](list)
+    for region in record.regions(run.id):
+        regions[region.digest].append(region)
+    # In the order in which the run met them. Those without a region on record come last.
+    order = {digest: number for number, digest in enumerate(regions)}
+    templates = record.add_ingredients(record.templates(run.id))
+    own = sorted(templates, key=lambda template: order.get(template.digest, len(order)))
     explained = explain_templates(own, record.add_ingredients(record.before(run.id)))
     misses = [miss for miss in explained if miss.template.compiles]
     loaded = [template.digest for template in own if template.loads and not template.compiles]
     others = [template.digest for template in own if not template.loads and not template.compiles]
     notes = find_reasons_not_kept([miss.template for miss in misses], directory)
-    places = [find_locations(find_regions(record, miss.template)) for miss in misses]
+    places = [find_locations(regions[miss.template.digest]) for miss in misses]
     found = list(zip(misses, places, notes, strict=True))
     if as_json:
         stats = run.stats
@@ -104,15 +110,6 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
         say(f"Run {shorten_id(run.id)} has no templates: 'fusioncache stats' says what was bypassed and why.")
     if paragraphs := [*(_write_paragraph(*each) for each in found), *(["\n".join(summary)] if summary else [])]:
         click.echo("\n\n".join(paragraphs))
-
-
-def _sort_as_met(record: RecordReader, run: Run) -> Sequence[TemplateStats]:
-    """Returns a run's templates in the order in which it met them. Those without a region on record come last."""
-    first: dict[str | None, int] = {}
-    for number, region in enumerate(record.regions(run.id)):
-        first.setdefault(region.digest, number)
-    templates = record.add_ingredients(record.templates(run.id))
-    return sorted(templates, key=lambda template: first.get(template.digest, len(first) + run.stats.regions))
 
 
 def _write_paragraph(miss: TemplateMiss, places: Sequence[SourceLocation], reasons: Mapping[str, int]) -> str:
