@@ -55,76 +55,19 @@ def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CapabilityReport:
-    """A capability of Thunder.
-
-    Attributes:
-        name: of it.
-        needed_by: the accelerators that are off without it; empty if it only makes something faster.
-        works: whether it is there.
-        how: ``known source``, ``probe`` or ``names``: how that was established; empty if it is not there.
-        problem: why it is not there; empty if it is.
-        seconds: the duration of its probe; 0 if it has none.
-    """
-
-    name: str
-    needed_by: tuple[str, ...]
-    works: bool
-    how: str
-    problem: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class MisfitReport:
-    """A function of Thunder with another source than the replacement, or what relies on it, was written for.
-
-    Attributes:
-        capability: that it belongs to.
-        original: its name.
-        digest: of the installed source; None if there is none.
-        difference: the lines of a diff to the installed source.
-    """
-
-    capability: str
-    original: str
-    digest: str | None
-    difference: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreReport:
-    """The store on disk.
-
-    Attributes:
-        path: where it is, or will be.
-        exists: whether it is there.
-        writable: whether entries can be added.
-        bytes: its size; None if it is not there.
-        mode: its permissions, such as ``drwxr-xr-x``; None if it is not there.
-        problem: why it cannot be used; empty if it can.
-    """
-
-    path: str
-    exists: bool
-    writable: bool
-    bytes: int | None
-    mode: str | None
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All findings.
 
     Attributes:
         versions: of what is installed, by name; None where nothing is.
-        store: on disk.
+        store: on disk: its path, whether it exists and can be written, its bytes and permissions, and any problem.
         unusable: why nothing is shared; empty if regions are shared.
         limits: what is off in this Thunder and why; empty if everything is on.
         off: the accelerators that are off, each with the reason.
-        capabilities: of Thunder.
-        misfits: the functions with another source.
+        capabilities: of Thunder: the name, the accelerators that are off without it, whether it works, how that was
+            established or the problem, and the seconds of its probe.
+        misfits: the functions of Thunder with another source than the replacement, or what relies on it, was written
+            for: the capability, the name, the digest of the installed source, and the lines of a diff.
         faults: what fails in this combination without fusioncache as well.
         backends: why each compiler cannot be used; empty text where it can.
         advice: what to do, most important first.
@@ -132,12 +75,12 @@ class Diagnosis:
     """
 
     versions: dict[str, str | None]
-    store: StoreReport
+    store: dict[str, Any]
     unusable: str = ""
     limits: str = ""
     off: dict[str, str] = field(default_factory=dict)
-    capabilities: tuple[CapabilityReport, ...] = ()
-    misfits: tuple[MisfitReport, ...] = ()
+    capabilities: tuple[dict[str, Any], ...] = ()
+    misfits: tuple[dict[str, Any], ...] = ()
     faults: tuple[str, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
@@ -146,7 +89,7 @@ class Diagnosis:
     @property
     def status(self) -> int:
         """The exit status: 0 if all works, 1 if something is off, 2 if nothing is shared."""
-        return 2 if self.unusable else int(bool(self.limits or self.misfits or self.store.problem))
+        return 2 if self.unusable else int(bool(self.limits or self.misfits or self.store["problem"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all findings for JSON."""
@@ -212,7 +155,7 @@ def _read_driver() -> str | None:
     return None
 
 
-def _report_capabilities() -> Iterator[CapabilityReport]:
+def _report_capabilities() -> Iterator[dict[str, Any]]:
     from fusioncache.thunder_adapter import installation
     from fusioncache.thunder_adapter.capabilities import examine, list_capabilities
 
@@ -221,11 +164,13 @@ def _report_capabilities() -> Iterator[CapabilityReport]:
         finding = examine(capability, thorough=True)
         known = "known source and probe" if capability.probe else "known source"
         how = known if finding.sources else "names" if capability.always else "probe"
-        about = (finding.works, how if finding.works else "", finding.problem, finding.seconds)
-        yield CapabilityReport(capability.name, capability.users, *about)
+        yield {
+            **{"name": capability.name, "needed_by": capability.users, "works": finding.works},
+            **{"how": how if finding.works else "", "problem": finding.problem, "seconds": finding.seconds},
+        }
 
 
-def _report_misfits() -> Iterator[MisfitReport]:
+def _report_misfits() -> Iterator[dict[str, Any]]:
     from fusioncache.thunder_adapter.installation import find_misfit, read_installed, read_sources, write_difference
     from fusioncache.thunder_adapter.patches import list_patches
 
@@ -238,11 +183,11 @@ def _report_misfits() -> Iterator[MisfitReport]:
                 continue
             seen.add(row.original)
             installed = read_installed(row)
-            difference = tuple(write_difference(row, known))
-            yield MisfitReport(group.name, row.original, installed[0] if installed else None, difference)
+            about = {"capability": group.name, "original": row.original, "digest": installed[0] if installed else None}
+            yield {**about, "difference": tuple(write_difference(row, known))}
 
 
-def examine_store(directory: Path | None) -> StoreReport:
+def examine_store(directory: Path | None) -> dict[str, Any]:
     """Returns what is known of the store in a directory, which need not exist."""
     from fusioncache.store import default_path
 
@@ -252,7 +197,8 @@ def examine_store(directory: Path | None) -> StoreReport:
     writable = os.access(nearest, os.W_OK | os.X_OK)
     problem = "" if writable else f"{nearest} cannot be written: nothing is stored for later processes"
     size, mode = (_measure(path), stat.filemode(path.stat().st_mode)) if there else (None, None)
-    return StoreReport(str(path), there, writable, size, mode, problem)
+    about = {"path": str(path), "exists": there, "writable": writable}
+    return {**about, "bytes": size, "mode": mode, "problem": problem}
 
 
 def _measure(path: Path) -> int:
@@ -272,8 +218,8 @@ def _advise(found: Diagnosis) -> Iterator[str]:
         yield "report the differences above, with fusioncache doctor --json, or see docs/porting.md to accept them"
     if all(found.backends.values()):
         yield from found.backends.values()
-    if found.store.problem:
-        yield f"the store: {found.store.problem}. Set FUSIONCACHE_DIR to a directory that can be written"
+    if found.store["problem"]:
+        yield f"the store: {found.store['problem']}. Set FUSIONCACHE_DIR to a directory that can be written"
 
 
 def _advise_import(versions: dict[str, str | None]) -> str:
@@ -288,14 +234,15 @@ def _write(found: Diagnosis, width: int | None) -> Iterator[str]:
     """Yields the paragraphs of a diagnosis."""
     yield format_pairs((name, text or "none") for name, text in found.versions.items())
     if found.capabilities:
-        yield format_table(_COLUMNS, [{**asdict(each), "how": each.how or each.problem} for each in found.capabilities])
-        yield f"all probes: {1000 * sum(each.seconds for each in found.capabilities):.0f} ms"
+        yield format_table(_COLUMNS, [{**each, "how": each["how"] or each["problem"]} for each in found.capabilities])
+        yield f"all probes: {1000 * sum(each['seconds'] for each in found.capabilities):.0f} ms"
     for misfit in found.misfits:
-        installed = f"installed: {misfit.digest}" if misfit.digest else "it is not there"
-        yield "\n".join((wrap(f"{misfit.original} ({misfit.capability}), {installed}", width), *misfit.difference))
+        installed = f"installed: {misfit['digest']}" if misfit["digest"] else "it is not there"
+        head = f"{misfit['original']} ({misfit['capability']}), {installed}"
+        yield "\n".join((wrap(head, width), *misfit["difference"]))
     if found.backends:
         yield format_pairs((name, problem or "works") for name, problem in found.backends.items())
     store = found.store
-    size = "not there yet" if store.bytes is None else f"{store.bytes / 2**20:.1f} MiB"
-    yield format_pairs([("store", store.path), ("size", size), ("permissions", store.mode or "-")])
+    size = "not there yet" if store["bytes"] is None else f"{store['bytes'] / 2**20:.1f} MiB"
+    yield format_pairs([("store", store["path"]), ("size", size), ("permissions", store["mode"] or "-")])
     yield "\n".join(wrap(f"- {text}", width, 2) for text in found.advice or ("everything works",))

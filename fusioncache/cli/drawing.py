@@ -35,8 +35,7 @@ _FORMATS = {"": "dot", ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png"
 """What is written, by the end of a file's name."""
 _SHAPES = {"input": "ellipse", "size": "ellipse", "op": "box", "output": "ellipse"}
 _SECONDS = 60.0
-_INSTALL = "install graphviz ('apt install graphviz', 'brew install graphviz' or 'conda install graphviz')"
-_CHECK = "see whether 'dot -v' names the format"
+_ADVICE = "install graphviz ('apt install graphviz'), or see whether 'dot -v' names the format"
 _LONGEST_LABEL = 40
 GAP = 18.0
 """The distance between two boxes of a layer."""
@@ -103,12 +102,15 @@ def _render(picture: nx.DiGraph, name: str, wanted: str, output: Path | None) ->
     if wanted == "dot":
         return text.encode()
     try:
-        return draw(text, wanted)
-    except RuntimeError as error:
+        return run_graphviz(text, wanted)
+    except (OSError, subprocess.SubprocessError) as error:
         if wanted == "svg":
             return svg_text(picture, name).encode()
-        advice = "or give a name that ends in .svg or .dot, which need no graphviz"
-        raise click.ClickException(f"{output} was not written: {error}, {advice}") from error
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().partition("\n")[0]
+        raise click.ClickException(
+            f"{output} was not written: graphviz's program dot failed ({said or error}): {_ADVICE}, or give a name "
+            "that ends in .svg or .dot, which need no graphviz"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def dot_text(picture: nx.DiGraph, title: str) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def draw(dot: str, format_: str) -> bytes:
+def run_graphviz(dot: str, format_: str) -> bytes:
     """Returns the picture that graphviz's program ``dot`` makes.
 
     Args:
@@ -199,19 +201,10 @@ def draw(dot: str, format_: str) -> bytes:
         format_: such as ``svg``, ``png`` or ``pdf``.
 
     Raises:
-        RuntimeError: if the program is not installed, or fails.
+        OSError, subprocess.SubprocessError: if the program is not installed, or fails.
     """
     command = ["dot", f"-T{format_}"]
-    try:
-        return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
-    except OSError as error:
-        raise RuntimeError(f"graphviz's program dot cannot be started ({error.strerror}): {_INSTALL}") from error
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"graphviz's program dot took longer than {_SECONDS:.0f} s: {_CHECK}") from error
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
-        reason = said or f"status {error.returncode}"
-        raise RuntimeError(f"graphviz's program dot failed ({reason}): {_CHECK}") from error
+    return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
 
 
 def _quote(text: str) -> str:
