@@ -78,7 +78,15 @@ _READ_COLUMNS = (
     Column("value", lambda text: cut(text, _LONGEST), "text", fold=True),
 )
 _SIZE_COLUMNS = (Column("argument", fold=True), Column("sizes", format_lengths, fold=True))
+_WRITTEN: Mapping[str, Callable[[Any], str]] = {
+    **{"digest": shorten_id, "arities": format_arities, "size": format_bytes, "seconds": format_seconds},
+    **{"created": format_time, "used": format_time, "guards": lambda guards: str(len(guards))},
+    **{"lengths": format_lengths, "templates": lambda names: ", ".join(names) or "(none)"},
+    "not_kept": lambda reasons: "; ".join(f"{number}: {reason}" for reason, number in sorted(reasons.items())),
+}
+"""How fields are written for people that are neither numbers nor texts."""
 
+_LABELS = {"not_kept": "not stored", "refused": "not stored"}
 
 type Part = tuple[str, Any]
 """One part of what is shown: its text for people, under its heading, and its data for JSON."""
@@ -164,8 +172,8 @@ def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *,
     elif isinstance(one.value, StoredEntry):
         describers = _list_parts(one.value, chosen["traces"] or TRACES)
         parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
-        heading = "" if wanted else _describe_stored(one.value)
-        _print_parts(one.value.to_dict(), heading, describers, parts, as_json=as_json)
+        data = one.value.to_dict()
+        _print_parts(data, "" if wanted else _write_fields(data), describers, parts, as_json=as_json)
 
 
 def _print_passes(id_: str | None, *, as_json: bool) -> None:
@@ -211,11 +219,9 @@ def _print_template(counts: TemplateCounts, wanted: Sequence[str], directory: Pa
         _print_parts(data, "", describers, wanted, as_json=as_json)
         return
     (reasons,) = find_reasons_not_kept([template], directory)
-    written = {"digest": shorten_id(template.digest), "arities": format_arities(template.arities)}
-    heading = [(name.replace("_", " "), written.get(name, format_number(value))) for name, value in data.items()]
-    heading += [("not stored", f"{number}: {reason}") for reason, number in sorted(reasons.items())]
+    heading = _write_fields({**data, "not_kept": reasons or None})
     parts = ("ingredients", *_OF_TEMPLATES)
-    _print_parts({**data, "not_kept": reasons}, format_pairs(heading), describers, parts, as_json=as_json)
+    _print_parts({**data, "not_kept": reasons}, heading, describers, parts, as_json=as_json)
 
 
 def _list_describers(template: TemplateStats) -> Describers:
@@ -260,27 +266,12 @@ def _print_parts(
     print_json({**about, **({"ingredients": chosen} if chosen else {}), **data})
 
 
-def _describe_stored(stored: StoredEntry) -> str:
-    """Returns what is known of something in a store as a whole."""
-    entry = stored.entry
-    pairs = [
-        ("name", stored.name),
-        ("digest", shorten_id(stored.digest)),
-        ("backend", entry.backend if stored.kind == "executable" else None),
-        ("id", stored.id if stored.kind != "executable" else None),
-        ("inputs", (stored.inputs or "(none)") if stored.kind == "program" else None),
-        ("stored", f"{format_time(entry.created)}, by process {entry.pid} on {entry.host}"),
-        ("last used", format_time(stored.used)),
-        ("compile seconds", format_seconds(entry.seconds) if stored.kind == "executable" else None),
-        ("tracing seconds", format_seconds(entry.seconds) if stored.kind == "program" else None),
-        ("size", format_bytes(stored.size)),
-        ("not stored", stored.refused),
-    ]
-    if stored.kind == "program":
-        text = stored.read_traces()
-        traces = [f"{name} {_count_lines(source)}" for name, source in list_sources(text).items()]
-        pairs += [("templates", ", ".join(sorted(text.templates())) or "(none)"), ("traces", ", ".join(traces))]
-    return format_pairs(pairs)
+def _write_fields(data: Mapping[str, Any]) -> str:
+    """Returns the fields of something, as its JSON has them, for people."""
+    known = ((name, value) for name, value in data.items() if value is not None)
+    return format_pairs(
+        (_LABELS.get(name, name.replace("_", " ")), _WRITTEN.get(name, format_number)(value)) for name, value in known
+    )
 
 
 def _describe_ingredients(template: TemplateStats, names: Sequence[str] | None) -> Part:

@@ -145,14 +145,11 @@ def test_verify_prune_and_clear_treat_them_as_all_entries():
 def test_show_says_what_is_known_of_a_program():
     (digest,) = keep(PROGRAM)
     text = get_output("show", digest[:8])
-    shown = [line.split(maxsplit=1) for line in text.splitlines()[:4]]
-    assert shown == [
-        ["name", "Llama"],
-        ["digest", digest],
-        ["id", digest[:12]],
-        ["inputs", format_inputs(f"args.0 {TENSOR}\nkwargs.mask None")],
-    ]
-    assert f" {TEMPLATE.name}\n" in text and " prologue 2, forward 12, epilogue 2\n" in text
+    shown = dict(line.split(maxsplit=1) for line in text.partition("\n\n")[0].splitlines())
+    assert {name: shown[name] for name in ("id", "digest", "name", "inputs", "templates")} == {
+        **{"id": digest[:12], "digest": digest, "name": "Llama", "templates": TEMPLATE.name},
+        "inputs": format_inputs(f"args.0 {TENSOR}\nkwargs.mask None"),
+    }
     key, reads = text.split("\n\n")[1:]
     assert key.startswith("key\n  ingredient        lines  digest\n  arguments             3  ")
     assert reads == drop_first_break(f"""
@@ -339,7 +336,7 @@ def test_another_store(tmp_path):
     digests = [program.save(store) for program in (PROGRAM, CHANGED)]
     there = ("--dir", str(tmp_path / "there"))
     assert get_output("ls", "--programs", *there).count("Llama") == 2
-    assert get_output("show", digests[0], *there).startswith("name ")
+    assert get_output("show", digests[0], *there).startswith("id ")
     assert get_output("explain", digests[0], *there).startswith("They differ in `model.layers.0.eps`")
     assert "\nA  " in get_output("diff", *digests, *there)
     assert "no ID or name starts with 'Llama'" in get_error("show", "Llama")
