@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import batched, groupby, zip_longest
 
-from fusioncache.cli.report import ReportRegion
+from fusioncache.cli.report_contents import ReportRegion
 from fusioncache.observe.record.observations import Source
 
 SIDES = ("forward", "backward")

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from fusioncache.cli.drawing import picture_of, svg_text
 from fusioncache.cli.output import encode_fields
-from fusioncache.cli.report import GENERATOR, Contents, ReportTemplate
+from fusioncache.cli.report_contents import GENERATOR, Contents, ReportTemplate
 from fusioncache.cli.report_grid import make_grids
 from fusioncache.cli.run_misses import explain_templates
 from fusioncache.humanize import (

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pytest import MonkeyPatch
 from recorded_templates import count_compile, make_cast_template, make_chain_template, make_ledger, save_ledger
 
-from fusioncache.cli.report import Contents, ReportRegion, read_contents
+from fusioncache.cli.report_contents import Contents, ReportRegion, read_contents
 from fusioncache.cli.report_page import render_report
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (

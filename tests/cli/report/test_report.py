@@ -20,7 +20,7 @@ from report_records import (
 )
 from repository import ROOT
 
-from fusioncache.cli.report import Contents, ReportTemplate
+from fusioncache.cli.report_contents import Contents, ReportTemplate
 from fusioncache.cli.report_page import cut_slices
 from fusioncache.cli.run_misses import explain_templates
 from fusioncache.humanize import format_duration
