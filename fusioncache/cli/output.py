@@ -232,25 +232,19 @@ def write_file(path: os.PathLike[str], content: bytes) -> None:
 def _fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """Returns the columns that there is room for, with cells that fit. A folded cell has line breaks."""
+    """Returns the columns that there is room for, with cells that fit. A folded cell has line breaks.
+
+    The widest of the columns that can be cut or folded gets narrower until all fit.
+    """
     widths = _measure([[column.title for column in columns], *rows])
-    flexible = [column.cut or column.fold for column in columns]
+    left, flexible = list(range(len(columns))), [column.cut or column.fold for column in columns]
     least = [min(own, _LEAST) if can else own for can, own in zip(flexible, widths, strict=True)]
-    left = list(range(len(columns)))
     while _total([least[at] for at in left]) > width and any(columns[at].rank for at in left):
         left.remove(max(left, key=lambda at: columns[at].rank))
-    columns, rows = [columns[at] for at in left], [[row[at] for at in left] for row in rows]
-    room = _share(columns, rows, width)
-    return columns, [[_shrink(*each) for each in zip(columns, row, room, strict=True)] for row in rows]
-
-
-def _share(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Returns the widths of columns: the widest of those that can be cut or folded gets narrower until all fit."""
-    found = _measure([[column.title for column in columns], *rows])
-    flexible = [at for at, column in enumerate(columns) if column.cut or column.fold]
-    while _total(found) > width and any(found[at] > 1 for at in flexible):
-        found[max(flexible, key=lambda at: found[at])] -= 1
-    return found
+    narrowed = [at for at in left if flexible[at]]
+    while _total([widths[at] for at in left]) > width and any(widths[at] > 1 for at in narrowed):
+        widths[max(narrowed, key=lambda at: widths[at])] -= 1
+    return [columns[at] for at in left], [[_shrink(columns[at], row[at], widths[at]) for at in left] for row in rows]
 
 
 def _shrink(column: Column, cell: str, width: int) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -22,7 +21,7 @@ from fusioncache.cli.output import (
     wrap,
 )
 from fusioncache.cli.parameters import json_option, run_option
-from fusioncache.cli.stored import StoredEntry, list_stored, measure_store
+from fusioncache.cli.stored import measure_store
 from fusioncache.humanize import (
     describe_savings,
     escape_controls,
@@ -217,6 +216,10 @@ def _describe_surroundings(lifetime: Lifetime, usage: Mapping[str, Any] | None) 
     saved = describe_savings(lifetime.saved_seconds) if lifetime.saved_seconds else ""
     since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
     yield "all runs", ", ".join(filter(None, (since, shared, loaded, saved)))
+    yield from _describe_store(usage)
+
+
+def _describe_store(usage: Mapping[str, Any] | None) -> Lines:
     if usage is None:
         yield "store", "none yet"
     else:
@@ -229,24 +232,6 @@ def _suggest(stats: Stats) -> Lines:
     commands = ["fusioncache explain          why templates were new"] if stats.misses and stats.compiles else []
     commands += ["fusioncache report --open    the run as a map of the model"] if stats.regions else []
     return _label("next", [*commands, "fusioncache stats --verbose  every count"])
-
-
-def _describe_store(usage: Mapping[str, Any] | None) -> Lines:
-    """Yields what the store has where no run is on record, as on a machine that only pulled."""
-    path, executables = list_stored(None, "executable")
-    _, programs = list_stored(None, "program")
-    loadable = [one for one in executables if one.refused is None]
-    yield "store", f"{format_bytes(usage['bytes'] if usage else 0)}, in {path}"
-    yield "executables", _format_stored(loadable, Counter(one.entry.backend for one in loadable), "by", "compiling")
-    yield "programs", _format_stored(programs, Counter(one.name for one in programs), "of", "tracing")
-    if refused := len(executables) - len(loadable):
-        yield "not stored", f"{refused}, which each process compiles: 'fusioncache ls' says why"
-
-
-def _format_stored(stored: Sequence[StoredEntry], counts: Mapping[str, int], of: str, what: str) -> str:
-    parts = ", ".join(f"{count} {of} {name}" for name, count in sorted(counts.items()))
-    took = format_duration(sum(one.entry.seconds for one in stored))
-    return f"{len(stored)} ({parts}); {what} took {took}" if stored else "none"
 
 
 def _label(label: str, parts: Iterable[str]) -> Lines:
