@@ -1,19 +1,17 @@
-"""The command graph, and a template's graph as a picture: in graphviz's language, and as SVG with a layout of its own.
+"""The command graph, and a template's graph as a picture: in graphviz's language, and as SVG.
 
-A box's layer follows from the longest path to it. Edges that pass layers bend there. Within each layer the order is one
-in which few edges cross, and each box is as near to the middle of its neighbours as the layer's other boxes allow.
+The SVG has a row for each node, in the order of the canonical text. Edges to the next row are straight, all others go
+around the rows between on the right side.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import click
@@ -37,14 +35,9 @@ _SHAPES = {"input": "ellipse", "size": "ellipse", "op": "box", "output": "ellips
 _SECONDS = 60.0
 _ADVICE = "install graphviz ('apt install graphviz'), or see whether 'dot -v' names the format"
 _LONGEST_LABEL = 40
-GAP = 18.0
-"""The distance between two boxes of a layer."""
-_SWEEPS = 16
-
-Spot = str | tuple[str, str, int]
-"""A node, or the point where the edge between two nodes passes the layer of that number."""
-
-_LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 30.0, 12.0
+_LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 14.0, 12.0
+_NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
+"""How far an edge goes to the right, and for each row that it passes, at most."""
 
 
 @click.command()
@@ -212,132 +205,54 @@ def _quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-@dataclass(frozen=True, slots=True)
-class PictureLayout:
-    """The positions of all nodes and edges.
-
-    Attributes:
-        layers: the spots of each layer, left to right.
-        x: the middle of each spot, from 0 at the left end of the leftmost.
-        edges: for each edge, the spots that it passes, both ends included.
-        width: of the picture.
-    """
-
-    layers: tuple[tuple[Spot, ...], ...]
-    x: Mapping[Spot, float]
-    edges: Mapping[tuple[str, str], tuple[Spot, ...]]
-    width: float
-
-
-def lay_out(picture: nx.DiGraph, width: Callable[[str], float]) -> PictureLayout:
-    """Finds positions for a graph without cycles, given the width of each node's box."""
-    import networkx as nx
-
-    rank = _ranks(picture)
-    edges = {edge: _path(edge, rank) for edge in picture.edges}
-    spots = nx.DiGraph()
-    spots.add_nodes_from(rank)
-    for path in edges.values():
-        nx.add_path(spots, path)
-    layers: list[list[Spot]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
-    for spot in spots:
-        layers[rank[spot] if isinstance(spot, str) else spot[2]].append(spot)
-    widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for spot in spots}
-    x = _place(layers, spots, widths)
-    left = min((x[spot] - widths[spot] / 2 for spot in x), default=0.0)
-    right = max((x[spot] + widths[spot] / 2 for spot in x), default=0.0)
-    return PictureLayout(tuple(map(tuple, layers)), {spot: at - left for spot, at in x.items()}, edges, right - left)
-
-
-def _ranks(picture: nx.DiGraph) -> dict[str, int]:
-    """Returns the layer of each node. A node without predecessors is right above its first successor."""
-    import networkx as nx
-
-    generations = enumerate(nx.topological_generations(picture))
-    rank: dict[str, int] = {name: number for number, names in generations for name in names}
-    for name in picture:
-        if picture.succ[name] and not picture.pred[name]:
-            rank[name] = min(rank[after] for after in picture.succ[name]) - 1
-    return rank
-
-
-def _path(edge: tuple[str, str], rank: Mapping[str, int]) -> tuple[Spot, ...]:
-    """Returns the spots of an edge, one in each layer."""
-    start, end = edge
-    return (start, *((start, end, number) for number in range(rank[start] + 1, rank[end])), end)
-
-
-def _place(layers: Sequence[list[Spot]], spots: nx.DiGraph, widths: Mapping[Spot, float]) -> dict[Spot, float]:
-    """Sorts each layer by where its neighbours are, down and up again, and returns where each spot is then."""
-    x = {spot: float(at) for layer in layers for at, spot in enumerate(layer)}
-    for sweep in range(_SWEEPS):
-        side, order = (spots.pred, layers) if sweep % 2 == 0 else (spots.succ, layers[::-1])
-        for layer in order:
-            wanted = {spot: fmean([x[near] for near in side[spot]] or [x[spot]]) for spot in layer}
-            layer.sort(key=wanted.__getitem__)
-            x |= _spread(layer, wanted, widths)
-    return x
-
-
-def _spread(layer: Sequence[Spot], wanted: Mapping[Spot, float], widths: Mapping[Spot, float]) -> dict[Spot, float]:
-    """Returns positions near to where each spot of a layer wants to be, in this order, without overlaps.
-
-    Each is halfway between the results of pushing to the right only and of pushing to the left only: both keep the
-    distances, and so does the middle.
-    """
-    gaps = [(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(layer)]
-    right, left = [wanted[spot] for spot in layer], [wanted[spot] for spot in layer]
-    for at, gap in enumerate(gaps):
-        right[at + 1] = max(right[at + 1], right[at] + gap)
-    for at in range(len(gaps) - 1, -1, -1):
-        left[at] = min(left[at], left[at + 1] - gaps[at])
-    return {spot: (a + b) / 2 for spot, a, b in zip(layer, right, left, strict=True)}
-
-
 def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
     """Returns the picture as SVG. It is the same for the same graph, to the letter. Every text in it is escaped.
 
     A page with many pictures has one style sheet for all of them: they are not ``styled`` themselves.
     """
-    layout = lay_out(picture, lambda name: _box_width(picture.nodes[name]["node"]))
-    width = layout.width + 2 * _MARGIN
-    height = len(layout.layers) * (_HEIGHT + _BETWEEN) - _BETWEEN + 2 * _MARGIN
-    y = {spot: _MARGIN + number * (_HEIGHT + _BETWEEN) for number, layer in enumerate(layout.layers) for spot in layer}
+    nodes: dict[str, PictureNode] = dict(picture.nodes(data="node"))
+    rows = {name: row for row, name in enumerate(nodes)}
+    right = max((len(text) * _LETTER for node in nodes.values() for text in (node.label, node.detail)), default=0.0)
+    right += 2 * _PADDING + _MARGIN
+    curves = [_curve(rows[start], rows[end], right) for start, end in picture.edges]
+    width = right + max((_bulge(rows[start], rows[end]) for start, end in picture.edges), default=0.0) + _MARGIN
+    height = _top(len(nodes)) - _BETWEEN + _MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fc-graph" role="img" aria-label="{escape(title)}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.1f} {height:.1f}">',
         f"<title>{escape(title)}</title>",
         *([f"<style>\n{files('fusioncache.cli').joinpath('page', 'graph.css').read_text()}</style>"] if styled else []),
-        *(f'<path d="{_curve(spots, layout, y)}"/>' for spots in layout.edges.values()),
-        *(line for name, node in picture.nodes(data="node") for line in _box(node, layout.x[name] + _MARGIN, y[name])),
+        *(f'<path d="{curve}"/>' for curve in curves),
+        *(line for name, node in nodes.items() for line in _box(node, rows[name], right)),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _box_width(node: PictureNode) -> float:
-    return max(len(node.label), len(node.detail)) * _LETTER + 2 * _PADDING
+def _top(row: int) -> float:
+    return _MARGIN + row * (_HEIGHT + _BETWEEN)
 
 
-def _curve(spots: Sequence[Spot], layout: PictureLayout, y: dict[Spot, float]) -> str:
-    """Returns a path from the first box's lower side to the last one's upper side, upright where it passes a layer."""
-    x, top = layout.x[spots[0]] + _MARGIN, y[spots[0]] + _HEIGHT
-    parts = [f"M{x:.1f} {top:.1f}"]
-    for spot in spots[1:]:
-        next_x, next_top = layout.x[spot] + _MARGIN, y[spot]
-        middle = (top + next_top) / 2
-        parts.append(f"C{x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_top:.1f}")
-        x, top = next_x, next_top
-        if spot is not spots[-1]:
-            top += _HEIGHT
-            parts.append(f"V{top:.1f}")
-    return "".join(parts)
+def _bulge(start: int, end: int) -> float:
+    """Returns how far to the right of the boxes the edge between two rows goes."""
+    return 0.0 if end == start + 1 else min(_NEAREST + _FURTHER * (end - start), _FURTHEST)
 
 
-def _box(node: PictureNode, x: float, y: float) -> Iterator[str]:
-    width, round_ = _box_width(node), 4 if node.kind == "op" else _HEIGHT / 2
+def _curve(start: int, end: int, right: float) -> str:
+    """Returns a path from one row to the next, or around the rows between two."""
+    if end == start + 1:
+        return f"M{(right + _MARGIN) / 2:.1f} {_top(start) + _HEIGHT:.1f}V{_top(end):.1f}"
+    top, bottom = _top(start) + _HEIGHT / 2, _top(end) + _HEIGHT / 2
+    control = right + _bulge(start, end) * 4 / 3  # a curve goes three quarters of the way there
+    return f"M{right:.1f} {top:.1f}C{control:.1f} {top:.1f} {control:.1f} {bottom:.1f} {right:.1f} {bottom:.1f}"
+
+
+def _box(node: PictureNode, row: int, right: float) -> Iterator[str]:
+    x, y, round_ = (right + _MARGIN) / 2, _top(row), 4 if node.kind == "op" else _HEIGHT / 2
     yield f'<g class="{node.kind}"><title>{escape(node.text)}</title>'
-    yield f'<rect x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_HEIGHT:.0f}" rx="{round_:.0f}"/>'
+    yield (
+        f'<rect x="{_MARGIN:.1f}" y="{y:.1f}" width="{right - _MARGIN:.1f}" height="{_HEIGHT:.0f}" rx="{round_:.0f}"/>'
+    )
     yield f'<text x="{x:.1f}" y="{y + (15 if node.detail else 22):.1f}">{escape(node.label)}</text>'
     if node.detail:
         yield f'<text class="detail" x="{x:.1f}" y="{y + 29:.1f}">{escape(node.detail)}</text>'
