@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from operator import eq
 
 from fusioncache.ir import Arg, Graph, Op, Ref, TensorType, ValueType, map_type
@@ -106,7 +107,7 @@ def _anonymous(type_: ValueType | None) -> ValueType | None:
 
 
 def _literal(arg: Arg) -> Hashable:
-    """An argument without the numbers of its values."""
+    """Returns an argument without the numbers of its values."""
     if isinstance(arg, Ref):
         return "%"
     return tuple(map(_literal, arg)) if isinstance(arg, tuple) else arg
@@ -155,6 +156,7 @@ class Pairing:
         interned: dict[Hashable, int] = {}
         self._labels = label_nodes(self.a, interned), label_nodes(self.b, interned)
         ends_a, ends_b = ({nodes.node_of[value] for value in nodes.graph.outputs} for nodes in (self.a, self.b))
+        self._ways: list[tuple[int, int, int]] = []
         self._near = {(x, y) for x in ends_a for y in ends_b if x in self.a.op_at and y in self.b.op_at}
         self._pair_ops()
         self.only_a = [node for node in self.a.op_at if node not in self.to_b]
@@ -170,31 +172,40 @@ class Pairing:
         of_a, of_b = self._labels
         levels = len(next(iter(of_a.values()), ()))
         for level in range(levels):
+            self._ways = [way for near in self._near for way in self._list_ways(*near, level)]
+            heapify(self._ways)
             self._spread(level)
             groups, others = _group(self.a.op_at, of_a, level), _group(self.b.op_at, of_b, level)
             for label in sorted(groups, key=lambda label: len(groups[label])) if level < levels - 1 else ():
                 for x, y in zip(groups[label], others.get(label, ()), strict=False):
-                    if x not in self.to_b and y not in self.to_a:
-                        self._pair(x, y)
-                        self._spread(level)
+                    self._pair(x, y, level)
+                    self._spread(level)
 
     def _spread(self, level: int) -> None:
         """Pairs ops next to paired ones that have an equal label, the most alike first."""
-        while True:
-            self._near = {(x, y) for x, y in self._near if x not in self.to_b and y not in self.to_a}
-            ways = [(x, y) for x, y in self._near if self._labels[0][x][level] == self._labels[1][y][level]]
-            if not ways:
-                return
-            self._pair(*min(ways, key=lambda way: (-self._likeness(*way), way)))
+        while self._ways:
+            self._pair(*heappop(self._ways)[1:], level)
 
-    def _pair(self, x: int, y: int) -> None:
+    def _pair(self, x: int, y: int, level: int) -> None:
+        """Pairs two nodes if neither is paired. Those next to them are ways to go on."""
+        if x in self.to_b or y in self.to_a:
+            return
         self.to_b[x], self.to_a[y] = y, x
         for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
             beside = defaultdict[str, list[int]](list)
             for label, node in near_y[y]:
                 beside[label].append(node)
-            ways = ((node, other) for label, node in near_x[x] for other in beside[label])
-            self._near.update((p, q) for p, q in ways if p in self.a.op_at and q in self.b.op_at)
+            for near in ((node, other) for label, node in near_x[x] for other in beside[label]):
+                if near not in self._near and near[0] in self.a.op_at and near[1] in self.b.op_at:
+                    self._near.add(near)
+                    for way in self._list_ways(*near, level):
+                        heappush(self._ways, way)
+
+    def _list_ways(self, x: int, y: int, level: int) -> Iterator[tuple[int, int, int]]:
+        """Yields two nodes if they may be paired by a label: the more alike they are, the smaller the first number."""
+        free = x not in self.to_b and y not in self.to_a
+        if free and self._labels[0][x][level] == self._labels[1][y][level]:
+            yield -self._likeness(x, y), x, y
 
     def _likeness(self, x: int, y: int) -> int:
         """Returns how many labels two nodes share."""
@@ -202,7 +213,7 @@ class Pairing:
 
     @property
     def has_replaced(self) -> bool:
-        """Whether ops of two names are paired."""
+        """True if ops of two names are paired."""
         ops = ((self.a.op(x), self.b.op(y)) for x, y in self.to_b.items())
         return any(a and b and a.name != b.name for a, b in ops)
 
@@ -239,7 +250,7 @@ class Pairing:
                 self.to_b[a], self.to_a[b] = b, a
 
     def _are_leaves(self, x: int, y: int) -> bool:
-        """Returns whether two values are inputs, or sizes."""
+        """True if two values are inputs, or if they are sizes."""
         a, b = self.a.graph, self.b.graph
         return y < b.first_result and (x < len(a.inputs)) == (y < len(b.inputs))
 
@@ -250,7 +261,8 @@ class Pairing:
         a = [value for value in self.a.graph.outputs if value not in same]
         b = [value for value in self.b.graph.outputs if value not in set(same.values())]
         common = min(len(a), len(b))
-        met = [Meeting(x, y) for x, y in zip(a, b, strict=False) if self.to_b.get(x) and self.to_a.get(y)]
+        pairs = ((x, y) for x, y in zip(a, b, strict=False) if self.a.node_of[x] in self.to_b)
+        met = [Meeting(x, y) for x, y in pairs if self.b.node_of[y] in self.to_a]
         return a[common:], b[common:], met
 
 
