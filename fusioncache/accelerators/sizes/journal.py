@@ -9,7 +9,7 @@ What Thunder's passes looked at while they went over a program, as data, and whe
 Some of it is decided by code that is not interpreted, as by the library that has a kernel or has none. A question says
 what a function is asked about, with expressions for sizes, so that it can be asked again, also in another process.
 
-What is stored is an ``_Outline``, as ``fusioncache.ir.codec`` writes it.
+What is stored is a ``_FamilyOutline``, as ``fusioncache.ir.codec`` writes it.
 """
 
 from __future__ import annotations
@@ -489,7 +489,7 @@ FAMILY_FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Outline:
+class _FamilyOutline:
     """What is stored of a family beside its programs. Attributes are as in ``PassJournal``, in a fixed order.
 
     Attributes:
@@ -527,7 +527,7 @@ def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes
     Raises:
         ValueError: if there is a number in it that JSON has not.
     """
-    outline = _Outline(
+    outline = _FamilyOutline(
         tuple(passes.sizes.items()),
         passes.looks,
         passes.unequal,
@@ -545,7 +545,7 @@ def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ..
     Raises:
         ValueError: if this is anything else.
     """
-    found = codec.decode(_Outline, content, "family", format=FAMILY_FORMAT)
+    found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
     expressions = frozenset(found.expressions)
     passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions, found.shapes)
     return passes, tuple(map(dict, found.known))

@@ -202,7 +202,7 @@ class WatchedProgram:
 
 
 @dataclass(slots=True, eq=False)
-class _Form:
+class _KnownForm:
     """What is known of the programs that have all but sizes in common.
 
     Attributes:
@@ -221,7 +221,7 @@ class Lengths:
 
     def __init__(self) -> None:
         """Knows of none yet."""
-        self._forms: OrderedDict[Key, _Form] = OrderedDict()
+        self._forms: OrderedDict[Key, _KnownForm] = OrderedDict()
         self._hopeless: dict[str, str] = {}
         """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
 
@@ -251,10 +251,10 @@ class Lengths:
         form = self._find_form(derivation)
         return None if self._find_reason(derivation) else form.families.fill(derivation)
 
-    def _find_form(self, derivation: Derivation) -> _Form:
+    def _find_form(self, derivation: Derivation) -> _KnownForm:
         """Returns what is known of a program's form. If there are too many forms, the one used first is forgotten."""
         key = note_form(derivation)
-        form = self._forms.pop(key, None) or _Form(Families(key))
+        form = self._forms.pop(key, None) or _KnownForm(Families(key))
         self._forms[key] = form
         while len(self._forms) > MOST_FORMS:
             self._forms.popitem(last=False)
@@ -361,7 +361,9 @@ class Lengths:
         if len(form.instances) <= MOST_WAYS:
             form.instances.append(new)
 
-    def _prove(self, form: _Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
+    def _prove(
+        self, form: _KnownForm, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation
+    ) -> bool:
         """True if what was done in one program is also what was done in another one."""
         own = way.instance
         if own.reads != instance.reads or own.sizes == instance.sizes:
