@@ -23,6 +23,8 @@ from typing import Any
 
 import click
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.common.options import backend_option, command, json_option
 from benchmarks.common.report import console, make_table
 

@@ -189,6 +189,10 @@ def find_bystanders() -> tuple[Any, ...]:
     return tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
 
 
+_NOT_NAMED = frozenset({"__wrapped__", "__dynamo_disable"})
+"""Attributes of a function that are named otherwise, or that torch sets when it is first called."""
+
+
 class Definitions:
     """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
 
@@ -357,7 +361,7 @@ class Definitions:
             code, defaults, keyword_defaults, attributes, rest = _read_function(function)
             codes.append(code)
             inner = attributes.get("__wrapped__") if attributes else None
-            if defaults or keyword_defaults or (attributes and len(attributes) > ("__wrapped__" in attributes)):
+            if defaults or keyword_defaults or (attributes and not attributes.keys() <= _NOT_NAMED):
                 beside += self._name_beside(function)
             if inner is None and rest is not None and len(rest) == 1:
                 inner = _content_of(rest[0])
@@ -381,7 +385,7 @@ class Definitions:
 
     def _name_beside(self, function: FunctionType) -> str:
         """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
-        attributes = {key: value for key, value in function.__dict__.items() if key != "__wrapped__"}
+        attributes = {key: value for key, value in function.__dict__.items() if key not in _NOT_NAMED}
         given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
         return given + self._name_items("@", attributes)
 

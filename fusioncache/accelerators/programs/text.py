@@ -25,16 +25,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fusioncache.accelerators.programs import introspection
-from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import ABSENT
 from fusioncache.ir import Graph, Instance, strict_json
 from fusioncache.ir.codec import from_json, to_json
 from fusioncache.ir.strict_json import is_text
 from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.template.plan import Arities, Plan
+
+if TYPE_CHECKING:  # the CLI reads programs without torch
+    from fusioncache.accelerators.programs.describe import Describer
 
 FORMAT = 6
 

@@ -202,3 +202,14 @@ def test_a_new_length_makes_use_of_it(monkeypatch):
     for length in range(8, 11):
         compiled(torch.zeros(length, 4))
     assert described == [] and transform.stats().programs_filled >= 3
+
+
+def test_what_torch_sets_when_a_function_is_first_called_changes_no_name(monkeypatch):
+    function = torch.utils.checkpoint.checkpoint
+    inner = function.__wrapped__
+    monkeypatch.delattr(inner, "__dynamo_disable", raising=False)
+    before = Definitions(Describer()).name(function)
+    monkeypatch.setattr(inner, "__dynamo_disable", torch._dynamo.disable(inner), raising=False)
+    assert Definitions(Describer()).name(function) == before
+    monkeypatch.setattr(inner, "another", 1, raising=False)
+    assert Definitions(Describer()).name(function) != before
