@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fusioncache.accelerators.programs.derivation import KnownProgram
 from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
 from fusioncache.accelerators.sizes.families import (
     MOST_KNOWN,
@@ -15,7 +16,6 @@ from fusioncache.accelerators.sizes.families import (
     keep_family,
 )
 from fusioncache.accelerators.sizes.journal import Look, PassJournal
-from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions

@@ -298,11 +298,13 @@ class Definitions:
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
-        """Names what a foreign module declares its dependences of: it does not count as foreign."""
+        """Trusts foreign code that is named inside the block: a ``cache_key()`` says what that depends on."""
         outer, self.met = self.met, {}
-        yield
-        self._trusted.update(self.met)
-        self.met = outer
+        try:
+            yield
+            self._trusted.update(self.met)
+        finally:
+            self.met = outer
 
     def is_foreign(self, value: Any) -> bool:
         """True if a function or a class is foreign."""

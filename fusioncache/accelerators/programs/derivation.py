@@ -21,7 +21,6 @@ from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramK
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
-from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.values import ArgumentSizes
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import read_key
@@ -32,7 +31,7 @@ from fusioncache.observe.explain.program_difference import (
     compare_read,
     write_program_miss,
 )
-from fusioncache.observe.record.kept_regions import KeptRegions, encode_regions
+from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.process.collector import without_collector
@@ -136,6 +135,32 @@ def _normalize(source: str) -> Iterator[str]:
         statement = line.partition("  #")[0].rstrip()
         if statement and not statement.lstrip().startswith("#"):
             yield _VERIFIED.sub(r"\1", statement)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProgram:
+    """A program that Thunder derived, or would have.
+
+    Attributes:
+        text: its traces.
+        sizes: of its arguments.
+        regions: what a run has on record of its regions, if that is known.
+    """
+
+    text: ProgramText
+    sizes: ArgumentSizes
+    regions: bytes | None
+
+    def list_placements(self) -> tuple[PlacementRecord, ...]:
+        """Returns where the collectives of its traces are, without the names of calls, which templates have of sizes.
+
+        Raises:
+            Declined: if something was chosen that may depend on sizes, such as a plan of a residual stream.
+        """
+        kept = None if self.regions is None else decode_regions(self.regions, "", 0)
+        if kept is None or kept.choices:
+            raise Declined("the plan for its residual streams may differ", Scope.LENGTH)
+        return tuple(replace(placement, calls=()) for placement in kept.placements)
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fusioncache.accelerators.programs.derivation import Derivation
+from fusioncache.accelerators.programs.derivation import Derivation, KnownProgram
 from fusioncache.accelerators.programs.general import (
     FilledProgram,
     GeneralProgram,
@@ -34,7 +34,6 @@ from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import ProgramText, Read, decode, decode_reads, encode, encode_reads
 from fusioncache.accelerators.schedule.collectives import exchanges
 from fusioncache.accelerators.sizes.journal import Journal, PassJournal, decode_outline, encode_outline
-from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.passes import go_through_passes
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from fusioncache.accelerators.programs.derivation import Derivation
+from fusioncache.accelerators.programs.derivation import Derivation, KnownProgram
 from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
 from fusioncache.accelerators.programs.options import find_groups
 from fusioncache.accelerators.programs.programs import Candidate
@@ -29,7 +29,6 @@ from fusioncache.accelerators.programs.text import Read
 from fusioncache.accelerators.sizes.families import Families, check_reads
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
-from fusioncache.accelerators.sizes.known_program import KnownProgram
 from fusioncache.accelerators.sizes.passes import list_sharing, replay
 from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.ir import Declined, Key, Scope, is_declined

@@ -50,7 +50,8 @@ def test_sizes_tuples_and_dropped_results_are_drawn():
 
 
 def test_an_empty_graph():
-    ElementTree.fromstring(svg_text(picture_of(Graph((), (), ())), "nothing"))
+    root = ElementTree.fromstring(svg_text(picture_of(Graph((), (), ())), "nothing"))
+    assert not list(root.iter("{http://www.w3.org/2000/svg}path")) and root.findtext("{*}title") == "nothing"
 
 
 def test_an_edge_is_straight_or_goes_around_the_rows_between():
