@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import later_steps, markdown, nvfuser_seconds, readme, recompute, steps, tables, warm
+from benchmarks.figures import later_steps, markdown, nvfuser_seconds, prices, readme, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
-_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus")
+_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
@@ -29,6 +29,7 @@ _STEPS = (
     *("step-real-128", "step-real-2048", "step-inference"),
 )
 _STEPS_ALONE = ("step-alone-narrow", "step-alone", "step-alone-inference")
+_PRICES = ("programs", "sizes", "tracing", "lean-steps", "residual", "precompile")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -107,6 +108,7 @@ def make_figures() -> dict[str, str]:
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
         "jitter-peers": _figure(later_steps.tabulate_jitter, "jitter-peers"),
         "jitter-h100": _figure(later_steps.tabulate_jitter, "jitter", folder=H100),
+        "prices": _figure(prices.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 

@@ -113,6 +113,8 @@ def measure(series: Series, repeat: int) -> dict[str, Any]:
     for pair in pairs:
         with_all, without = (_collect(pair, name) for name in (WITH, WITHOUT))
         for figure in with_all.keys() & without.keys():
+            if not with_all[figure]:  # no full collection of garbage fell into a first step
+                continue
             ratios.setdefault(figure, []).append(without[figure] / with_all[figure])
     return {"ratios": {name: ratios[name] for name in FIGURES if name in ratios}}
 

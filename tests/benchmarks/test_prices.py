@@ -8,8 +8,8 @@ from fusioncache.accelerators.registry import SWITCHES
 class Pairs:
     def run(self, repeat):
         for number in range(repeat):
-            with_all = {"cold": {"seconds": {"cold": 2.0, "later": 0.5}}}
-            without = {"cold": {"seconds": {"cold": 3.0 + number, "later": 0.25}}}
+            with_all = {"cold": {"seconds": {"cold": 2.0, "later": 0.5, "collector": 0.0}}}
+            without = {"cold": {"seconds": {"cold": 3.0 + number, "later": 0.25, "collector": 0.1}}}
             yield {benchmark.WITH: with_all, benchmark.WITHOUT: without}
 
 
