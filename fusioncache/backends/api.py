@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, ClassVar, cast
 
 from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, TensorType, Value
-from fusioncache.ir.template import Option
+from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import Alone
 from fusioncache.process import forks
 
@@ -181,7 +181,7 @@ class Backend(ABC):
             Exception: if nothing can be compiled here. The compile that follows says why.
         """
 
-    def is_joined(self, graph: Graph, args: Sequence[Any]) -> bool:
+    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
         """True if ``persist`` would compile the graph in the way of ``compiled_together``."""
         return False
 
@@ -196,8 +196,8 @@ class Backend(ABC):
         return Alone(seconds, seconds)
 
     @abstractmethod
-    def layout(self, args: Sequence[Any]) -> Hashable:
-        """Returns what a compilation depends on, of the arguments' memory layout."""
+    def layout(self, layouts: ArgumentLayouts) -> Hashable:
+        """Returns what a compilation depends on, of the layouts of the arguments."""
 
     @abstractmethod
     def arithmetic(self, device: str) -> Arithmetic:
@@ -245,9 +245,9 @@ class Backend(ABC):
         """
         raise ValueError(f"backend {self.name} persists nothing")
 
-    def general_layout(self, args: Sequence[Any]) -> Hashable:
-        """Returns what a compilation for any sizes depends on, of the arguments' memory layout."""
-        return self.layout(args)
+    def general_layout(self, layouts: ArgumentLayouts) -> Hashable:
+        """Returns what a compilation for any sizes depends on, of the layouts of the arguments."""
+        return self.layout(layouts)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.

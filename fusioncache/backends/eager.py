@@ -9,6 +9,7 @@ from fusioncache.backends.api import Backend, GeneralFunction, Run
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.ops import shaping_inputs
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process.forks import LruMap
 
 _MOST_SHAPES = 256
@@ -27,7 +28,7 @@ class Eager(Backend):
         """See ``Backend``."""
         return {"backend": "eager", "versions": write_versions(), "settings": write_settings()}
 
-    def layout(self, args: Sequence[Any]) -> None:
+    def layout(self, layouts: ArgumentLayouts) -> None:
         """Returns nothing: any layout will do."""
         return None
 

@@ -32,10 +32,11 @@ from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import forbids_changes, is_capturing, is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, Executable, OnBuild, RejectedRegion, layouts_of
+from fusioncache.cache.executable import Builder, Executable, OnBuild, RejectedRegion
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
 from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Instance, Scope
+from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process import forks
 from fusioncache.template.generalization import in_order_of_template
@@ -247,6 +248,7 @@ class BuildRequest:
 
     Attributes:
         graph: the graph.
+        layouts: of the arguments of the call.
         on_build: is told of the function, if it had to be compiled or loaded.
         on_general: is told which function for any sizes serves the graph.
         on_own: is told that one for its own sizes, which others compiled, takes that one's place.
@@ -255,6 +257,7 @@ class BuildRequest:
     """
 
     graph: Graph
+    layouts: ArgumentLayouts
     on_build: OnBuild
     on_general: OnGeneral
     on_own: Callable[[], None]
@@ -338,18 +341,18 @@ class BackendExecutables:
         environment = self.backend.environment()
         executable = self._find_executable(asked.graph, asked.instance, environment)
         if self._sizes is not Sizes.STATIC and asked.generation is not None:
-            region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
+            region = _find_region(executable, asked)
             found = self._cache.generals.join(region, asked.generation, self._sizes, self.builder(environment))
             run = self._serve_general(executable, region, args, asked, found) if found else None
             if run is not None:
                 return run
         rejections = self._cache.rejections
         if len(rejections) and not executable.is_built:
-            rejected = rejections.get(self._name_rejection(executable, args, asked))
+            rejected = rejections.get(self._name_rejection(executable, asked))
             if rejected is not None:
                 raise RejectedRegion(rejected)
         try:
-            return executable.run_for(args, asked.on_build, asked.instance)
+            return executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
         except Exception as error:
             reason = self.backend.find_rejection(error)
             if reason is None:
@@ -377,18 +380,20 @@ class BackendExecutables:
         """
         executable = self.executable(asked.graph, asked.instance)
         piece = replace(asked, on_general=partial(asked.on_general, whole=False), instance=None)
-        region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
-        run, compiled = run_in_pieces(region, args, lambda graph, args: self.run_for(args, replace(piece, graph=graph)))
+
+        def build(graph: Graph, args: Sequence[Any]) -> Run:
+            return self.run_for(args, replace(piece, graph=graph, layouts=layouts_of(args)))
+
+        run, compiled = run_in_pieces(_find_region(executable, asked), args, build)
         if rejection.is_new:
-            executable.reject(args, rejection, asked.instance)
-        name = self._name_rejection(executable, args, asked)
+            executable.reject(asked.layouts, rejection, asked.instance)
+        name = self._name_rejection(executable, asked)
         self._cache.rejections.get_or_make(name, lambda: str(rejection))
         return run, compiled
 
-    def _name_rejection(self, executable: Executable, args: Sequence[Any], asked: BuildRequest) -> Hashable:
+    def _name_rejection(self, executable: Executable, asked: BuildRequest) -> Hashable:
         """Returns what regions have in common that are rejected together: they differ in sizes alone."""
-        region = in_order_of_template(executable.source_for(layouts_of(args), asked.instance))
-        return skeleton_of(region), *sorted(self.backend.environment().items())
+        return skeleton_of(_find_region(executable, asked)), *sorted(self.backend.environment().items())
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
         """True if the function of a graph is likely to be one for any sizes."""
@@ -402,28 +407,23 @@ class BackendExecutables:
         self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
     ) -> Run | None:
         """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
-        if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(args)):
-            kept = executable.find_for(args, asked.on_build, asked.instance)
+        if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(asked.layouts)):
+            kept = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
             if kept is not None:
                 return kept
         try:
             check_general(region)
-            served = found.executable.serve(args, found.values)
+            served = found.executable.serve(args, asked.layouts, found.values)
         except Declined as refusal:
             refusal.require(Scope.GENERAL)
             logger.info("compiled for one size only: %s", refusal)
             self.ledger.count("own_sizes", of=str(refusal))
             return None
         asked.on_general(served)
-        return self._replace_if_reused(found, served, args, asked, executable)
+        return self._replace_if_reused(found, served, asked, executable)
 
     def _replace_if_reused(
-        self,
-        found: FoundGeneral,
-        served: ServedGeneral,
-        args: Sequence[Any],
-        asked: BuildRequest,
-        executable: Executable,
+        self, found: FoundGeneral, served: ServedGeneral, asked: BuildRequest, executable: Executable
     ) -> Run:
         """Returns the function for any sizes, until one for the sizes of these arguments takes its place.
 
@@ -433,12 +433,12 @@ class BackendExecutables:
         if self._cache.store is None and captures:
             return served.run
         helpers, allowance = self._cache.helpers, found.executable.own
-        layouts, handed_over = layouts_of(args), list[Ask]()
+        handed_over = list[Ask]()
         is_stored = served.built.key is not None
         most = MOST if is_stored else MOST_UNSTORED
 
         def place() -> bool:
-            ask = executable.foresee(layouts, asked.instance)
+            ask = executable.foresee(asked.layouts, asked.instance)
             if ask is not None and helpers is not None and allowance.take(most):
                 handed_over.append(ask)
                 self.ledger.count("handed_over", helpers.hand_over(handed_over))
@@ -450,13 +450,13 @@ class BackendExecutables:
         def fetch(args: Sequence[Any]) -> Run | None:
             if helpers is not None and handed_over:
                 helpers.wait_for(handed_over[0].key)
-            run = executable.find_for(args, asked.on_build, asked.instance)
+            run = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
             if run is not None:
                 asked.on_own()
             return run
 
         def build(args: Sequence[Any]) -> Run:
-            run = executable.run_for(args, asked.on_build, asked.instance)
+            run = executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
             asked.on_own()
             return run
 
@@ -466,3 +466,8 @@ class BackendExecutables:
         at_once = not is_stored and helpers is not None and allowance.is_below(AT_ONCE)
         after = 1 if at_once else OFTEN if is_stored else SOON
         return replace_if_reused(served.run, Order(place, is_done, fetch, build, build_apart, after, captures))
+
+
+def _find_region(executable: Executable, asked: BuildRequest) -> Graph:
+    """Returns the region that is compiled for a call, with inputs and outputs in the order of its template."""
+    return in_order_of_template(executable.source_for(asked.layouts, asked.instance))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.backends.api import Run, Sum
@@ -21,7 +21,6 @@ from fusioncache.cache.executable import (
     Executable,
     RejectedRegion,
     instance_in_order,
-    layouts_of,
     reorder,
 )
 from fusioncache.cache.generals import Generation, ServedGeneral
@@ -30,7 +29,7 @@ from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
 from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
-from fusioncache.ir.template import ArgumentLayouts
+from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES, Alone
 from fusioncache.process.collector import without_collector
@@ -201,6 +200,23 @@ class AllowedRegions:
     source: Graph | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _FirstCall:
+    """A call with arguments of a layout that is new.
+
+    Attributes:
+        args: tensors and numbers, in the order of the template.
+        layouts: of these.
+        regions: those that it is a call of.
+        failures: what failed so far.
+    """
+
+    args: Sequence[Any]
+    layouts: ArgumentLayouts
+    regions: AllowedRegions
+    failures: list[_Failure] = field(default_factory=list)
+
+
 class TemplateCall:
     """A template that is ready to be called.
 
@@ -306,17 +322,17 @@ class TemplateCall:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
         begun, self.begun = time.perf_counter(), True
-        failures: list[_Failure] = []
+        call = _FirstCall(args, layouts_of(args), self._regions[arities])
         with progress_line().show(self._describe_compiling), without_collector():
-            run = self._prepare(args, arities, failures)
+            run = self._prepare(call)
         start = time.perf_counter()
-        run, results = self._execute(run, args, arities, failures)
-        instance = self._regions[arities].instance
+        run, results = self._execute(run, call)
+        instance = call.regions.instance
         if instance is not None and self.compiler.backend.lays_out_as_torch:
             run, results = as_torch_gives(run, instance, args, results)
         ended = time.perf_counter()
-        for failure in failures:
-            self._report_failure(failure, run, arities)
+        for failure in call.failures:
+            self._report_failure(failure, run, call.regions)
         self._ledger.history.add_seconds("first_execution", ended - start)
         if self._called:
             self._called(self.template, ended - begun)
@@ -325,64 +341,61 @@ class TemplateCall:
     def _describe_compiling(self) -> str:
         return f"compiling {self.template.name} with {self.compiler.backend.title}, {self._count_left()} left"
 
-    def _execute(
-        self, run: Run, args: Sequence[Any], arities: Arities, failures: list[_Failure]
-    ) -> tuple[Run, Sequence[Any]]:
+    def _execute(self, run: Run, call: _FirstCall) -> tuple[Run, Sequence[Any]]:
         """Runs what was prepared, or what takes its place if that fails; returns what ran, and its results."""
         try:
-            return run, run(args)
+            return run, run(call.args)
         except Exception as error:  # what was compiled for other sizes was never executed with these
-            if run is self._regions[arities].operations or not may_run_again(self.template.graph):
+            if run is call.regions.operations or not may_run_again(self.template.graph):
                 raise
             if is_out_of_memory(error) or is_device_lost():
                 raise
-            rejection = self._reject_launch(run, arities, error)
+            rejection = self._reject_launch(run, call, error)
             if rejection is not None:
-                other = self._run_rejected(args, arities, rejection, failures)
+                other = self._run_rejected(call, rejection)
             else:
-                failures.append(("fallback" if run is self._regions[arities].fallback else "compile", error))
-                other = self._fall_back(args, arities, run)
-            return self._execute(other, args, arities, failures)
+                call.failures.append(("fallback" if run is call.regions.fallback else "compile", error))
+                other = self._fall_back(call, run)
+            return self._execute(other, call)
 
-    def _prepare(self, args: Sequence[Any], arities: Arities, failures: list[_Failure]) -> Run:
+    def _prepare(self, call: _FirstCall) -> Run:
         import torch
 
         try:
-            if self._can_fold(args, arities):
-                return self._prepare_folds(args, arities)
-            return self.compiler.run_for(args, self._request(arities))
+            if self._can_fold(call.regions, call.layouts):
+                return self._prepare_folds(call)
+            return self.compiler.run_for(call.args, self._request(call.regions, call.layouts))
         except torch.OutOfMemoryError:
             raise
         except RejectedRegion as rejection:
-            return self._run_rejected(args, arities, rejection, failures)
+            return self._run_rejected(call, rejection)
         except Exception as error:
             if is_declined(error, Scope.REGION):
-                return self._bypass(arities, error.reason)
-            failures.append(("compile", error))
-            return self._fall_back(args, arities)
+                return self._bypass(call.regions, error.reason)
+            call.failures.append(("compile", error))
+            return self._fall_back(call)
 
-    def _run_rejected(
-        self, args: Sequence[Any], arities: Arities, rejection: RejectedRegion, failures: list[_Failure]
-    ) -> Run:
+    def _run_rejected(self, call: _FirstCall, rejection: RejectedRegion) -> Run:
         """Returns what runs a region that its compiler rejects: its pieces, or else its operations one by one."""
         try:
             if not may_run_again(self.template.graph):  # each piece is run to find the next one
                 raise rejection
-            run, compiled = self.compiler.run_rejected(args, self._request(arities), rejection)
+            asked = self._request(call.regions, call.layouts)
+            run, compiled = self.compiler.run_rejected(call.args, asked, rejection)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            failures.append(("compile", error))
-            return self._run_operations(args, arities)
-        self._report_rejection(arities, rejection, compiled)
+            call.failures.append(("compile", error))
+            return self._run_operations(call)
+        self._report_rejection(call.regions.arities, rejection, compiled)
         self._rejected.add(run)
         return run
 
-    def _reject_launch(self, run: Run, arities: Arities, error: Exception) -> RejectedRegion | None:
+    def _reject_launch(self, run: Run, call: _FirstCall, error: Exception) -> RejectedRegion | None:
         """Returns the rejection of a compiled function that failed when it first ran; None for any other function."""
-        if run is self._regions[arities].fallback or run in self._rejected:
+        if run is call.regions.fallback or run in self._rejected:
             return None
-        return self.compiler.reject_launch(self._request(arities), error)
+        return self.compiler.reject_launch(self._request(call.regions, call.layouts), error)
 
     def _report_rejection(self, arities: Arities, rejection: RejectedRegion, compiled: Sequence[bool]) -> None:
         """Reports what runs a rejected region: pieces, of which some are compiled."""
@@ -397,25 +410,25 @@ class TemplateCall:
             where = f" ({lines[0]})" if lines else ""
             warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection}")
 
-    def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
+    def _can_fold(self, regions: AllowedRegions, layouts: ArgumentLayouts) -> bool:
         """True if folds can sum such arguments: where the order of operands shows, they may have another one."""
-        if self._regions[arities].plan is Plan.INLINE:
+        if regions.plan is Plan.INLINE:
             return False
-        return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
+        return not depends_on_operand_order(inline(self.template.graph, regions.arities), layouts)
 
-    def _request(self, arities: Arities) -> BuildRequest:
+    def _request(self, regions: AllowedRegions, layouts: ArgumentLayouts) -> BuildRequest:
         def on_general(served: ServedGeneral, *, whole: bool = True) -> None:
             if whole:
-                self._regions[arities].source = served.source
-                self._note(arities, plan=ANY_SIZES)
+                regions.source = served.source
+                self._note(regions.arities, plan=ANY_SIZES)
             self._on_general(served)
 
         def on_own() -> None:
-            self._note(arities, plan=Plan.INLINE.value)
+            self._note(regions.arities, plan=Plan.INLINE.value)
             self._ledger.count("reused_sizes")
 
-        graph, instance = inline(self.template.graph, arities), self._compiled_instance(arities)
-        return BuildRequest(graph, self._on_build, on_general, on_own, self._generation, instance)
+        graph, instance = inline(self.template.graph, regions.arities), self._compiled_instance(regions.arities)
+        return BuildRequest(graph, layouts, self._on_build, on_general, on_own, self._generation, instance)
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))
@@ -425,9 +438,10 @@ class TemplateCall:
         instance = self._regions[arities].instance
         return None if instance is None else instance.compiled
 
-    def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
+    def _prepare_folds(self, call: _FirstCall) -> Run:
+        arities = call.regions.arities
         folded = fold(self.template.graph, arities)
-        adders = [self._make_adder(chain, args, arities) for chain in folded.chains]
+        adders = [self._make_adder(chain, call.args, arities) for chain in folded.chains]
         core, inputs = folded.core, len(self.template.graph.inputs)
         compute = self._make_launcher(core.graph) if core.graph is not None else None
 
@@ -437,7 +451,7 @@ class TemplateCall:
             leaving = [*computed, *values[inputs:]]
             return [leaving[index] for index in core.results]
 
-        run(args)
+        run(call.args)
         return run
 
     def _make_adder(self, chain: ChainFolds, args: Sequence[Any], arities: Arities) -> Callable[[Sequence[Any]], Any]:
@@ -495,42 +509,42 @@ class TemplateCall:
 
     def _make_launcher(self, graph: Graph) -> Run:
         executable, on_build = self.compiler.executable(graph), self._on_build
-        return lambda args: executable.run_for(args, on_build)(args)
+        return lambda args: executable.run_for(args, layouts_of(args), on_build)(args)
 
-    def _fall_back(self, args: Sequence[Any], arities: Arities, failed: Run | None = None) -> Run:
+    def _fall_back(self, call: _FirstCall, failed: Run | None = None) -> Run:
         """Returns the region as Thunder made it where that may work, and else what runs its operations one by one.
 
         Forward and backward must draw random numbers from one generator. So a region that draws falls back to Thunder's
         own function. A region that writes into its inputs is not tried with a second compiler: it may have written
         when the first one fails.
         """
-        fallback, graph = self._regions[arities].fallback, self.template.graph
+        fallback, graph = call.regions.fallback, self.template.graph
         may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))
-        return fallback if may_work and failed is not fallback else self._run_operations(args, arities)
+        return fallback if may_work and failed is not fallback else self._run_operations(call)
 
-    def _run_operations(self, args: Sequence[Any], arities: Arities) -> Run:
-        instance = self._regions[arities].instance or instance_in_order(inline(self.template.graph, arities))
+    def _run_operations(self, call: _FirstCall) -> Run:
+        regions, args = call.regions, call.args
+        instance = regions.instance or instance_in_order(inline(self.template.graph, regions.arities))
         run = reorder(run_one_by_one(instance.region, pick(args, instance.inputs)), instance, len(args))
-        regions = self._regions[arities]
         regions.operations = regions.operations or run
         return regions.operations
 
-    def _report_failure(self, failure: _Failure, run: Run, arities: Arities) -> None:
+    def _report_failure(self, failure: _Failure, run: Run, regions: AllowedRegions) -> None:
         """Reports what failed, once something else ran: what nothing can compute is the model's own error."""
         name, (what, error) = self.template.name, failure
         logger.info("compiling %s failed", name, exc_info=error)
         reason = f"{what} failed: {type(error).__name__}"
-        self._note(arities, reason=reason)
+        self._note(regions.arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
-            how = "as Thunder made it" if run is self._regions[arities].fallback else "operation by operation"
+            how = "as Thunder made it" if run is regions.fallback else "operation by operation"
             warn(f"{name} could not be compiled and runs {how}: {error}")
 
-    def _bypass(self, arities: Arities, reason: str) -> Run:
+    def _bypass(self, regions: AllowedRegions, reason: str) -> Run:
         """Returns the region as Thunder made it, where what would be compiled now may not be shared."""
         logger.info("%s bypassed: %s", self.template.name, reason)
-        self._note(arities, reason=reason)
+        self._note(regions.arities, reason=reason)
         self._ledger.count_bypass(reason, self.template)
-        return self._regions[arities].fallback
+        return regions.fallback
 
     def _note(self, arities: Arities, **fields: str) -> None:
         self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)

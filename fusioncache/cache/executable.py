@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +20,15 @@ from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
 from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
 from fusioncache.ir.graph import pick, picker
 from fusioncache.ir.ops import writes_of
-from fusioncache.ir.template import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
+from fusioncache.ir.template import (
+    ArgumentLayouts,
+    Option,
+    Request,
+    decode_region,
+    encode_region,
+    encode_request,
+    layouts_of,
+)
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
@@ -40,7 +47,7 @@ REQUEST = "request"
 _STALE = "an artifact that does not load"
 _REJECTED = "rejected: "
 """How a note begins that the compiler rejects a region."""
-_MOST_SEEN = 1024
+_MOST_LAYOUTS = 1024
 
 
 class RejectedRegion(Exception):
@@ -92,22 +99,20 @@ class BuiltFunction[F]:
         return self.compile_seconds or (0.0 if self.loaded else self.seconds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task[F](ABC):
-    """Something to be compiled.
+    """Something to be compiled. The arguments that some methods take are tensors and numbers as the graph's inputs.
 
     Attributes:
         backend: compiles.
         graph: what the store names it by.
         region: what the compiler is given, for the start of the compiler.
-        args: tensors and numbers as the graph's inputs.
         instance: the region, and which of the graph's values its values are; None for any sizes.
     """
 
     backend: Backend
     graph: Graph
     region: Graph
-    args: Sequence[Any]
     instance: Instance | None
 
     @abstractmethod
@@ -115,15 +120,15 @@ class Task[F](ABC):
         """Returns the key of what is stored."""
 
     @abstractmethod
-    def compile(self) -> F:
+    def compile(self, args: Sequence[Any]) -> F:
         """Compiles the function."""
 
     @abstractmethod
-    def persist(self) -> Compiled[F]:
+    def persist(self, args: Sequence[Any]) -> Compiled[F]:
         """Compiles the function, and gives artifacts, or why there are none."""
 
     @abstractmethod
-    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[F]:
+    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[F]:
         """Makes the function of artifacts. Raises whatever is wrong with these."""
 
     def is_joined(self) -> bool:
@@ -135,7 +140,7 @@ class Task[F](ABC):
         return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RegionTask(Task[Run]):
     """A region for arguments of some layouts.
 
@@ -146,66 +151,63 @@ class RegionTask(Task[Run]):
     instance: Instance
     request: Request
 
-    @cached_property
-    def own_args(self) -> Sequence[Any]:
-        """The arguments as the region's inputs."""
-        return pick(self.args, self.instance.inputs)
-
     def key(self, environment: Mapping[str, str]) -> Key:
         """See ``Task``."""
         return artifact_key(self.graph, environment, self.request.layouts, self.instance)
 
-    def compile(self) -> Run:
+    def compile(self, args: Sequence[Any]) -> Run:
         """See ``Task``."""
-        return self.backend.compile(self.region, self.own_args)
+        return self.backend.compile(self.region, pick(args, self.instance.inputs))
 
-    def persist(self) -> Compiled[Run]:
+    def persist(self, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Task``."""
-        return self.backend.persist(self.region, self.own_args)
+        return self.backend.persist(self.region, pick(args, self.instance.inputs))
 
-    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[Run]:
+    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[Run]:
         """See ``Task``. The stored region may have another order of operations than this one."""
         stored = decode_region(artifacts[REGION])
         if _types(stored) != _types(self.instance) or len(stored.outputs) != len(self.instance.outputs):
             raise ValueError("a stored region with other inputs or outputs")
-        return BuiltFunction(self.backend.load(artifacts, stored.region, pick(self.args, stored.inputs)), stored)
+        return BuiltFunction(self.backend.load(artifacts, stored.region, pick(args, stored.inputs)), stored)
 
     def is_joined(self) -> bool:
         """See ``Task``."""
-        return self.backend.is_joined(self.region, self.own_args)
+        return self.backend.is_joined(self.region, tuple(pick(self.request.layouts, self.instance.inputs)))
 
     def describe(self) -> dict[str, bytes]:
         """See ``Task``."""
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GeneralTask(Task[GeneralFunction]):
-    """A region for any sizes, with arguments of one of its instances and the values of its variables there.
+    """A region for any sizes. It is compiled with the arguments of one of its instances.
 
     Attributes:
         general: the region, and the places of its variables.
-        values: of the variables.
+        values: of the variables in that instance.
+        layout: of the arguments, as ``Backend.general_layout`` gives it.
     """
 
     general: GeneralRegion
     values: Sequence[Value]
+    layout: Hashable
 
     def key(self, environment: Mapping[str, str]) -> Key:
         """See ``Task``."""
-        return general_key(self.graph, environment, repr(self.backend.general_layout(self.args)))
+        return general_key(self.graph, environment, repr(self.layout))
 
-    def compile(self) -> GeneralFunction:
+    def compile(self, args: Sequence[Any]) -> GeneralFunction:
         """See ``Task``."""
-        return self.backend.compile_general(self.general, self.args, self.values)
+        return self.backend.compile_general(self.general, args, self.values)
 
-    def persist(self) -> Compiled[GeneralFunction]:
+    def persist(self, args: Sequence[Any]) -> Compiled[GeneralFunction]:
         """See ``Task``."""
-        return self.backend.persist_general(self.general, self.args, self.values)
+        return self.backend.persist_general(self.general, args, self.values)
 
-    def load(self, artifacts: Mapping[str, bytes]) -> BuiltFunction[GeneralFunction]:
+    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
         """See ``Task``."""
-        return BuiltFunction(self.backend.load_general(artifacts, self.general, self.args))
+        return BuiltFunction(self.backend.load_general(artifacts, self.general, args))
 
 
 def _types(instance: Instance) -> dict[int, Any]:
@@ -256,20 +258,17 @@ class Builder:
         self._on_start = on_start
         self._patience = patience
 
-    def region_task(
-        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any] = ()
-    ) -> RegionTask:
+    def region_task(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> RegionTask:
         """Returns what is to be compiled for arguments of a graph.
 
         Args:
             graph: to be computed.
             instance: what to compile, if there is no function yet.
             layouts: of the arguments. The function need not be right for others.
-            args: tensors and numbers as the graph's inputs.
         """
         backend = self.backend
         asked = Request(graph, layouts, backend.name, backend.options(), self._settings)
-        return RegionTask(backend, graph, instance.region, args, instance, asked)
+        return RegionTask(backend, graph, instance.region, instance, asked)
 
     def key(self, task: Task[Any]) -> Key:
         """Returns the key of what is stored."""
@@ -281,16 +280,16 @@ class Builder:
             return None
         return Ask(self.key(task), task.request, task.instance)
 
-    def load(self, task: RegionTask) -> BuiltFunction[Run] | None:
+    def load(self, task: RegionTask, args: Sequence[Any]) -> BuiltFunction[Run] | None:
         """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
         start, key = time.perf_counter(), self.key(task)
         stored = self.store.load(key, self.backend.name)
-        built = None if stored is None or REFUSED in stored else self._load(task, key, stored)
+        built = None if stored is None or REFUSED in stored else self._load(task, args, key, stored)
         return built and replace(built, seconds=time.perf_counter() - start)
 
-    def build[F](self, task: Task[F]) -> BuiltFunction[F]:
+    def build[F](self, task: Task[F], args: Sequence[Any]) -> BuiltFunction[F]:
         """Builds a function. One that was loaded is for arguments of the task's very layouts.
 
         Raises:
@@ -299,22 +298,23 @@ class Builder:
             Exception: whatever else the backend raises.
         """
         start = time.perf_counter()
-        built = self._compile(task) if self.store is None else self._build_stored(task, self.store)
+        built = self._compile(task, args) if self.store is None else self._load_or_compile(task, args, self.store)
         return replace(built, seconds=time.perf_counter() - start + built.shifted)
 
-    def _build_stored[F](self, task: Task[F], store: Store) -> BuiltFunction[F]:
+    def _load_or_compile[F](self, task: Task[F], args: Sequence[Any], store: Store) -> BuiltFunction[F]:
         key, name = self.key(task), self.backend.name
         helpers = self._helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
-        built = self._load(task, key, store.load(key, name))
-        if built is None and helpers is not None and helpers.note_missing():
+        stored = store.load(key, name)
+        if stored is None and helpers is not None and helpers.note_missing():
             wait = self._wait_for(helpers, key)
-            built = self._load(task, key, store.load(key, name))
+            stored = store.load(key, name)
+        built = None if stored is None else self._load(task, args, key, stored)
         if built is None:
             with self._ranks.turn(key, name) if self._ranks else nullcontext(RankTurn()) as turn:
-                built = self._load(task, key, turn.artifacts)
+                built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
                 if built is None:
-                    built, artifacts = self._compile_once(task, key, store)
+                    built, artifacts = self._compile_once(task, args, key, store)
                     turn.publish(artifacts)
         waited = wait.on_others + wait.on_start
         if not built.loaded:
@@ -327,31 +327,31 @@ class Builder:
             self._on_start(self.backend.title, wait.on_start)
         return wait
 
-    def _compile[F](self, task: Task[F], key: Key | None = None) -> BuiltFunction[F]:
+    def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function that is not persisted."""
         started = self._start(task, joined=False)
-        return BuiltFunction(task.compile(), task.instance, key, shifted=-started)
+        return BuiltFunction(task.compile(args), task.instance, key, shifted=-started)
 
     def _start(self, task: Task[Any], *, joined: bool) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
         return process_starts().start(self.backend, task.region, self._on_start, joined=joined)
 
-    def _load[F](self, task: Task[F], key: Key, artifacts: StoredArtifacts | None) -> BuiltFunction[F] | None:
-        """Loads what is stored, if anything is. What does not load is removed.
+    def _load[F](
+        self, task: Task[F], args: Sequence[Any], key: Key, artifacts: StoredArtifacts
+    ) -> BuiltFunction[F] | None:
+        """Returns the function of what is stored. What does not load is removed, and None returned.
 
         Raises:
             RejectedRegion: if it is stored that the compiler rejects the region.
         """
-        if artifacts is None:
-            return None
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
             self._refused(not_kept(reason))
-            return self._compile(task, key if task.instance else None)
+            return self._compile(task, args, key if task.instance else None)
         try:
-            return replace(task.load(artifacts), key=key, loaded=True, compile_seconds=artifacts.seconds)
+            return replace(task.load(artifacts, args), key=key, loaded=True, compile_seconds=artifacts.seconds)
         except Exception as error:  # whatever it is, the region can be compiled
             logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
             assert self.store is not None
@@ -359,18 +359,22 @@ class Builder:
             return None
 
     def _compile_once[F](
-        self, task: Task[F], key: Key, store: Store
+        self, task: Task[F], args: Sequence[Any], key: Key, store: Store
     ) -> tuple[BuiltFunction[F], StoredArtifacts | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
         with store.take_turn(key, self.backend.name, self._patience) as turn:
-            built = self._load(task, key, turn.artifacts)
+            built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
             if built:
                 return built, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Declined("another process compiles it", Scope.TURN)
             started = self._start(task, joined=task.is_joined())
             start = time.perf_counter()
-            compiled = self._persist(task, key)
+            try:
+                compiled = task.persist(args)
+            except Exception as error:
+                self._raise_rejection(task, key, error)
+                raise
             alone = compiled.alone_seconds
             seconds = time.perf_counter() - start if alone is None else alone
             stored = self._store_compiled(task, key, compiled, seconds)
@@ -384,19 +388,14 @@ class Builder:
             )
             return built, stored
 
-    def _persist[F](self, task: Task[F], key: Key) -> Compiled[F]:
-        """Compiles, and stores it if the compiler rejects the region.
+    def _raise_rejection(self, task: Task[Any], key: Key, error: Exception) -> None:
+        """Stores and raises that the compiler rejects the region, if that is what the error says.
 
         Raises:
             RejectedRegion: then.
-            Exception: whatever else goes wrong.
         """
-        try:
-            return task.persist()
-        except Exception as error:
-            reason = self.backend.find_rejection(error) if task.instance else None
-            if reason is None:
-                raise
+        reason = self.backend.find_rejection(error) if task.instance else None
+        if reason is not None:
             self._save(task, key, {REFUSED: f"{_REJECTED}{reason}".encode()}, 0.0)
             raise RejectedRegion(reason) from error
 
@@ -455,15 +454,14 @@ class Executable:
         instance: the region that the graph comes from.
     """
 
-    __slots__ = ("_builder", "_instance", "_loaded", "_lock", "_seen", "_sources", "_variants", "graph")
+    __slots__ = ("_builder", "_exact", "_instance", "_lock", "_sources", "_variants", "graph")
 
     def __init__(self, graph: Graph, builder: Builder, instance: Instance | None = None):
         self.graph = graph
         self._builder = builder
         self._instance = instance or instance_in_order(graph)
         self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
-        self._loaded: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
-        self._seen: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
+        self._exact: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
         self._sources: list[Graph] = []
         self._lock = forks.lock()
 
@@ -475,7 +473,7 @@ class Executable:
     @property
     def is_built(self) -> bool:
         """Whether it has a function for any layout."""
-        return bool(self._variants or self._loaded)
+        return bool(self._variants or self._exact)
 
     def add_source(self, source: Graph) -> None:
         """Notes that a function of it was compiled from this."""
@@ -483,28 +481,32 @@ class Executable:
             if source not in self._sources:
                 self._sources.append(source)
 
-    def run_for(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None = None) -> Run:
+    def run_for(
+        self, args: Sequence[Any], layouts: ArgumentLayouts, on_build: OnBuild, instance: Instance | None = None
+    ) -> Run:
         """Returns the function for arguments of this layout.
 
         Args:
             args: tensors and numbers as the graph's inputs.
+            layouts: of the arguments.
             on_build: is told of the function, if this call had to compile or to load it.
             instance: the region that asks, if it may be another one than the first.
 
         Raises:
             Exception: whatever the backend raises.
         """
-        run = self._find(args, on_build, instance, self._builder.build)
+        run = self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.build)
         assert run is not None
         return run
 
-    def find_for(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None = None) -> Run | None:
+    def find_for(
+        self, args: Sequence[Any], layouts: ArgumentLayouts, on_build: OnBuild, instance: Instance | None = None
+    ) -> Run | None:
         """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
-        return self._find(args, on_build, instance, self._builder.load)
+        return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
-    def reject(self, args: Sequence[Any], rejection: RejectedRegion, instance: Instance | None = None) -> None:
+    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
         """Stores that the compiler rejects the region for arguments of this layout."""
-        layouts = layouts_of(args)
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts)
         self._builder.reject(task, rejection)
 
@@ -536,58 +538,43 @@ class Executable:
         """Returns the region that has a function of its own, as the order of operands shows; None for the first."""
         return (instance or self._instance) if depends_on_operand_order(self.graph, layouts) else None
 
-    def _find(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None, build: _Build) -> Run | None:
-        layouts = layouts_of(args)
-        run = self._seen.get((layouts, None)) or self._seen.get((layouts, instance or self._instance))
-        if run is None:
-            own = self._own(layouts, instance)
-            run = self._find_variant(layouts, own, args, on_build, build)
-            if len(self._seen) >= _MOST_SEEN:
-                self._seen.clear()
-            if run is not None:
-                self._seen[layouts, own] = run
-        return run
+    def _known(self, layouts: ArgumentLayouts, instance: Instance | None) -> Run | None:
+        return self._exact.get((layouts, None)) or self._exact.get((layouts, instance or self._instance))
 
-    def _find_variant(
+    def _build(
         self,
-        layouts: ArgumentLayouts,
-        own: Instance | None,
         args: Sequence[Any],
+        layouts: ArgumentLayouts,
         on_build: OnBuild,
-        build: _Build,
+        instance: Instance | None,
+        build: Callable[[RegionTask, Sequence[Any]], BuiltFunction[Run] | None],
     ) -> Run | None:
-        """Returns the function of a region of its own, or of the first one."""
-        layout = self._builder.backend.layout(args)
+        """Returns a function for these layouts that another layout has already, or builds it; None if it cannot."""
+        own = self._own(layouts, instance)
+        variant = self._builder.backend.layout(layouts), own
         with self._lock:
-            run = self._loaded.get((layouts, own)) or self._variants.get((layout, own))
+            run = self._exact.get((layouts, own)) or self._variants.get(variant)
             if run is None:
-                args = _copy_written(self.graph, args)
-                built = build(self._builder.region_task(self.graph, own or self._instance, layouts, args))
+                task = self._builder.region_task(self.graph, own or self._instance, layouts)
+                built = build(task, _copy_written(self.graph, args))
                 if built is None:
                     return None
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
                 self.add_source(built.instance.region)
-                if built.loaded:
-                    # Made for these very strides, while a compiler may take others of the same layout as well.
-                    self._loaded[layouts, own] = run
-                else:
-                    self._variants[layout, own] = run
-                    if built.exact is not None:
-                        run = self._loaded[layouts, own] = reorder(built.exact, built.instance, len(args))
+                if not built.loaded:  # what was loaded was made for these very strides
+                    self._variants[variant] = run
+                if built.exact is not None:
+                    run = reorder(built.exact, built.instance, len(args))
                 on_build(self, built)
+            if len(self._exact) >= _MOST_LAYOUTS:
+                self._exact.clear()
+            self._exact[layouts, own] = run
         return run
 
 
-_Build = Callable[[RegionTask], BuiltFunction[Run] | None]
-
 OnBuild = Callable[[Executable, BuiltFunction[Run]], None]
 """Is told of an executable's function that was compiled or loaded."""
-
-
-def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
-    """Returns shape and strides of each tensor."""
-    return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
 def instance_in_order(graph: Graph) -> Instance:

@@ -33,6 +33,7 @@ from fusioncache.ir import (
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.ir.strict_json import Value as Content
 from fusioncache.ir.strict_json import decode, encode
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
@@ -238,40 +239,43 @@ class GeneralExecutable:
         """
         return fit_holes(self.family.generalization, holes)
 
-    def serve(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral:
+    def serve(self, args: Sequence[Any], layouts: ArgumentLayouts, values: Sequence[Value]) -> ServedGeneral:
         """Returns the function for the arguments of an instance.
 
         Args:
             args: tensors, as the region's inputs.
+            layouts: of these.
             values: of the region's variables.
 
         Raises:
             Declined: if there is no such function.
             Exception: whatever the backend raises.
         """
-        layout = self._builder.backend.general_layout(args)
+        layout = self._builder.backend.general_layout(layouts)
         with self._lock:
             is_new = layout not in self._functions
             if is_new:
-                self._functions[layout] = self._build(args, values)
+                self._functions[layout] = self._build(args, layout, values)
             built = self._functions[layout]
         if isinstance(built, str):
             raise Declined(built, Scope.GENERAL)
         return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
 
-    def is_ready(self, args: Sequence[Any]) -> bool:
+    def is_ready(self, layouts: ArgumentLayouts) -> bool:
         """True if there is a function for this kind of layout, which may be for other sizes."""
-        return isinstance(self._functions.get(self._builder.backend.general_layout(args)), BuiltFunction)
+        return isinstance(self._functions.get(self._builder.backend.general_layout(layouts)), BuiltFunction)
 
-    def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltFunction[GeneralFunction] | str:
+    def _build(
+        self, args: Sequence[Any], layout: Hashable, values: Sequence[Value]
+    ) -> BuiltFunction[GeneralFunction] | str:
         """Returns what the builder makes, or why it makes nothing, which is not asked again.
 
         The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
         """
         try:
             general = self.family.general
-            task = GeneralTask(self._builder.backend, general.graph, general.graph, args, None, general, values)
-            return self._builder.build(task)
+            task = GeneralTask(self._builder.backend, general.graph, general.graph, None, general, values, layout)
+            return self._builder.build(task, args)
         except Exception as error:
             if is_declined(error, Scope.GENERAL):
                 return error.reason

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusioncache.ir import codec
 from fusioncache.ir.graph import Graph, Ref, Region, TensorType, ValueType
@@ -127,6 +128,12 @@ ArgumentLayout = tuple[Sequence[int], Sequence[int]]
 
 ArgumentLayouts = tuple[ArgumentLayout | None, ...]
 """The layout of each argument; None for one that is not a tensor."""
+
+
+def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
+    """Returns shape and strides of each tensor."""
+    return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
+
 
 Option = None | bool | str | tuple[str, ...]
 

@@ -33,10 +33,10 @@ from fusioncache.backends.bound_symbols import (
     written_values,
 )
 from fusioncache.backends.inductor.backend import inductor_function
-from fusioncache.cache.executable import layouts_of
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
+from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.events import CompileEvent, CompileObserver
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter.accelerator_api import Node, consecutive_fusion, fuse_bound_symbols
@@ -135,8 +135,9 @@ class FusionCacheExecutor(FusionExecutor):
         for bound_symbol in region.bound_symbols:
             primitives += map(_plainly, tag_layouts(bound_symbol, flatten(bound_symbol)))
         name = f"Fusion{fusion_counter}"
-        call = self._compile_when_called(primitives, inputs, outputs, lambda: fusion)
+        call = _AloneRegion(self, primitives, inputs, outputs)
         fusion = self.register_temporary_operation(name, call, inputs=inputs, outputs=outputs, bsyms=primitives)
+        call.fusion = fusion
         return fusion
 
     def cache_key(self) -> str:
@@ -205,77 +206,91 @@ class FusionCacheExecutor(FusionExecutor):
         # Where Thunder sorts a trace with writes, forward and backward alternate, and it parts them behind this.
         return [list(part) for group in consecutive_fusion(trace, may_join) for _, part in groupby(group, _is_backward)]
 
-    def _compile_when_called(
-        self, bound_symbols: list, inputs: list, outputs: list, fusion: Callable[[], BoundSymbol]
-    ) -> Callable[..., Any]:
-        """Returns a function that compiles a region at its first call, and runs its operations if that fails.
-
-        Its results are checked once for each layout.
-        """
-        function: Callable[..., Any] | None = None
-        instance: Instance | None = None
-        shaping: tuple[int, ...] = ()
-        runs: dict[Any, Run] = {}
-
-        def compute(args: Sequence[Any]) -> Any:
-            nonlocal function
-            try:
-                if function is not None:
-                    return function(*args)
-                start = time.perf_counter()
-                compiled = self._compile(bound_symbols, inputs, outputs)
-                results = compiled(*args)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:
-                return fall_back(args, error)
-            function = compiled
-            self._tell(time.perf_counter() - start)
-            return results
-
-        def fall_back(args: Sequence[Any], error: Exception) -> Any:
-            nonlocal function
-            operations = torch_function(bound_symbols, inputs, outputs)
-            results, function = operations(*args), operations
-            runs.clear()
-            _warn_of_failure(error)
-            return results
-
-        def find_layout(args: Sequence[Any]) -> Any:
-            return layouts_of(args), *[args[index] for index in shaping]
-
-        def call(*args: Any) -> Any:
-            nonlocal instance, shaping
-            run = runs.get(find_layout(args))
-            if run is not None:
-                try:
-                    return run(args)
-                except torch.OutOfMemoryError:
-                    raise
-                except Exception as error:  # it may have been compiled anew
-                    fall_back(args, error)
-            results = compute(args)
-            if instance is None and (instance := _read_instance(fusion())) is not None:
-                shaping = shaping_inputs(instance.region)
-            run = _take_sequence(function)
-            if instance is not None:
-                run, results = as_torch_gives(run, instance, args, results)
-            if len(runs) >= _MOST_LAYOUTS:
-                runs.clear()
-            runs[find_layout(args)] = run
-            return results
-
-        return call
-
-    def _compile(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+    def compile_alone(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+        """Returns the function of a region that shares nothing. TorchInductor compiles it at its first call."""
         function = torch_function(bound_symbols, inputs, outputs)
         return inductor_function(function) if self.own_backend() == "inductor" else function
 
-    def _tell(self, seconds: float) -> None:
+    def tell(self, seconds: float) -> None:
         """Tells observers of a region that was compiled."""
         event = CompileEvent(self.own_backend(), seconds)
         for observer in self.observers:
             observer(event)
+
+
+class _AloneRegion:
+    """Compiles a region at its first call, and runs its operations if that fails.
+
+    Its results are checked once for each layout.
+
+    Args:
+        executor: compiles.
+        bound_symbols: of the region.
+        inputs: proxies.
+        outputs: proxies.
+
+    Attributes:
+        fusion: the bound symbol of the region in its trace.
+    """
+
+    def __init__(self, executor: FusionCacheExecutor, bound_symbols: list, inputs: list, outputs: list):
+        self.fusion: BoundSymbol | None = None
+        self._executor = executor
+        self._region = bound_symbols, inputs, outputs
+        self._function: Callable[..., Any] | None = None
+        self._instance: Instance | None = None
+        self._shaping: tuple[int, ...] = ()
+        self._runs: dict[Any, Run] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Returns the results of the region."""
+        run = self._runs.get(self._find_layout(args))
+        if run is not None:
+            try:
+                return run(args)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # it may have been compiled anew
+                self._fall_back(args, error)
+        return self._begin(args)
+
+    def _find_layout(self, args: Sequence[Any]) -> Any:
+        return layouts_of(args), *[args[index] for index in self._shaping]
+
+    def _begin(self, args: Sequence[Any]) -> Any:
+        """Returns the results of a call with a layout that is new."""
+        results = self._compute(args)
+        if self._instance is None and (instance := _read_instance(self.fusion)) is not None:
+            self._instance, self._shaping = instance, shaping_inputs(instance.region)
+        run = _take_sequence(self._function)
+        if self._instance is not None:
+            run, results = as_torch_gives(run, self._instance, args, results)
+        if len(self._runs) >= _MOST_LAYOUTS:
+            self._runs.clear()
+        self._runs[self._find_layout(args)] = run
+        return results
+
+    def _compute(self, args: Sequence[Any]) -> Any:
+        try:
+            if self._function is not None:
+                return self._function(*args)
+            start = time.perf_counter()
+            compiled = self._executor.compile_alone(*self._region)
+            results = compiled(*args)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return self._fall_back(args, error)
+        self._function = compiled
+        self._executor.tell(time.perf_counter() - start)
+        return results
+
+    def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:
+        operations = torch_function(*self._region)
+        results, self._function = operations(*args), operations
+        self._runs.clear()
+        _warn_of_failure(error)
+        return results
 
 
 def has_transform() -> bool:
@@ -331,8 +346,9 @@ def _take_sequence(function: Callable[..., Any] | None) -> Run:
     return lambda args: function(*args)
 
 
-def _read_instance(fusion: BoundSymbol) -> Instance | None:
+def _read_instance(fusion: BoundSymbol | None) -> Instance | None:
     """Returns the region in a fused call as an instance of itself; None if it cannot be read."""
+    assert fusion is not None
     try:
         region, plain = region_of(fusion), plain_region_of(fusion)
     except Declined as declined:

@@ -30,6 +30,7 @@ from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Binding, Graph, Instance, Key
 from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import writes_of
+from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.schema import record_path
 from fusioncache.process.files import make_folders, open_privately
@@ -462,7 +463,9 @@ def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
         return _time_compiles(site.fallback, on_compile)
     graph = inline(site.call.template.graph, site.binding.arities)
     executable = Executable(graph, Builder(site.backend), site.instance)
-    return lambda args: executable.run_for(args, lambda _, function: on_compile(function.seconds))(args)
+    return lambda args: executable.run_for(args, layouts_of(args), lambda _, function: on_compile(function.seconds))(
+        args
+    )
 
 
 def _time_compiles(run: Run, on_compile: Callable[[float], None]) -> Run:

@@ -12,6 +12,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import GeneralExecutable
 from fusioncache.ir import Const, Graph, TensorType
+from fusioncache.ir.template import layouts_of
 from fusioncache.template.generalization import make_family, only
 from fusioncache.template.skeleton import skeleton_of
 
@@ -45,4 +46,4 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     for region in alike:
         values, args = executable.values_of(only(region).symbols), make_arguments(region)
         if values is not None:
-            assert are_same(list(executable.serve(args, values).run(args)), list(Eager().compile(region, args)(args)))
+            assert are_same(list(served.run(args)), list(Eager().compile(region, args)(args)))

@@ -97,7 +97,7 @@ def test_what_is_compiled_for_any_sizes_is_not_charged_for_it_either(clock):
     class General:
         graph = make_unary_region()
 
-    built = builder.build(GeneralTask(backend, General.graph, General.graph, [X], None, General(), ()))  # type: ignore[arg-type]
+    built = builder.build(GeneralTask(backend, General.graph, General.graph, None, General(), (), None), [X])  # type: ignore[arg-type]
     assert (built.seconds, told) == (0.5, [("torch", 12.0)])
 
 

@@ -55,8 +55,8 @@ def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_pat
     """Where the compiler's own function takes other strides as well, only that is called with these."""
 
     class WithExact(PersistentEager):
-        def layout(self, args: Any) -> Any:
-            return len(args)
+        def layout(self, layouts: Any) -> Any:
+            return len(layouts)
 
         def persist(self, graph: Any, args: Any) -> Any:
             compiled = super().persist(graph, args)

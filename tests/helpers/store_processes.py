@@ -11,9 +11,10 @@ from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, BuiltFunction, Executable, layouts_of
+from fusioncache.cache.executable import Builder, BuiltFunction, Executable
 from fusioncache.cache.peers import Ranks
 from fusioncache.ir import Graph, Key, TensorType
+from fusioncache.ir.template import layouts_of
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import instance_of
 
@@ -109,7 +110,7 @@ class Process:
         """Runs a region, and returns its outputs."""
         binding = canonicalize(source).binding
         args = [inputs[index] for index in binding.arguments]
-        results = self.executable(source).run_for(args, self.tell)(args)
+        results = self.executable(source).run_for(args, layouts_of(args), self.tell)(args)
         return [results[index] for index in binding.outputs]
 
     def tell(self, executable: Executable, function: BuiltFunction) -> None:

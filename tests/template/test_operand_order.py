@@ -13,6 +13,7 @@ import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile.requests import read_request, survey
 from fusioncache.ir import Const, Op, Ref, TensorType
+from fusioncache.ir.template import layouts_of
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.strides import Strided, depends_on_operand_order, strides_of
@@ -203,7 +204,7 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(graphs[False]).binding.arguments]
     canonical = canonicalize(graphs[True])
     results = [
-        executable.run_for(args, process.tell, instance)(args)[0]
+        executable.run_for(args, layouts_of(args), process.tell, instance)(args)[0]
         for instance in (None, instance_of(graphs[True], canonical.binding))
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]

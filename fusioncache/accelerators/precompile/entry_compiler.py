@@ -145,7 +145,7 @@ class EntryCompiler:
         reasons.clear()
         try:
             args = make_arguments(asked.graph, asked.layouts)
-            built = builder.build(builder.region_task(asked.graph, instance, asked.layouts, args))
+            built = builder.build(builder.region_task(asked.graph, instance, asked.layouts), args)
         except Declined as declined:
             declined.require(Scope.TURN)
             return TaskOutcome("refused", ELSEWHERE, passing=True)

@@ -19,7 +19,7 @@ from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
-from fusioncache.ir.template import Option
+from fusioncache.ir.template import ArgumentLayouts, Option, layouts_of
 from fusioncache.observe.record.observations import Alone
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Inductor(Backend):
         self._scratch = scratch
         self._alone = 0
         # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
-        self._together: dict[tuple[Graph, Hashable], Package] = {}
+        self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
 
     @classmethod
     def problem(cls, device: str) -> str | None:
@@ -195,17 +195,17 @@ class Inductor(Backend):
         """See ``Backend``."""
         start_compiler(device, joined=joined)
 
-    def is_joined(self, graph: Graph, args: Sequence[Any]) -> bool:
+    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
         """See ``Backend``."""
-        return (graph, self.layout(args)) in self._together or self._alone < _MOST_ALONE
+        return (graph, layouts) in self._together or self._alone < _MOST_ALONE
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
         return compile_alone(seconds, operations, loaded=loaded)
 
-    def layout(self, args: Sequence[Any]) -> Hashable:
+    def layout(self, layouts: ArgumentLayouts) -> Hashable:
         """Returns sizes and strides: code is generated for these."""
-        return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
+        return layouts
 
     def arithmetic(self, device: str) -> Arithmetic:
         """See ``Backend``. TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
@@ -231,11 +231,11 @@ class Inductor(Backend):
         run(args)  # compiles
         return run
 
-    def general_layout(self, args: Sequence[Any]) -> Hashable:
+    def general_layout(self, layouts: ArgumentLayouts) -> Hashable:
         """See ``Backend``."""
         from fusioncache.backends.inductor.persistence import layout_of_any_size
 
-        return layout_of_any_size(args)
+        return layout_of_any_size(layouts)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
@@ -287,7 +287,7 @@ class Inductor(Backend):
         from fusioncache.backends.inductor.carried_region import carry_nothing
         from fusioncache.backends.inductor.persistence import package_together, persist
 
-        package, carried = self._together.pop((graph, self.layout(args)), None), carry_nothing(graph)
+        package, carried = self._together.pop((graph, layouts_of(args)), None), carry_nothing(graph)
         if package is None and self._alone < _MOST_ALONE:
             self._alone += 1
             package = package_together([(graph, args)], self._mode, self._scratch, lambda left: None).get(0)
@@ -305,7 +305,7 @@ class Inductor(Backend):
         except Exception as error:  # each is compiled alone
             logger.info("regions are not compiled together", exc_info=error)
             packages = {}
-        self._together = {(graphs[n][0], self.layout(graphs[n][1])): package for n, package in packages.items()}
+        self._together = {(graphs[n][0], layouts_of(graphs[n][1])): package for n, package in packages.items()}
         try:
             yield
         finally:

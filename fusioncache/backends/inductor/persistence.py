@@ -53,6 +53,7 @@ from fusioncache.backends.inductor.joined_kernels import (
 )
 from fusioncache.ir import Declined, Graph, Ref, Scope, TensorType, Value, is_declined
 from fusioncache.ir.ops import writes_in_place
+from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
@@ -306,22 +307,22 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
     return for_these
 
 
-def layout_of_any_size(args: Sequence[Any]) -> Hashable:
+def layout_of_any_size(layouts: ArgumentLayouts) -> Hashable:
     """Returns the order of the dimensions of each tensor in memory, and whether there are gaps; None for a number.
 
     What else code may depend on is in the guards of ``torch.compile``, and they are asked.
     """
-    return tuple(_kind_of_layout(arg) if hasattr(arg, "stride") else None for arg in args)
+    return tuple(None if layout is None else _kind_of_layout(*layout) for layout in layouts)
 
 
-def _kind_of_layout(tensor: Any) -> Hashable:
-    dimensions = [index for index, size in enumerate(tensor.shape) if size != 1]
-    order = tuple(sorted(dimensions, key=lambda index: -tensor.stride(index)))
+def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> Hashable:
+    dimensions = [index for index, size in enumerate(shape) if size != 1]
+    order = tuple(sorted(dimensions, key=lambda index: -strides[index]))
     step = 1
     for index in reversed(order):
-        if tensor.stride(index) != step:
-            return order, tuple(tensor.stride(index) == 0 for index in dimensions)
-        step *= tensor.shape[index]
+        if strides[index] != step:
+            return order, tuple(strides[index] == 0 for index in dimensions)
+        step *= shape[index]
     return order
 
 

@@ -20,6 +20,7 @@ from fusioncache.backends.nvfuser.definition import (
     define,
     definition_text,
     describe_arguments,
+    describe_layouts,
     execute_definition,
     nvfuser_executor,
 )
@@ -27,7 +28,7 @@ from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
 from fusioncache.backends.torch_settings import read_variables, write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.keys import write_values
-from fusioncache.ir.template import Option
+from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import Alone
 
 LEAST_MEMORY = 2 << 30
@@ -157,9 +158,9 @@ class NvFuser(Backend):
 
         return Alone(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
-    def layout(self, args: Sequence[Any]) -> Hashable:
+    def layout(self, layouts: ArgumentLayouts) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for these."""
-        return describe_arguments(args)
+        return describe_layouts(layouts)
 
     def arithmetic(self, device: str) -> Arithmetic:
         """See ``Backend``. nvFuser casts where asked, and contracts each product that is added in the same kernel."""

@@ -32,6 +32,7 @@ from fusioncache.backends.torch_settings import is_capturing
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE
+from fusioncache.ir.template import ArgumentLayouts, layouts_of
 
 _PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.tensor": ("DTensor",),
@@ -359,7 +360,12 @@ def _listed(values: Any) -> Sequence[Any]:
 
 def describe_arguments(args: Sequence[Any]) -> tuple:
     """Returns what ``define`` must know of each argument: see ``describe_tensor``; None for a number."""
-    return tuple(describe_tensor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
+    return describe_layouts(layouts_of(args))
+
+
+def describe_layouts(layouts: ArgumentLayouts) -> tuple:
+    """Returns the same of arguments of these layouts."""
+    return tuple(None if layout is None else describe_tensor(tuple(layout[0]), layout[1]) for layout in layouts)
 
 
 def describe_contiguous(graph: Graph) -> tuple:

@@ -197,7 +197,7 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(process.backend, "options", lambda: options)
     builder = BackendExecutables(process.backend, process.cache, process.ledger).builder(environment)
     graph = canonicalize(make_unary_region()).graph
-    builder.build(builder.region_task(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X]))
+    builder.build(builder.region_task(graph, instance_of(graph, canonicalize(graph).binding), PLACE), [X])
     monkeypatch.setattr(
         warmer,
         "make_backend",
@@ -223,5 +223,5 @@ def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
     instance = instance_of(make_unary_region(), canonical.binding)
     for machine in ("two threads", "one", "one"):
         process.backend.more["machine"] = machine
-        builder.build(builder.region_task(canonical.graph, instance, PLACE, [X]))
+        builder.build(builder.region_task(canonical.graph, instance, PLACE), [X])
     assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1
