@@ -46,4 +46,5 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     for region in alike:
         values, args = executable.values_of(only(region).symbols), make_arguments(region)
         if values is not None:
+            served = executable.serve(args, layouts_of(args), values)
             assert are_same(list(served.run(args)), list(Eager().compile(region, args)(args)))
