@@ -1,0 +1,105 @@
+"""Regions that compute something else, or on other values, never share a template."""
+
+import pytest
+import thunder
+import torch
+
+import fusioncache
+
+
+def tanh_of_product(a, b):
+    return torch.tanh(a * b)
+
+
+def sine_of_product(a, b):
+    return torch.sin(a * b)
+
+
+def tanh_of_sum(a, b):
+    return torch.tanh(a + b)
+
+
+def tanh_of_scaled(a, b):
+    return torch.tanh(a * 2.0) * b
+
+
+def tanh_of_scaled_more(a, b):
+    return torch.tanh(a * 3.0) * b
+
+
+def divide(a, b):
+    return torch.tanh(a / b) + a
+
+
+def divide_the_other_way(a, b):
+    return torch.tanh(b / a) + a
+
+
+def same_twice(a, b):
+    return torch.tanh(a * a) + b
+
+
+def different(a, b):
+    return torch.tanh(a * b) + b
+
+
+def count_templates(*calls):
+    """Returns how many templates these calls have, each a function with its arguments, that share one cache."""
+    cache = fusioncache.Cache()
+    for function, args in calls:
+        transform = fusioncache.FusionCache(backend="eager", cache=cache, sizes="static")
+        thunder.jit(function, executors=fusioncache.executors(), transforms=[transform])(*args)
+    return cache.stats().templates
+
+
+def matrices(*shape, dtype=torch.float32):
+    return torch.ones(shape or (2, 3), dtype=dtype), torch.ones(shape or (2, 3), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (tanh_of_product, sine_of_product),
+        (tanh_of_product, tanh_of_sum),
+        (tanh_of_scaled, tanh_of_scaled_more),
+        (divide, divide_the_other_way),
+        (same_twice, different),
+    ],
+    ids=["operation", "operand's operation", "constant", "order of operands", "one value or two"],
+)
+def test_another_computation_is_another_template(one, other):
+    assert count_templates((one, matrices()), (one, matrices())) == 1
+    assert count_templates((one, matrices()), (other, matrices())) == 2
+
+
+@pytest.mark.parametrize(
+    "others",
+    [matrices(dtype=torch.float64), matrices(dtype=torch.bfloat16), matrices(2, 4), matrices(2, 3, 1), matrices(6)],
+    ids=["float64", "bfloat16", "size", "rank", "shape"],
+)
+def test_other_values_are_another_template(others):
+    assert count_templates((tanh_of_product, matrices()), (tanh_of_product, matrices())) == 1
+    assert count_templates((tanh_of_product, matrices()), (tanh_of_product, others)) == 2
+
+
+def test_another_layout_in_memory_is_another_executable_of_the_same_template():
+    cache = fusioncache.Cache()
+    transform = fusioncache.FusionCache(backend="inductor", cache=cache, jobs=0)
+    compiled = thunder.jit(tanh_of_product, executors=fusioncache.executors(), transforms=[transform])
+    by_rows, by_columns = torch.randn(4, 4), torch.randn(4, 4).t()
+    for args in ((by_rows, by_rows), (by_columns, by_columns), (by_rows, by_rows)):
+        assert torch.allclose(compiled(*args), tanh_of_product(*args))
+    assert transform.stats().templates == 1
+    assert transform.stats().compiles == 2
+
+
+def test_a_setting_of_torch_that_changes_bits_is_part_of_the_key():
+    cache, before = fusioncache.Cache(), torch.are_deterministic_algorithms_enabled()
+    try:
+        for setting in (False, True):
+            torch.use_deterministic_algorithms(setting)
+            transform = fusioncache.FusionCache(backend="eager", cache=cache)
+            thunder.jit(tanh_of_product, executors=fusioncache.executors(), transforms=[transform])(*matrices())
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert cache.stats().templates == 2
