@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.programs.programs import ProgramKeeper
-from fusioncache.accelerators.programs.stored_programs import StoredPrograms
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
@@ -165,8 +164,7 @@ class FusionCache(TemplateTransform):
     @property
     def program_keeper(self) -> ProgramKeeper | None:
         """The keeper of stored programs; None if programs are neither loaded nor stored."""
-        stored = self._find(StoredPrograms)
-        return stored.keeper if stored else None
+        return self._find(ProgramKeeper)
 
     def choices(self) -> tuple[Choice, ...]:
         """Returns how the sums of each residual stream come about, and what the alternatives would cost.

@@ -14,8 +14,7 @@ from typing import Any
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
 from fusioncache.accelerators.precompile.precompilation import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
-from fusioncache.accelerators.programs.programs import should_keep_programs
-from fusioncache.accelerators.programs.stored_programs import StoredPrograms
+from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
 from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
@@ -147,6 +146,6 @@ def make_accelerators(
     if options.programs and options.tracing:
         replays = options.sizes is not Sizes.STATIC
         helpers = precompilation.helpers if precompilation else None
-        yield StoredPrograms(transform, helpers, explains=explains, verifies=compares, replays=replays)
+        yield ProgramKeeper(transform, helpers, explains=explains, verifies=compares, replays=replays)
     if graphs := make_graphs(options.graphs, transform.ledger, verifies=compares):
         yield graphs

@@ -10,8 +10,7 @@ import torch
 from models import compile_with
 
 import fusioncache
-from fusioncache.accelerators.programs.build import build_program, compile_program
-from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.build import build_program, compile_program, write_program
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import ProgramText, decode, encode
 from fusioncache.observe.record.ledger import Ledger

@@ -11,7 +11,7 @@ from blank_programs import blank
 from stored_programs import compile_anew
 
 from fusioncache.accelerators.programs import program_list
-from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.build import write_program
 from fusioncache.accelerators.programs.template_loader import find_references
 
 pytestmark = pytest.mark.usefixtures("eager_regions")

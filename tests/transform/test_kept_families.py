@@ -13,7 +13,7 @@ from thunder.dynamo import thunderfx
 
 import fusioncache
 from fusioncache.accelerators.programs import key
-from fusioncache.accelerators.programs.programs import ProgramTemplates
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.sizes import families
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
@@ -109,9 +109,9 @@ def test_the_first_call_of_a_later_process_is_filled_in(store, tmp_path):
 
 def test_what_templates_depend_on_is_read_once_until_a_program_is_built(store, monkeypatch):
     model, reads, built = Model(), Mock(), []
-    environment, build = Eager.environment, ProgramTemplates.build
+    environment, build = Eager.environment, ProgramKeeper.build
     monkeypatch.setattr(Eager, "environment", lambda self: (reads(), environment(self))[1])
-    monkeypatch.setattr(ProgramTemplates, "build", lambda *args: (build(*args), built.append(reads.call_count))[0])
+    monkeypatch.setattr(ProgramKeeper, "build", lambda *args: (build(*args), built.append(reads.call_count))[0])
     compiled, transform = compile_anew(model, store)
     for length in (40, 7):
         reads.reset_mock()

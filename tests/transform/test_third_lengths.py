@@ -14,8 +14,7 @@ from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.layers import blocks
 from fusioncache.accelerators.programs import build, program_list
-from fusioncache.accelerators.programs.build import compile_trace
-from fusioncache.accelerators.programs.derived import write_program
+from fusioncache.accelerators.programs.build import compile_trace, write_program
 from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import families
 from fusioncache.accelerators.sizes.lengths import Lengths

@@ -1,11 +1,15 @@
-"""The list of reviewed functions that Thunder does not interpret, each with what checks a call of it.
+"""Calls that Thunder does not interpret, and the list of reviewed functions, each with what checks a call of it.
 
-A check gets the trace, the function, and what it is called with in the interpreter's wrappers, and returns why the call
-must not be made where a program is to be kept.
+Python code is interpreted, so these are functions written in C, and those that Thunder has something else for. A call
+is allowed if its function is on the list, with arguments of which ``native`` knows that they run no code of their own,
+or if it is an operation of Thunder's, which the key's function map covers. All other calls make a program that is not
+kept. A check gets the judge of the trace, the function, and what it is called with in the interpreter's wrappers, and
+returns why the call must not be made.
 
-To change an object has no effect that lasts if it was made in the same trace. Thunder's interpreter knows of each value
-where it comes from: from an instruction that builds a container, from a class that was called, or from somewhere else.
-Everything of which it does not say that it is new was there before.
+To change an object has no effect that lasts if it was made in the same trace, or if Thunder does it again at the end of
+each call. Thunder's interpreter knows of each value where it comes from: from an instruction that builds a container,
+from a class that was called, or from somewhere else. Everything of which it does not say that it is new was there
+before.
 """
 
 from __future__ import annotations
@@ -123,38 +127,7 @@ def is_interpreted(value: Any) -> bool:
     return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
-class Trace:
-    """What is known of one trace.
-
-    Args:
-        made: knows which objects were made in it.
-        names: returns whether the texts of the key and of reads tell an object from others.
-
-    Attributes:
-        made: as it was given.
-        names: as it was given.
-        consumed: the frames of generators whose values code that is not interpreted asks for.
-        queries: what torch was asked, by name and arguments, and what it said.
-    """
-
-    def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
-        self.made = made
-        self.names = names
-        self.consumed: dict[int, Any] = {}
-        self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
-
-    def consume(self, value: Any) -> bool:
-        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
-        if not is_interpreted(value):
-            return False
-        frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
-        if frame is None:
-            return False
-        self.consumed[id(frame)] = frame
-        return True
-
-
-Check = Callable[[Trace, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
+type Check = Callable[[Judge, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
 """Returns why a call must not be made where a program is to be kept; None if it may be."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
@@ -203,15 +176,15 @@ def _is_declined(fn: Any, value: Any) -> bool:
     )
 
 
-def _allow(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _allow(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _forbid(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _forbid(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return f"calls {name_of(fn)}"
 
 
-def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_values(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
     if is_internal_call(fn, fn.__name__, args):
         return None
@@ -228,40 +201,40 @@ def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
     )
 
 
-def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_atoms(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None if is_internal_call(fn, fn.__name__, args) else explain_atoms(fn, args, kwargs)
 
 
-def _check_plain(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_plain(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return explain_arguments(fn, args, kwargs, native.is_plain)
 
 
-def _check_has_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_has_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or type(args[1].value) is not str:
         return None
     reason = native.explain_attribute(args[0].value, args[1].value)
     return None if reason is None else f"asks for {reason}"
 
 
-def _check_instance(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_instance(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     reason = native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
     return None if reason is None else f"asks {reason}"
 
 
-def _check_subclass(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_subclass(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or not native.is_class(args[0].value):
         return f"calls {name_of(fn)}"
     reason = native.explain_class_check(args[1].value)
     return None if reason is None else f"asks {reason}"
 
 
-def _check_key(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_key(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) < 2 or is_key(trace, args[1]) or _has_plain_hash(args[1].value):
         return None
     return f"calls {name_of(fn)} with a {name_of(type(args[1].value))}"
 
 
-def is_key(trace: Trace, wrapped: Any) -> bool:
+def is_key(trace: Judge, wrapped: Any) -> bool:
     """True if a value can be hashed and compared without code of its own, and is told from others in texts."""
     value = wrapped.value
     if native.is_nan(value):
@@ -277,7 +250,7 @@ def _has_plain_hash(value: Any) -> bool:
     return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 
 
-def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_change(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
     return f"calls {name_of(fn)} of an object that existed before tracing"
@@ -290,7 +263,7 @@ def _is_copy(value: Any) -> bool:
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
-def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an item of a dict. Thunder does those to attributes at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
 
@@ -299,7 +272,7 @@ def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to an attribute. But for new objects Thunder makes it one to an item of the ``__dict__``."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
@@ -311,20 +284,20 @@ def _check_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None
 
 
-def _check_type_call(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_type_call(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_CALLED if args[0].value is list else _OTHER)
     return None
 
 
-def _check_new_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args and args[0].value is not list:
         return f"makes a {name_of(args[0].value)}"
     trace.made.follow(_EMPTY)
     return None
 
 
-def _check_filled_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_FILLED, args[0])
     if len(args) < 2:  # from nothing
@@ -332,13 +305,13 @@ def _check_filled_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Map
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_extended_list(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_extended_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_EXTENDED, args[0])
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_tuple(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from fusioncache.thunder_adapter.accelerator_api import is_likely_from_collections_namedtuple
 
     cls = args[0].value if args else tuple
@@ -346,7 +319,7 @@ def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None if cls is tuple or cls is torch.Size or is_named else f"makes a {name_of(cls)}"
 
 
-def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_next(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from fusioncache.thunder_adapter.accelerator_api import ThunderInterpreterObject
 
     if not args or not isinstance(args[0].value, ThunderInterpreterObject):
@@ -356,7 +329,7 @@ def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return "advances an iterator that existed before tracing"
 
 
-def _check_members(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from torch.nn import Module
 
     methods = (fn.__name__, fn.__name__.removeprefix("named_").rstrip("s"), "_named_members", "named_modules")
@@ -364,7 +337,7 @@ def _check_members(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping
     return f"calls {own[0]} of a {name_of(type(args[0].value))}" if own else None
 
 
-def _check_import(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Allows an import that only finds what has been imported before."""
     name, found = args[0].value, sys.modules.get(args[0].value)
     if found is None:
@@ -373,12 +346,12 @@ def _check_import(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
     return f"imports {name}.{missing[0]}" if missing else None
 
 
-def _check_checkpoint(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_checkpoint(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     strange = [name for name, each in kwargs.items() if name != "use_reentrant" and each.value is not None]
     return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
 
 
-def _check_question(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_question(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     values = tuple(each.value for each in args)
     if kwargs or not all(type(each) in (str, int, bool) for each in values):
         return f"calls {name_of(fn)}"
@@ -447,7 +420,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
     return (*found, *((function, _check_question) for _, function in _questions().values()))
 
 
-def _check_bound(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_bound(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     function = args[0].value.__func__ if args else None
     known = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
     return None if isinstance(function, known) else f"binds a {name_of(type(function))}"
@@ -467,3 +440,159 @@ def _choose_check(fn: Any) -> Check:
     if fn.__name__ in MUTATING and getattr(fn, "__objclass__", None) is not tuple:
         return _check_change
     return _check_key if fn.__name__ in _WITH_KEY and fn.__objclass__ in (dict, collections.OrderedDict) else _allow
+
+
+_OF_ATOMS = frozenset(
+    map(id, (int, float, complex, bool, str, bytes, range, slice, type(None), tuple, list, dict, set, frozenset))
+)
+_IN_ANY_ORDER = frozenset({
+    "__contains__", "__len__", "__init__", "__and__", "__or__", "__sub__", "__xor__", "__rand__", "__ror__", "__rsub__",
+    "__rxor__", "__iand__", "__ior__", "__isub__", "__ixor__", "union", "intersection", "difference", "copy", "clear",
+    "symmetric_difference", "issubset", "issuperset", "isdisjoint", "__eq__", "__ne__", "__le__", "__lt__", "__ge__",
+    "__gt__", "add", "discard", "remove", "update", "intersection_update", "difference_update",
+    "symmetric_difference_update",
+})  # fmt: skip
+"""Methods of sets that come to the same in whichever order the items are."""
+_CHANGING_SETS = frozenset({
+    "add", "discard", "intersection_update", "difference_update", "symmetric_difference_update",
+})  # fmt: skip
+"""Methods that change a set, beside those that other containers have as well."""
+_APPLIED = frozenset(map(id, (int, float, complex, bool, str, abs, round, len, ord, chr, None)))
+"""Functions that ``map`` and ``filter`` may call without the interpreter, if they get constants."""
+_HINTS = {
+    "_lru_cache_wrapper.__call__": "which remembers results, and Thunder runs what is behind it unwatched",
+    "map.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
+    "filter.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
+}
+"""What people want to know of calls that models have made."""
+_BORN_EMPTY = (object, types.CellType, super, functools.partial)
+
+
+class Judge:
+    """Judges the calls of one trace.
+
+    Args:
+        made: knows which objects were made in it.
+        names: returns whether the texts of the key and of reads tell an object from others.
+
+    Attributes:
+        made: as it was given.
+        names: as it was given.
+        consumed: the frames of generators whose values code that is not interpreted asks for.
+        queries: what torch was asked, by name and arguments, and what it said.
+    """
+
+    def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
+        self.made = made
+        self.names = names
+        self.consumed: dict[int, Any] = {}
+        self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        self._known: dict[int, tuple[Any, bool]] = {}
+
+    def consume(self, value: Any) -> bool:
+        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
+        if not is_interpreted(value):
+            return False
+        frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
+        if frame is None:
+            return False
+        self.consumed[id(frame)] = frame
+        return True
+
+    def explain(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_opaque: bool) -> str | None:
+        """Returns why a call must not be made; None if it may be.
+
+        Args:
+            fn: what is called.
+            args: what it is called with, in the interpreter's wrappers; nothing if only what stands in is asked for.
+            kwargs: and by keyword.
+            is_opaque: whether the interpreter simply calls it.
+        """
+        check = list_checks().get(id(fn))
+        if check is not None:
+            return check(self, fn, args, kwargs)
+        if self._is_operation(fn):
+            return explain_arguments(fn, args, kwargs, native.is_plain)
+        return self._explain_opaque(fn, args, kwargs) if is_opaque else f"calls {name_of(fn)}"
+
+    def _is_operation(self, fn: Any) -> bool:
+        known = self._known.get(id(fn))
+        if known is None:
+            known = self._known[id(fn)] = fn, native.is_operation(fn)
+        return known[1]
+
+    def _explain_opaque(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
+        if is_internal_call(fn, name, args):
+            return None
+        if name == "__new__":
+            return self._explain_new(fn, args, kwargs)
+        if name == "__init__" and isinstance(owner, type) and issubclass(owner, BaseException):
+            return None
+        if name == "__next__" and owner is types.GeneratorType:
+            is_own = args and is_interpreted(args[0].value)
+            return None if is_own else "advances a generator that existed before tracing"
+        if (name == "__next__" and owner in (*native.ITERATORS, map, filter)) or (
+            name == "__iter__" and owner is types.GeneratorType
+        ):
+            return None
+        own = getattr(fn, "__self__", None)
+        if name == "__setattr__" and isinstance(owner, type) and issubclass(owner, BaseException):
+            return None if self.made.has(args[0]) else "sets an attribute of an exception that existed before tracing"
+        if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
+            return self._explain_method(fn, name, args, kwargs)
+        return _refuse_call(fn)
+
+    def _explain_new(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        own = fn.__self__
+        if own in _BORN_EMPTY or (isinstance(own, type) and issubclass(own, BaseException)):
+            return None
+        if id(own) in _OF_ATOMS or own in _made_of_atoms():
+            return explain_atoms(fn, args[1:], kwargs)
+        if own in (map, filter) and len(args) > 2 and id(args[1].value) in _APPLIED:
+            return explain_atoms(fn, args[2:], kwargs)
+        return _refuse_call(fn)
+
+    def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        changes = name in MUTATING or name in _CHANGING_SETS or name.startswith("__i")
+        if changes and args and not self._may_change(name, args):
+            return f"calls {name_of(fn)} of an object that existed before tracing"
+        if getattr(fn, "__objclass__", None) in (set, frozenset):
+            if name not in _IN_ANY_ORDER and args and native.has_own_order(args[0].value):
+                return f"calls {name_of(fn)}, and sets have no order of their own"
+            if any(native.is_nan(each.value) for each in args):
+                return f"calls {name_of(fn)} with a NaN"
+            args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
+        elif name == "join" and len(args) == 2 and self.consume(args[1].value):
+            args = args[:1]
+        return explain_atoms(fn, args, kwargs)
+
+    def _holds_keys(self, wrapped: Any) -> bool:
+        """True if a set holds nothing but what may be a key."""
+        value = wrapped.value
+        if not native.is_set(value):
+            return False
+        return all(native.is_atom(each) or self._is_told(each) for each in value)
+
+    def _is_told(self, value: Any) -> bool:
+        return native.is_hashed_by_identity(value) and (self.made.knows(value) or self.names(value))
+
+    def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
+        value = args[0].value
+        if not isinstance(value, (list, dict, set)) or name == "__iter__" or self.made.has(args[0]):
+            return True  # of numbers and strings nothing is changed: ``__index__`` and ``__int__`` are no assignments
+        if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
+            return (args[1].value in value) is (name == "add")  # as each assignment to a buffer of a module does
+        return False
+
+
+def _refuse_call(fn: Any) -> str:
+    name = name_of(fn)
+    return f"calls {name}, {_HINTS[name]}" if name in _HINTS else f"calls {name}"
+
+
+@lru_cache(maxsize=1)
+def _made_of_atoms() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.device, torch.Size, collections.OrderedDict)

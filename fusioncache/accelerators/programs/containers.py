@@ -39,8 +39,7 @@ from fusioncache.accelerators.programs.introspection import (
     mro_of,
     namespace_of,
 )
-from fusioncache.accelerators.programs.literals import write_class_name, write_name
-from fusioncache.accelerators.programs.writer import Handler, Writer
+from fusioncache.accelerators.programs.writer import Handler, Writer, write_class_name, write_name
 from fusioncache.ir import Declined, Scope
 
 

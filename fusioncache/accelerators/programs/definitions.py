@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
-import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from inspect import unwrap
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.code_places import LONGEST_NAME, find_place, find_places
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.introspection import (
     find_attribute,
     has_only_attributes,
@@ -38,11 +38,75 @@ from fusioncache.accelerators.programs.introspection import (
     is_generated,
     is_known,
     place_of,
+    shorten_file,
+    sum_code,
 )
-from fusioncache.accelerators.programs.literals import WRITERS, digest
+from fusioncache.accelerators.programs.writer import WRITERS, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.process import forks
 from fusioncache.process.secrets import TextKind, find_kind
+
+LONGEST_NAME = 200
+"""Characters of the longest name that is written out."""
+
+
+_known: dict[int, tuple[CodeType, str]] = {}
+"""Each code object that was asked for, by its identity, and where it stands."""
+
+
+def find_place(code: CodeType) -> str:
+    """Returns where a code object stands in the sources; empty if that is foreign."""
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = code, _find_out(code)
+    return known[1]
+
+
+def find_places(codes: Sequence[CodeType]) -> str:
+    """Returns where the code of functions stands of which each wraps the next; empty if one is foreign."""
+    places = list(map(find_place, codes))
+    text = " of ".join(places) if all(places) else ""
+    return text if len(text) <= LONGEST_NAME else f"{places[-1]} {digest(text)}"
+
+
+def _find_out(code: CodeType) -> str:
+    file = shorten_file(code.co_filename)
+    if not file:
+        return ""
+    try:
+        return f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}"
+    except ValueError:  # what has other constants than code comes with is not what stands in the sources
+        return ""
+
+
+_MARK = (object(),)
+"""Stands behind each table, so that an item that moves from the end of one to the next is noticed."""
+
+
+class Fingerprint:
+    """What tables hold at this moment. It keeps all of it alive, so that no identity is used twice.
+
+    Args:
+        tables: containers, or views of them.
+        read: returns what else matters, now and later.
+    """
+
+    def __init__(self, tables: Iterable[Iterable[Any]] = (), read: Callable[[], Iterable[Any]] = tuple):
+        self._tables = [*chain.from_iterable((table, _MARK) for table in tables)]
+        self._read = read
+        self._items = [*self._list_items()]
+
+    def _list_items(self) -> Iterable[Any]:
+        return chain(chain.from_iterable(self._tables), self._read())
+
+    def holds(self) -> bool:
+        """True if all of it is the same now. What cannot be read any more is not."""
+        try:
+            end = (object(),)
+            return all(map(is_, chain(self._list_items(), end), chain(self._items, end)))
+        except Exception:  # a module that is gone, a dict that another thread changes
+            return False
+
 
 type Foreign = Mapping[str, tuple[CodeType, ...] | None]
 """What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
@@ -52,16 +116,48 @@ type Met = Mapping[int, tuple[Any, tuple[CodeType, ...] | None]]
 _TOOLS = (3, 4, 2, 5)
 """Numbers in ``sys.monitoring``, first those that are for nothing in particular. Debuggers and coverage have others."""
 
-_lock = forks.lock()
-_tool: int | None = None
-"""The number that we have while anything is watched."""
-_watchers: Counter[int] = Counter()
-_runs: Counter[int] = Counter()
-"""How many watch a code object, and how often it ran meanwhile, by its identity: equal ones are watched each."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunCounts:
+    """How often code of others ran. What was watched once is watched until the process ends.
+
+    Attributes:
+        counts: how often each code object ran, by its identity: equal ones are counted each.
+        watched: the code objects, by identity.
+    """
+
+    counts: Counter[int] = field(default_factory=Counter)
+    watched: dict[int, CodeType] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=forks.lock)
+
+    def watch(self, codes: Mapping[int, CodeType]) -> bool:
+        """Has each run of these counted; returns whether that can be."""
+        monitoring, name = sys.monitoring, "fusioncache"
+        with self._lock:
+            names = [(monitoring.get_tool(each), each) for each in _TOOLS]
+            tool = next((each for wanted in (name, None) for found, each in names if found == wanted), None)
+            if tool is None:
+                return False
+            if monitoring.get_tool(tool) is None:
+                monitoring.use_tool_id(tool, name)
+                monitoring.register_callback(tool, monitoring.events.PY_START, self._count)
+            self.watched.update(codes)
+            for code in codes.values():
+                monitoring.set_local_events(tool, code, monitoring.events.PY_START)
+        return True
+
+    def _count(self, code: CodeType, offset: int) -> Any:
+        self.counts[id(code)] += 1
+
+
+@cache
+def runs_of_process() -> RunCounts:
+    """Returns the counts of this process, the same each time."""
+    return RunCounts()
 
 
 class ForeignRuns:
-    """Notices whether code of others runs, from when this is made until ``end``, or until it is dropped.
+    """Notices whether code of others runs after this is made.
 
     Args:
         foreign: what may run.
@@ -69,13 +165,12 @@ class ForeignRuns:
 
     def __init__(self, foreign: Foreign):
         self._foreign = foreign
+        self._counts = runs_of_process().counts
         codes = {id(code): code for each in foreign.values() for code in each or ()}
-        self._end: weakref.finalize[..., ForeignRuns] | None = None
-        if codes and _watch(codes.values()):
-            self._end = weakref.finalize(self, _leave, codes.values())
-            self._end.atexit = False
+        self._is_watched = bool(codes) and runs_of_process().watch(codes)
+        if self._is_watched:
             _forget_derivatives()
-        self._before = {key: _runs[key] for key in codes}
+        self._before = {key: self._counts[key] for key in codes}
 
     def check(self) -> None:
         """Checks that none of it ran.
@@ -84,56 +179,12 @@ class ForeignRuns:
             Declined: if any did, or may have.
         """
         for place, codes in self._foreign.items():
-            did_run = codes is None or any(_runs[id(code)] != self._before[id(code)] for code in codes)
-            if did_run or self._end is None:
+            did_run = codes is None or any(self._counts[id(code)] != self._before[id(code)] for code in codes)
+            if did_run or not self._is_watched:
                 what = f"Thunder runs {place}, and nothing records what that reads"
                 raise Declined(
                     f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM
                 )
-
-    def end(self) -> None:
-        """Watches no longer."""
-        if self._end is not None:
-            self._end()
-
-
-def _watch(codes: Collection[CodeType]) -> bool:
-    """Has each run of these counted; returns whether that can be."""
-    global _tool
-    monitoring = sys.monitoring
-    with _lock:
-        _watchers.update(map(id, codes))  # first, so that what ends meanwhile does not give the number back
-        if _tool is None:
-            _tool = next((each for each in _TOOLS if monitoring.get_tool(each) is None), None)
-            if _tool is None:
-                _watchers.clear()
-                return False
-            monitoring.use_tool_id(_tool, "fusioncache")
-            monitoring.register_callback(_tool, monitoring.events.PY_START, _count)
-        for code in codes:
-            monitoring.set_local_events(_tool, code, monitoring.events.PY_START)
-    return True
-
-
-def _count(code: CodeType, offset: int) -> Any:
-    _runs[id(code)] += 1
-
-
-def _leave(codes: Collection[CodeType]) -> None:
-    """Ends what ``_watch`` began. The last one gives the number back."""
-    global _tool
-    monitoring = sys.monitoring
-    with _lock:
-        assert _tool is not None
-        for code in codes:
-            _watchers[id(code)] -= 1
-            if not _watchers[id(code)]:
-                monitoring.set_local_events(_tool, code, monitoring.events.NO_EVENTS)
-                del _watchers[id(code)], _runs[id(code)]
-        if not _watchers:
-            monitoring.register_callback(_tool, monitoring.events.PY_START, None)
-            monitoring.free_tool_id(_tool)
-            _tool = None
 
 
 def _forget_derivatives() -> None:

@@ -213,11 +213,6 @@ class Derivation:
         """Begins to watch what Thunder runs to derive it."""
         self._foreign = ForeignRuns(self.definitions.foreign)
 
-    def end(self) -> None:
-        """Ends what ``begin`` began: it is derived, or never will be."""
-        if self._foreign is not None:
-            self._foreign.end()
-
     def may_be(self, candidate: Candidate) -> bool:
         """True if a stored program was derived from the same, as far as it was recorded."""
         difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
@@ -293,7 +288,7 @@ class Derivation:
         store = self.keeper.cache.store
         if store is None or (self._recorder is None and self.reads is None):
             return False
-        text = self.keeper.templates.write(entry, self.call)
+        text = self.keeper.write(entry, self.call)
         if self._recorder is not None:
             reads = self._recorder.reads()
             self._check_key()

@@ -28,11 +28,10 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions, KnownNames, Met, find_bystanders
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_bystanders
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.introspection import is_added
-from fusioncache.accelerators.programs.literals import digest
+from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 

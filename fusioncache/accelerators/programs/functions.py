@@ -27,8 +27,15 @@ from torch.utils.hooks import RemovableHandle
 
 from fusioncache.accelerators.programs.containers import write_fields
 from fusioncache.accelerators.programs.introspection import by_identity, find_module_name, is_derived
-from fusioncache.accelerators.programs.literals import LITERALS, is_of_module, write_class_name, write_name
-from fusioncache.accelerators.programs.writer import Handler, Memory, Writer
+from fusioncache.accelerators.programs.writer import (
+    LITERALS,
+    Handler,
+    Memory,
+    Writer,
+    is_of_module,
+    write_class_name,
+    write_name,
+)
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter.api import Executor, Symbol
 

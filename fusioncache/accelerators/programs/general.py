@@ -22,8 +22,7 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from fusioncache.accelerators.programs import build
-from fusioncache.accelerators.programs.build import CompiledProgram
-from fusioncache.accelerators.programs.derived import FUNCTION_OBJECT
+from fusioncache.accelerators.programs.build import FUNCTION_OBJECT, CompiledProgram
 from fusioncache.accelerators.programs.text import (
     CudaGraphReference,
     ProgramText,

@@ -13,7 +13,7 @@ import enum
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import dropwhile
 from typing import Any
 
@@ -416,3 +416,62 @@ def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
         return all(is_plain(each.value) or is_class(each.value) for each in args)
     owner = fn.__self__ if name == "__new__" else getattr(fn, "__objclass__", None)
     return fn is all or owner in (filter, map, set, frozenset)
+
+
+def is_operation(fn: Any) -> bool:
+    """True if what is called is Thunder's, and does what Thunder's own code says."""
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext
+    from fusioncache.thunder_adapter.api import Symbol, ltorch
+
+    if isinstance(fn, Symbol):
+        return _is_thunders(fn.meta)
+    if fn in jit_ext._clang_fn_set:
+        return True
+    context = jit_ext.get_jit_ctx()
+    if fn in context.ad_hoc_executor._lookasides:
+        return False  # a foreign function in C, which Thunder calls with random numbers to see what it returns
+    operation = context._executor_lookasides.get(fn)
+    if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
+        operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
+    else:
+        operation = ltorch._torch_to_thunder_function_map.get(fn)
+    if operation is None:
+        return id(fn) in _methods_of_proxies()
+    return _is_thunders(operation.meta if isinstance(operation, Symbol) else operation)
+
+
+def _unwrap(function: Any) -> Any:
+    """Returns what the interpreter's wrapper of a function calls."""
+    from fusioncache.thunder_adapter.api import Symbol
+
+    cells = getattr(function, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]
+    return held[0] if len(held) == 1 else function
+
+
+def _is_thunders(function: Any) -> bool:
+    """True if a function is written in Thunder or in this package."""
+    while isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, types.FunctionType):
+        return False
+    return all(is_internal(each.__globals__) for each in _layers(function))
+
+
+def _layers(function: Any) -> list[types.FunctionType]:
+    found = [function]
+    while isinstance(function := vars(function).get("__wrapped__"), types.FunctionType):
+        found.append(function)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _methods_of_proxies() -> Mapping[int, Any]:
+    from fusioncache.thunder_adapter.accelerator_api import jit_ext
+
+    found = [
+        function
+        for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy)
+        for function, _ in jit_ext.get_methods_properties(proxy)
+    ]
+    return {id(each): each for each in (*found, jit_ext.prop_lookaside_helper)}

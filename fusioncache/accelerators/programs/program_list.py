@@ -60,7 +60,6 @@ class EntryIndex:
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}  # by the entry's identity, the one that was taken last behind all others
-        self._made_for: dict[tuple[Any, ...], list[Any]] = {}
 
     def append(self, entry: Any, sizes: ArgumentSizes, key: str | None = None) -> None:
         """Adds an entry.
@@ -70,8 +69,7 @@ class EntryIndex:
             sizes: of the arguments that it was made for.
             key: the digest of the key by which it can be had again without being derived; None if it cannot.
         """
-        row = self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
-        self._made_for.setdefault(row.sizes, []).append(entry)
+        self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
 
     def take_surplus(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
         """Removes an entry that can be had again if there are more than so many of these; returns it and its key.
@@ -87,9 +85,6 @@ class EntryIndex:
         if oldest is None or oldest.key is None:
             return None
         del self._rows[id(oldest.entry)]
-        others = [each for each in self._made_for.pop(oldest.sizes) if each is not oldest.entry]
-        if others:
-            self._made_for[oldest.sizes] = others
         return oldest.entry, oldest.key
 
     def order(self, entries: Sequence[Any], sizes: ArgumentSizes) -> Iterator[Any]:
@@ -100,10 +95,11 @@ class EntryIndex:
             sizes: of the arguments of the call.
         """
         waiting = {id(entry): entry for entry in reversed([*entries])}  # another thread may drop one meanwhile
-        known = [id(entry) for entry in reversed(self._made_for.get(tuple(sizes.items()), ()))]
+        rows, wanted = [*reversed([*self._rows.items()])], tuple(sizes.items())
+        known = (identity for identity, row in rows if row.sizes == wanted)
         taken = None
         try:
-            for identity in chain(known, reversed([*self._rows]), [*waiting]):
+            for identity in chain(known, (identity for identity, _ in rows), [*waiting]):
                 if identity in waiting:
                     taken = waiting.pop(identity)
                     yield taken
@@ -243,10 +239,7 @@ class ProgramList(list[Any]):
         is_kept = False
         if derivation is not None:
             self.derived.add(derivation.key.digest)
-            try:
-                is_kept = derivation.finish(entry)
-            finally:
-                derivation.end()
+            is_kept = derivation.finish(entry)
             self.kept += is_kept
             self.lengths.learn(derivation, entry)
             derive_ahead(derivation, self.lengths)
@@ -283,9 +276,7 @@ class ProgramList(list[Any]):
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""
-        unfinished = self._derivations.pop(threading.get_ident(), None)
-        if unfinished is not None:
-            unfinished.end()
+        self._derivations.pop(threading.get_ident(), None)
         if derivation is not None:
             derivation.begin()
             self._derivations[threading.get_ident()] = derivation

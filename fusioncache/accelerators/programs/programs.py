@@ -14,18 +14,24 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fusioncache.accelerators.programs.build import CompiledProgram, build_program, compile_program, encode_code
+from fusioncache.accelerators.programs.build import (
+    CompiledProgram,
+    build_program,
+    compile_program,
+    encode_code,
+    write_program,
+)
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.derived import write_program
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.function_map import epoch_of_process
 from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
+from fusioncache.accelerators.programs.splits import split_memory_of_process
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import (
     ProgramText,
@@ -38,7 +44,6 @@ from fusioncache.accelerators.programs.text import (
     encode_reads,
     find_difference,
 )
-from fusioncache.cache.cache import Cache
 from fusioncache.cache.generals import Generation
 from fusioncache.cache.peers import Ask, Helpers
 from fusioncache.humanize import format_duration
@@ -49,10 +54,11 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
-from fusioncache.transform.generations import Generations
+from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.graph_names import graph_names_of_process
-from fusioncache.transform.shared_region import RegionBackends
-from fusioncache.transform.templates import Environments, TemplateCalls, read_once
+from fusioncache.transform.passes import Accelerator
+from fusioncache.transform.templates import Environments, read_once
+from fusioncache.transform.transform import TemplateTransform
 
 logger = logging.getLogger("fusioncache")
 
@@ -220,101 +226,42 @@ class Call:
         return str(getattr(named, "__qualname__", type(function).__qualname__))
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTemplates:
-    """The templates that traces of one transform call, and stored programs as well.
+class ProgramKeeper(Accelerator):
+    """The accelerator that stores whole programs, and loads those that other processes stored.
 
-    Attributes:
-        cache: where templates are.
-        backends: compile them.
-        calls: of templates.
-        helpers: compile beside this process; None if there are none.
-        generations: number the programs.
-    """
-
-    cache: Cache
-    backends: RegionBackends
-    calls: TemplateCalls
-    helpers: Helpers | None = None
-    generations: Generations = field(default_factory=Generations)
-
-    def write(self, entry: Any, call: Call) -> ProgramText:
-        """Returns what Thunder derived for a call, as data.
-
-        Raises:
-            Declined: if another process could not run it.
-        """
-        templates, of_job = find_references(self.calls.all()), find_job_references(call.compile_data)
-        return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
-
-    def build(self, candidate: Candidate, call: Call) -> Any:
-        """Returns Thunder's entry for a stored program.
-
-        Raises:
-            ValueError: if the program does not fit here.
-        """
-        load = self._make_loader(call, self.generations.begin(call.compile_data))
-        resolve = resolve_of_job(call.compile_data, load)
-        compiled = candidate.compiled or compile_program(candidate.text, candidate.bytecode)
-        return build_program(candidate.text, compiled, call.compile_data.fn, resolve)
-
-    def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
-        """Returns the digests and the names that the templates of a program have here.
-
-        Raises:
-            Declined: if a backend does not have such a template.
-        """
-        return self._make_loader(call, None).identify(templates)
-
-    def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
-        return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation, call.environments)
-
-    def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:
-        """Has the templates of a program that was loaded compiled beside this process, if the store lacks one.
-
-        Args:
-            program: it.
-            handed_over: is told how many are compiled.
-        """
-        if self.helpers is None:
-            return
-        uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
-        wanted = [
-            (call, use.arities, layouts)
-            for call in self.calls.all()
-            for digest, use in uses
-            if call.template.key.digest == digest and use.arities in call.arities()
-            for layouts in use.layouts
-        ]
-
-        def foresee() -> list[Ask]:
-            return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
-
-        self.helpers.expect(foresee, handed_over)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProgramKeeper:
-    """Finds programs in the store of a cache, and keeps them there.
+    Args:
+        transform: makes the programs.
+        helpers: compile for their templates; None if each call compiles for itself.
+        explains: whether to say on stderr why a program is derived although one like it was derived before.
+        verifies: whether a program that is found is derived all the same, and compared.
+        replays: whether a program is made from those at other lengths, where that can be.
 
     Attributes:
         cache: has the store.
         ledger: counts.
-        templates: knows what the traces of a program call.
-        explains: whether to say on stderr why a program is derived although one like it was derived before.
-        verifies: whether a program that is found is derived all the same, and compared.
-        replays: whether a program is made from those at other lengths, where that can be.
+        explains: as it was given.
+        verifies: as it was given.
+        replays: as it was given.
         epoch: what is known of Thunder for all keys.
     """
 
-    cache: Cache
-    ledger: Ledger
-    templates: ProgramTemplates
-    _: KW_ONLY
-    explains: bool
-    verifies: bool
-    replays: bool = False
-    epoch: Epoch = field(default_factory=epoch_of_process)
+    name = "programs"
+
+    def __init__(
+        self, transform: TemplateTransform, helpers: Helpers | None, *, explains: bool, verifies: bool, replays: bool
+    ):
+        install_more("stored programs")
+        if replays:
+            install_more("sizes")
+        self.cache, self.ledger = transform.cache, transform.ledger
+        self.explains, self.verifies, self.replays = explains, verifies, replays
+        self.epoch = epoch_of_process()
+        self._backends, self._calls, self._helpers = transform.backends, transform.template_calls, helpers
+        self._generations = transform.generations
+
+    def around_splitting(self) -> AbstractContextManager[None]:
+        """Returns a context in which the splitter's questions are answered from the store."""
+        return split_memory_of_process().answering(self.cache.store)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -354,11 +301,23 @@ class ProgramKeeper:
         with self.time("reads"):
             return find_difference(reads, describer.copy())
 
+    def write(self, entry: Any, call: Call) -> ProgramText:
+        """Returns what Thunder derived for a call, as data.
+
+        Raises:
+            Declined: if another process could not run it.
+        """
+        templates, of_job = find_references(self._calls.all()), find_job_references(call.compile_data)
+        return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
+
     def build(self, candidate: Candidate, call: Call) -> Any | None:
         """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""
         try:
             with self.time("build"):
-                return self.templates.build(candidate, call)
+                load = self._make_loader(call, self._generations.begin(call.compile_data))
+                compiled = candidate.compiled or compile_program(candidate.text, candidate.bytecode)
+                resolve = resolve_of_job(call.compile_data, load)
+                return build_program(candidate.text, compiled, call.compile_data.fn, resolve)
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
             self.refuse(f"it cannot be used in this process: {error}")
@@ -366,10 +325,42 @@ class ProgramKeeper:
             self.report_failure(error)
         return None
 
+    def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
+        """Returns the digests and the names that the templates of a program have here.
+
+        Raises:
+            Declined: if a backend does not have such a template.
+        """
+        return self._make_loader(call, None).identify(templates)
+
+    def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
+        return TemplateLoader(self.cache, self._backends, self._calls, call.compile_data, generation, call.environments)
+
+    def _compile_beside(self, program: ProgramText) -> None:
+        """Has the templates of a program that was loaded compiled beside this process, if the store lacks one."""
+        if self._helpers is None:
+            return
+        uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
+        wanted = [
+            (call, use.arities, layouts)
+            for call in self._calls.all()
+            for digest, use in uses
+            if call.template.key.digest == digest and use.arities in call.arities()
+            for layouts in use.layouts
+        ]
+
+        def foresee() -> list[Ask]:
+            return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
+
+        self._helpers.expect(foresee, self._count_handed_over)
+
+    def _count_handed_over(self, number: int) -> None:
+        self.ledger.count("handed_over", number)
+
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
-        self.templates.expect(candidate.text, self._count_handed_over)
+        self._compile_beside(candidate.text)
         self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
@@ -383,13 +374,10 @@ class ProgramKeeper:
         self._count_regions(candidate.regions, call)
         self.cache.append()
 
-    def _count_handed_over(self, number: int) -> None:
-        self.ledger.count("handed_over", number)
-
     def _count_regions(self, regions: bytes | KeptRegions | None, call: Call) -> None:
         if regions is None:
             return
-        find = self.templates.calls.find_template
+        find = self._calls.find_template
         try:
             count_regions(regions, call.name, self.ledger, self.cache.ledger, find)
         except ValueError as error:  # they are for people, and no reason to derive the program

@@ -24,7 +24,7 @@ from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
 from fusioncache.accelerators.programs.key import read_process, write_parts
-from fusioncache.accelerators.programs.literals import digest
+from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.ir.strict_json import decode, encode

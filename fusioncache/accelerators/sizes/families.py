@@ -413,8 +413,8 @@ def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
 
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:
-    templates, call = derivation.keeper.templates, derivation.call
-    filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
+    keeper, call = derivation.keeper, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
     return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
 
 
@@ -433,7 +433,7 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
     for family in found:
         known = family.known[0].text
         try:
-            identities = keeper.templates.identify(known.templates(), derivation.call)
+            identities = keeper.identify(known.templates(), derivation.call)
             here = [identities[name].digest for name in list_templates(known)]
         except Exception as error:  # whatever it is, Thunder can derive the program
             logger.info("a stored family is not used", exc_info=error)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.accelerators.programs.fingerprint import Fingerprint
+from fusioncache.accelerators.programs.definitions import Fingerprint
 
 
 def test_an_item_that_went_over_to_the_next_table_is_noticed():

@@ -1,6 +1,5 @@
 """Code of others in Thunder's tables refuses the programs for which it runs, and no others."""
 
-import gc
 import sys
 from types import FunctionType
 
@@ -40,17 +39,6 @@ def is_kept(runs):
     return True
 
 
-def is_watching():
-    return "fusioncache" in map(sys.monitoring.get_tool, range(6))
-
-
-@pytest.fixture(autouse=True)
-def _ends():
-    """No test leaves anything watched."""
-    yield
-    assert not is_watching()
-
-
 def test_what_ran_while_it_was_watched_is_told():
     run_one()
     first = watch(run_one, run_other)
@@ -61,12 +49,8 @@ def test_what_ran_while_it_was_watched_is_told():
     assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
     with pytest.raises(Declined, match=r"^Thunder runs run_other, and nothing records what that reads; give"):
         first.check()
-    first.end()
     run_one()
     assert [is_kept(each) for each in (second, third)] == [False, True]
-    second.end()
-    third.end()
-    third.end()
 
 
 def test_equal_code_is_watched_each():
@@ -76,24 +60,17 @@ def test_equal_code_is_watched_each():
     assert is_kept(runs)
     functions[1]()
     assert not is_kept(runs)
-    runs.end()
 
 
-def test_what_cannot_be_watched_counts_as_run():
+def test_what_cannot_be_watched_counts_as_run(monkeypatch):
     """Classes, and all where others have all numbers of ``sys.monitoring``."""
     assert not is_kept(ForeignRuns({"a.Class": None}))
-    free = [number for number in range(6) if sys.monitoring.get_tool(number) is None]
-    for number in free:
-        sys.monitoring.use_tool_id(number, "a test")
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.monitoring, "get_tool", lambda number: "a test")
         assert not is_kept(watch(run_one))
         assert is_kept(ForeignRuns({}))
-    finally:
-        for number in free:
-            sys.monitoring.free_tool_id(number)
-    later = watch(run_one)
-    assert is_watching() and is_kept(later)
-    later.end()
+    assert is_kept(watch(run_one))
+    assert [sys.monitoring.get_tool(number) for number in range(6)].count("fusioncache") == 1
 
 
 def test_functions_at_one_place_are_all_watched():
@@ -112,9 +89,8 @@ def test_functions_at_one_place_are_all_watched():
 
 def test_derivatives_of_earlier_programs_are_derived_again():
     vjp_utils._cache["by code of others"] = None
-    runs = watch(run_one)
+    watch(run_one)
     assert not vjp_utils._cache
-    runs.end()
 
 
 class Own:
@@ -159,22 +135,3 @@ def test_classes_of_others_refuse_all(tmp_path):
         call(X)
     assert counts(transform)[1] == 0
     assert any("test_foreign.Own, and nothing" in reason for reason in counts(transform)[2])
-
-
-def test_a_program_that_is_never_derived_is_not_watched_for_ever(tmp_path, monkeypatch):
-    """Thunder fails while it interprets, and later."""
-    watched = []
-
-    def fail(*args, **kwargs):
-        watched.append(is_watching())
-        raise ValueError
-
-    for function in (lambda x: torch.sin(x).no_such_name, lambda x: torch.sin(x)):
-        call, _ = compile_with_others(function, tmp_path)
-        with pytest.raises((AttributeError, ValueError)):
-            call(X)
-        monkeypatch.setattr(thunder, "transform_for_execution", fail)
-        del call
-        gc.collect()
-        assert not is_watching()
-    assert watched == [True]

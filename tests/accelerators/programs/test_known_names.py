@@ -14,9 +14,8 @@ from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, 
 
 import fusioncache
 from fusioncache.accelerators.programs import function_map
-from fusioncache.accelerators.programs.definitions import Definitions, KnownNames
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.fingerprint import Fingerprint
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
 from fusioncache.ir import Key
 

@@ -18,7 +18,7 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 from torch.nn import functional as F
 
 import fusioncache
-from fusioncache.accelerators.programs.derived import Resolver, resolve_module, resolve_name, write_program
+from fusioncache.accelerators.programs.build import Resolver, resolve_module, resolve_name, write_program
 from fusioncache.accelerators.programs.text import ModuleReference, NamedReference, SymbolReference
 from fusioncache.ir.errors import Declined
 from fusioncache.process.secrets import write_text

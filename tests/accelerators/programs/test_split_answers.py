@@ -13,7 +13,7 @@ from thunder.dynamo import utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusioncache
-from fusioncache.accelerators.programs import key, splits, stored_programs
+from fusioncache.accelerators.programs import key, programs, splits
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
@@ -254,7 +254,7 @@ def test_a_graph_is_split_alike_with_the_answers_of_an_earlier_process(tmp_path,
     for _ in range(2):
         memory = SplitMemory()
         monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
-        monkeypatch.setattr(stored_programs, "split_memory_of_process", lambda memory=memory: memory)
+        monkeypatch.setattr(programs, "split_memory_of_process", lambda memory=memory: memory)
         compiled, _ = compile_behind_dynamo(Net(), tmp_path)
         x = torch.ones(3, requires_grad=True)
         compiled(x).backward()
