@@ -1,14 +1,14 @@
 """Stands where Thunder looks for what it derived before, and has what other processes derived there as well.
 
 Thunder goes through its list of entries, last to first, and calls the prologue of each with the arguments. One that
-raises does not fit. So behind the last entry comes one whose prologue looks for a program in the store, and raises
-whatever it finds; if it finds one, that comes next, and Thunder calls its prologue as that of any other entry. Thunder
-derives a program if there is none, and appends it: that is when it is kept.
+raises does not fit. So behind the last entry comes one whose prologue notes the call, and raises. If the store has
+programs for the call, they come next, and Thunder calls their prologues as those of any other entries. Thunder derives
+a program if there is none that fits, and appends it: that is when it is kept.
 
-Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
-at the sizes of the arguments. The entries for these come next, then all others, those first that were taken last. The
-prologue decides, so that any order is right. Of the entries that can be had again a bounded number is held: a program
-of a length that comes once would stay for ever.
+Where a function has many programs, most are for other sizes. Then the entry that notes the call comes first. Those for
+the sizes of its arguments come next, then all others, those first that were taken last. The prologue decides, so that
+any order is right. Of the entries that can be had again a bounded number is held: a program of a length that comes once
+would stay for ever.
 
 Dynamo makes a graph with symbols where a second length comes, or where it was told that many will. What tells the
 numbers of its first program apart is a second one. So Thunder derives that behind the first one, at sizes we choose,
@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from itertools import chain
 from typing import Any, NamedTuple
@@ -178,6 +178,42 @@ MOST_ENTRIES = 256
 """How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
 
 
+class _Asked(NamedTuple):
+    """A call for which Thunder looks for an entry.
+
+    Attributes:
+        compile_data: what Thunder knows of the function.
+        args: of the call.
+        kwargs: of the call.
+        sizes: of the arguments.
+        context: in which Thunder calls prologues.
+    """
+
+    compile_data: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    sizes: ArgumentSizes
+    context: Context
+
+    def go_on(self, search: Iterator[Any]) -> Any:
+        """Returns the next entry that a search finds; None if there is none."""
+        # The program that is decoded stays, and to find that out may take as long as all else.
+        with without_collector():
+            return self.context.run(next, search, None)
+
+
+def _make_question(calls: list[_Asked]) -> Any:
+    """Returns an entry whose prologue notes the call, and raises."""
+    from fusioncache.thunder_adapter.accelerator_api import CacheEntry
+    from fusioncache.thunder_adapter.api import get_compile_data
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        calls.append(_Asked(get_compile_data(), args, kwargs, find_sizes(args, kwargs), copy_context()))
+        raise LookupError("Thunder is to go on to the next entry")
+
+    return CacheEntry(look, [], None, [], None, [], None, [], False)
+
+
 class ProgramList(list[Any]):
     """Thunder's entries for one compiled function, and the programs that the store has for it.
 
@@ -202,22 +238,17 @@ class ProgramList(list[Any]):
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
+        calls: list[_Asked] = []
+        question = _make_question(calls)
         if len(self) > FEW:
-            sizes: list[ArgumentSizes] = []
-
-            def look(*args: Any, **kwargs: Any) -> Any:
-                sizes.append(find_sizes(args, kwargs))
-                raise LookupError("Thunder is to go on to the next entry")
-
-            yield _make_question(look)
-            yield from self._index.order(self, sizes[0]) if sizes else super().__reversed__()
-        else:
-            yield from super().__reversed__()
-        search = Search(self)
-        while not search.ended:
-            yield search.question
-            if search.answer is not None:
-                yield search.answer
+            yield question
+        yield from self._index.order(self, calls[0].sizes) if calls else super().__reversed__()
+        if not calls:
+            yield question
+        for asked in calls:
+            search = self._search(asked)
+            while (entry := asked.go_on(search)) is not None:
+                yield entry
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """Returns the entries in the order in which they are tried for such arguments."""
@@ -285,132 +316,70 @@ class ProgramList(list[Any]):
         """Returns what this thread derives, if that is to be kept."""
         return self._derivations.get(threading.get_ident())
 
-
-def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
-    return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
-
-
-def _make_question(look: Callable[..., Any]) -> Any:
-    """Returns an entry whose prologue looks at a call, and raises."""
-    from fusioncache.thunder_adapter.accelerator_api import CacheEntry
-
-    return CacheEntry(look, [], None, [], None, [], None, [], False)
-
-
-class Search:
-    """Looks for a program for one call, one candidate after the other.
-
-    Attributes:
-        question: an entry whose prologue looks for the next candidate, and raises.
-        answer: the entry of what was found; None if nothing was.
-        ended: whether there is nothing more to find.
-    """
-
-    def __init__(self, programs: ProgramList):
-        self.question = _make_question(self._look)
-        self.answer: Any = None
-        self.ended = False
-        self._programs = programs
-        self._keeper: ProgramKeeper | None = None
-        self._derivation: Derivation | None = None
-        self._candidates: Iterator[Candidate] = iter(())
-        self._is_filled = False
-        self._started = time.perf_counter()
-
-    def _look(self, *args: Any, **kwargs: Any) -> Any:
-        """Looks for the next program. Never returns, as a prologue that fits would.
-
-        Raises:
-            LookupError: always.
-        """
-        from fusioncache.thunder_adapter.api import get_compile_data
-
+    def _search(self, asked: _Asked) -> Iterator[Any]:
+        """Yields an entry for each program that may fit a call. Behind them Thunder derives one. Never raises."""
+        started, keeper = time.perf_counter(), None
         try:
-            # The program that is decoded stays, and to find that out may take as long as all else.
-            with without_collector():
-                if self._derivation is None:
-                    self._begin(get_compile_data(), args, kwargs)
-                if self._keeper and self._derivation:
-                    self._find(self._keeper, self._derivation)
+            self.expect(None)
+            self.compile_data = None if asked.compile_data is None else ref(asked.compile_data)
+            keeper = find_keeper(asked.compile_data)
+            if keeper is not None:
+                yield from self._find(keeper, Call(asked.compile_data, asked.args, asked.kwargs), started)
         except Exception as error:
-            self._end(None)
-            if self._keeper:
-                self._keeper.report_failure(error)
-        raise LookupError("Thunder is to go on to the next entry")
+            self.expect(None)
+            if keeper is not None:
+                keeper.report_failure(error)
 
-    def _begin(self, compile_data: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._end(None)
-        self._programs.compile_data = None if compile_data is None else ref(compile_data)
-        self._keeper = find_keeper(compile_data)
-        if self._keeper is None:
+    def _find(self, keeper: ProgramKeeper, call: Call, started: float) -> Iterator[Any]:
+        key, definitions = keeper.describe(call)
+        if key.digest in self.derived:
             return
-        call = Call(compile_data, args, kwargs)
-        key, definitions = self._keeper.describe(call)
-        if key.digest in self._programs.derived:
-            return
-        self._derivation = Derivation(self._keeper, call, key, definitions)
-        self._candidates = self._keeper.candidates(key)
-        self.ended = False
-
-    def _find(self, keeper: ProgramKeeper, derivation: Derivation) -> None:
-        if self.answer is not None:
-            self.answer = None
-            keeper.refuse("its guards fail for these inputs")
-        for candidate in self._candidates:
+        derivation = Derivation(keeper, call, key, definitions)
+        for candidate in keeper.candidates(key):
             if not derivation.may_be(candidate):
                 continue
             if keeper.verifies:
                 derivation.expected = candidate
                 break
-            entry = keeper.build(candidate, derivation.call)
-            if entry is not None:
-                self.answer = self._watch(entry, partial(self._note_loaded, candidate), derivation)
-                return
-        self.answer = None if derivation.expected else self._fill(keeper, derivation)
-        if self.answer is None:
-            self._end(derivation)
+            yield from self._try(candidate, derivation, partial(self._note_loaded, candidate, started))
+        filled = None if derivation.expected else self.lengths.fill(derivation)
+        if filled is not None:
+            yield from self._try(filled, derivation, partial(self._note_filled, filled))
+        self._derive(derivation)
 
-    def _fill(self, keeper: ProgramKeeper, derivation: Derivation) -> Any:
-        """Returns an entry with the program that is known from other lengths; None if none is."""
-        if self._is_filled:
-            return None
-        self._is_filled = True
-        candidate = self._programs.lengths.fill(derivation)
-        entry = None if candidate is None else keeper.build(candidate, derivation.call)
-        if candidate is None or entry is None:
-            return None
-        return self._watch(entry, partial(self._note_filled, candidate), derivation)
+    def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[Derivation], None]) -> Iterator[Any]:
+        """Yields the entry of a program, if it can be built. It does not fit if Thunder asks for the next one."""
+        entry = derivation.keeper.build(candidate, derivation.call)
+        if entry is not None:
+            yield self._watch(entry, note, derivation)
+            derivation.keeper.refuse("its guards fail for these inputs")
 
-    def _end(self, derivation: Derivation | None) -> None:
-        """Ends the search without a program, and says what Thunder derives now."""
-        self.ended, self.answer = True, None
-        if derivation is not None:
-            if not is_ahead():
-                derivation.explain()
-            if self._programs.kept >= MOST_KINDS:
-                derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
-                derivation.is_kept = False
-        self._programs.expect(derivation)
+    def _derive(self, derivation: Derivation) -> None:
+        """Says that no program fits, and that Thunder derives one now."""
+        if not is_ahead():
+            derivation.explain()
+        if self.kept >= MOST_KINDS:
+            derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
+            derivation.is_kept = False
+        self.expect(derivation)
 
-    def _note_loaded(self, candidate: Candidate, derivation: Derivation) -> None:
-        derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - self._started)
+    def _note_loaded(self, candidate: Candidate, started: float, derivation: Derivation) -> None:
+        derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - started)
 
     def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
-        keep = self._programs.kept < MOST_KINDS
-        self._programs.derived.add(derivation.key.digest)
-        self._programs.kept += derivation.finish_filled(candidate, keep=keep)
+        keep = self.kept < MOST_KINDS
+        self.derived.add(derivation.key.digest)
+        self.kept += derivation.finish_filled(candidate, keep=keep)
 
     def _watch(self, entry: Any, note: Callable[[Derivation], None], derivation: Derivation) -> Any:
         """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
 
         It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
         """
-        programs = self._programs
-        entry = programs.capture(entry)
+        entry = self.capture(entry)
 
         def add() -> None:
-            programs.add(entry, derivation, can_be_had=True)
+            self.add(entry, derivation, can_be_had=True)
             note(derivation)
 
         waiting = [add]
@@ -422,6 +391,11 @@ class Search:
             return results
 
         return entry._replace(prologue_fn=prologue)
+
+
+def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
+    return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
 
 
 def give_list(original: Callable[..., None]) -> Callable[..., None]:
