@@ -169,9 +169,20 @@ def _shared(cls: type) -> tuple[type, Handler]:
     return cls, write
 
 
-def _tagged(cls: type, *names: str) -> tuple[type, Handler]:
-    """Returns a type, and what writes its instances by what they have under these names."""
-    return cls, lambda writer, value: writer.write_tagged(cls.__name__, *(getattr(value, name) for name in names))
+def tagged(cls: type, *names: str, is_shared: bool = False) -> tuple[type, Handler]:
+    """Returns a type, and what writes its instances by what they have under these names.
+
+    Args:
+        cls: the type.
+        names: of attributes.
+        is_shared: whether an instance that is met again is written as its name.
+    """
+
+    def write(writer: Writer, value: Any) -> None:
+        if not is_shared or writer.enter(value):
+            writer.write_tagged(cls.__name__, *(getattr(value, name) for name in names))
+
+    return cls, write
 
 
 def _write_frozenset(writer: Writer, value: frozenset[object]) -> None:
@@ -208,30 +219,6 @@ def write_module(writer: Writer, value: types.ModuleType) -> None:
 def _is_of_operators(name: str, value: types.ModuleType) -> bool:
     """Returns whether something is a namespace of ``torch.ops``, none of which is among Python's modules."""
     return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
-
-
-CONTAINERS: dict[int, Handler] = by_identity(
-    _shared(list),
-    _shared(dict),
-    _shared(set),
-    _shared(collections.OrderedDict),
-    _shared(collections.defaultdict),
-    _shared(collections.deque),
-    _shared(types.SimpleNamespace),
-    _tagged(slice, "start", "stop", "step"),
-    _tagged(range, "start", "stop", "step"),
-    _tagged(re.Pattern, "flags", "pattern"),
-    _tagged(types.GenericAlias, "__origin__", "__args__"),
-    _tagged(types.UnionType, "__args__"),
-    (tuple, lambda writer, value: write_items(writer, value, "(", ")")),
-    (frozenset, _write_frozenset),
-    (torch.Size, lambda writer, value: write_items(writer, value, "Size(", ")")),
-    (types.MappingProxyType, _write_mapping_proxy),
-    (weakref.ReferenceType, _write_reference),
-    (typing.TypeVar, _write_type_variable),
-    (typing.ParamSpec, _write_type_variable),
-    (types.ModuleType, write_module),
-)
 
 
 HOOKS = (
@@ -410,5 +397,28 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     write_tensor(writer, tensor)
 
 
-TENSORS: dict[int, Handler] = by_identity((torch.Tensor, write_tensor), (torch.nn.Parameter, write_tensor))
-"""What writes each kind of tensor, by the identity of its type."""
+CONTAINERS: dict[int, Handler] = by_identity(
+    _shared(list),
+    _shared(dict),
+    _shared(set),
+    _shared(collections.OrderedDict),
+    _shared(collections.defaultdict),
+    _shared(collections.deque),
+    _shared(types.SimpleNamespace),
+    tagged(slice, "start", "stop", "step"),
+    tagged(range, "start", "stop", "step"),
+    tagged(re.Pattern, "flags", "pattern"),
+    tagged(types.GenericAlias, "__origin__", "__args__"),
+    tagged(types.UnionType, "__args__"),
+    (tuple, lambda writer, value: write_items(writer, value, "(", ")")),
+    (frozenset, _write_frozenset),
+    (torch.Size, lambda writer, value: write_items(writer, value, "Size(", ")")),
+    (types.MappingProxyType, _write_mapping_proxy),
+    (weakref.ReferenceType, _write_reference),
+    (typing.TypeVar, _write_type_variable),
+    (typing.ParamSpec, _write_type_variable),
+    (types.ModuleType, write_module),
+    (torch.Tensor, write_tensor),
+    (torch.nn.Parameter, write_tensor),
+)
+"""What writes each kind of container, module and tensor, by the identity of its type."""

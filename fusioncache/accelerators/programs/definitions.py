@@ -32,6 +32,7 @@ from typing import Any
 
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import (
+    DESCRIPTORS,
     find_attribute,
     has_only_attributes,
     is_dictionary,
@@ -378,7 +379,7 @@ class Definitions:
             types.BuiltinFunctionType: self._name_builtin,
             types.UnionType: lambda value: "union" + self._name_all("(", value.__args__),
             types.GenericAlias: lambda value: self.name(value.__origin__) + self._name_all("[", value.__args__),
-            **dict.fromkeys(_DESCRIPTORS, place_of),
+            **dict.fromkeys(DESCRIPTORS, place_of),
             **dict.fromkeys((tuple, list), lambda value: type(value).__name__ + self._name_all("(", value)),
             **dict.fromkeys(
                 (set, frozenset), lambda value: f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
@@ -549,14 +550,6 @@ _read_symbol = attrgetter(
     "is_prim", "is_fusion", "_print_as_impl",
 )  # fmt: skip
 _OF_BINDING = ("bind_postprocess", "call_ctx")
-
-_DESCRIPTORS = (
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-)
 
 _STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
 """Classes written in C of which the objects say nothing that matters or is not said elsewhere."""

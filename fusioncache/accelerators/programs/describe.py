@@ -39,7 +39,6 @@ import torch
 from fusioncache.accelerators.programs.containers import (
     CONTAINERS,
     CONTENTS,
-    TENSORS,
     describe_frame,
     list_parts,
     write_foreign_tensor,
@@ -177,7 +176,7 @@ def _name_of_member(layout: ObjectLayout, value: object) -> object:
 
 def _find_special(cls: type) -> Handler | None:
     """Returns what writes the instances of a class of which there is more to know than where they keep their state."""
-    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or TENSORS.get(id(cls))
+    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls))
     if handler is not None:
         return handler
     reviewed = find_reviewed(cls)
@@ -362,8 +361,6 @@ class Describer:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory if memory is not None else Memory()
-        self._graphs: dict[int, str] = {}
-        self._layouts: dict[int, ObjectLayout] = {}
 
     def copy(self) -> Describer:
         """Returns a describer that knows what this one knows, so that each may go on for itself."""
@@ -372,9 +369,7 @@ class Describer:
 
     def forget_values(self) -> Describer:
         """Returns a describer that shares what this one knows of classes, and knows no other value."""
-        describer = Describer(replace(self._memory, names={}, storages={}, held={}, values=0, lasting=0))
-        describer._graphs = self._graphs
-        return describer
+        return Describer(replace(self._memory, names={}, storages={}, held={}, values=0, lasting=0))
 
     def describe(self, value: object, name: object = None) -> str:
         """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
@@ -511,9 +506,9 @@ class Describer:
         return handler
 
     def _find_layout(self, cls: type) -> ObjectLayout:
-        layout = self._layouts.get(id(cls))
+        layout: ObjectLayout | None = self._memory.layouts.get(id(cls))
         if layout is None:
-            layout = self._layouts[id(cls)] = find_layout(cls)
+            layout = self._memory.layouts[id(cls)] = find_layout(cls)
             self._memory.held[id(cls)] = cls
         return layout
 
@@ -530,9 +525,10 @@ class Describer:
 
     def _digest_class(self, cls: type) -> str:
         self._look_at_classes()
-        if id(cls) not in self._graphs:
-            self._graphs[id(cls)] = digest_graph(self._memory, cls)
-        return f"#{self._graphs[id(cls)]}"
+        graphs = self._memory.graphs
+        if id(cls) not in graphs:
+            graphs[id(cls)] = digest_graph(self._memory, cls)
+        return f"#{graphs[id(cls)]}"
 
 
 def escape_name(name: object) -> str:

@@ -25,8 +25,8 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
-from fusioncache.accelerators.programs.containers import write_fields
-from fusioncache.accelerators.programs.introspection import by_identity, find_module_name, is_derived
+from fusioncache.accelerators.programs.containers import tagged, write_fields
+from fusioncache.accelerators.programs.introspection import DESCRIPTORS, by_identity, find_module_name, is_derived
 from fusioncache.accelerators.programs.writer import (
     LITERALS,
     Handler,
@@ -169,11 +169,6 @@ def _write_member(writer: Writer, member: Any) -> None:
     writer.parts.append(">")
 
 
-def _write_property(writer: Writer, value: property) -> None:
-    if writer.enter(value):
-        writer.write_tagged("property", value.fget, value.fset, value.fdel)
-
-
 def _write_cached(writer: Writer, value: Any) -> None:
     """Writes a function behind a cache, whose contents say nothing that the function does not.
 
@@ -190,35 +185,6 @@ def _write_wrapped(writer: Writer, value: Any) -> None:
     if writer.enter(value):
         attributes = {name: item for name, item in value.__dict__.items() if name != "__wrapped__"}
         writer.write_tagged(type(value).__name__, value.__wrapped__, attributes)
-
-
-def _write_partial(writer: Writer, value: functools.partial) -> None:
-    if writer.enter(value):
-        writer.write_tagged("partial", value.func, value.args, value.keywords, value.__dict__)
-
-
-FUNCTIONS: dict[int, Handler] = by_identity(
-    (types.FunctionType, write_function),
-    (types.CodeType, write_code),
-    (types.CellType, write_cell),
-    (types.MethodType, lambda writer, value: writer.write_tagged("method", value.__func__, value.__self__)),
-    (types.BuiltinFunctionType, _write_builtin),
-    (types.MethodDescriptorType, _write_member),
-    (types.WrapperDescriptorType, _write_member),
-    (types.ClassMethodDescriptorType, _write_member),
-    (types.GetSetDescriptorType, _write_member),
-    (types.MemberDescriptorType, _write_member),
-    (
-        types.MethodWrapperType,
-        lambda writer, value: writer.write_tagged(f"method-wrapper {write_name(value.__name__)}", value.__self__),
-    ),
-    (property, _write_property),
-    (staticmethod, _write_wrapped),
-    (classmethod, _write_wrapped),
-    (type(functools.lru_cache(len)), _write_cached),
-    (functools.partial, _write_partial),
-)
-"""What writes each kind of function, by the identity of its type."""
 
 
 LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
@@ -323,7 +289,22 @@ def _is_pybind_enumeration(cls: type) -> bool:
     return write_class_name(type(cls)) == "pybind11_builtins.pybind11_type" and "__entries" in vars(cls)
 
 
-_EXACT: dict[int, Handler] = by_identity(
+FUNCTIONS: dict[int, Handler] = by_identity(
+    (types.FunctionType, write_function),
+    (types.CodeType, write_code),
+    (types.CellType, write_cell),
+    tagged(types.MethodType, "__func__", "__self__"),
+    (types.BuiltinFunctionType, _write_builtin),
+    *((kind, _write_member) for kind in DESCRIPTORS),
+    (
+        types.MethodWrapperType,
+        lambda writer, value: writer.write_tagged(f"method-wrapper {write_name(value.__name__)}", value.__self__),
+    ),
+    tagged(property, "fget", "fset", "fdel", is_shared=True),
+    (staticmethod, _write_wrapped),
+    (classmethod, _write_wrapped),
+    (type(functools.lru_cache(len)), _write_cached),
+    tagged(functools.partial, "func", "args", "keywords", "__dict__", is_shared=True),
     (type(os.environ), _refuse_environment),
     (OpOverload, lambda writer, value: writer.parts.append(f"<operator {value._name}>")),
     (OpOverloadPacket, lambda writer, value: writer.parts.append(f"<operators {value._qualified_op_name}>")),
@@ -336,13 +317,11 @@ _EXACT: dict[int, Handler] = by_identity(
     (torch.iinfo, _write_by_text),
     (numpy.ndarray, _write_array),
 )
+"""What writes each kind of function, and each type that was looked at, by the identity of the type."""
 
 
 def find_reviewed(cls: type) -> Handler | None:
-    """Returns what writes the instances of a class, if the class was looked at."""
-    handler = _EXACT.get(id(cls))
-    if handler is not None:
-        return handler
+    """Returns what writes the instances of a class, if one that it is derived from was looked at."""
     derived: tuple[tuple[type, Callable[..., None]], ...] = (
         (Executor, lambda writer, value: writer.write_tagged("executor", value._name)),
         (

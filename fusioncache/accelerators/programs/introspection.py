@@ -47,6 +47,16 @@ _IMMUTABLE = 1 << 8
 _DICTIONARY = 1 << 29
 
 
+DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+"""Types of what classes written in C have."""
+
+
 def is_static(cls: type) -> bool:
     """True if a class is a part of a program written in C, so that its attributes cannot change."""
     return not _flags_of(cls) & _HEAP

@@ -22,6 +22,7 @@ import torch
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
+    DESCRIPTORS,
     find_in_class,
     find_in_first,
     ids_of,
@@ -36,12 +37,8 @@ _ATOMS: tuple[type, ...] = (
 )  # fmt: skip
 _METHODS = ids_of(
     types.FunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
     types.BuiltinFunctionType,
-    types.ClassMethodDescriptorType,
+    *DESCRIPTORS,
 )
 _BOUND = ids_of(staticmethod, classmethod)
 _NUMBERS_WITH_NAN = ids_of(float, complex)
@@ -54,11 +51,11 @@ ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, e
 _MOST_ITEMS = 10_000
 
 
-@lru_cache(maxsize=1)
-def _constant_types() -> frozenset[int]:
-    """Returns the types whose objects run no Python code, by identity; a size tells its witness alone."""
-    of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
-    return ids_of(*_ATOMS, slice, *WATCHED, *of_torch)
+_SINGLETON_TYPES_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+_CONSTANT_TYPES = ids_of(*_ATOMS, slice, *WATCHED, *_SINGLETON_TYPES_OF_TORCH, torch.device, torch.finfo, torch.iinfo)
+"""Types whose objects run no Python code; a size tells its witness alone."""
+_SINGLETON_TYPES = ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *_SINGLETON_TYPES_OF_TORCH)
+_SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +72,7 @@ def is_atom(value: Any) -> bool:
     kind = type(value)
     if kind is slice:
         return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
-    return id(kind) in _constant_types()
+    return id(kind) in _CONSTANT_TYPES
 
 
 def is_plain(value: Any, *, atoms: bool = False) -> bool:
@@ -87,7 +84,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
         value: the value.
         atoms: whether only constants are wanted.
     """
-    constants, proxies = _constant_types(), _thunders_types()
+    proxies = _thunders_types()
     pending, count = [value], 0
     while pending:
         each = pending.pop()
@@ -97,9 +94,9 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             return False
         if kind is slice:
             pending += (each.start, each.stop, each.step)
-        elif id(kind) in constants or kind is type or (not atoms and issubclass(kind, proxies)):
+        elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
-        elif id(kind) in _sequences() and not has_own_order(each):
+        elif id(kind) in _SEQUENCES and not has_own_order(each):
             pending += each
         elif id(kind) in _MAPPINGS:
             pending += (*each.keys(), *each.values())
@@ -122,7 +119,7 @@ def is_nan(value: Any) -> bool:
 def has_nan(value: Any) -> bool:
     """True if a container holds a number that does not equal itself."""
     kind = type(value)
-    if id(kind) in _sequences():
+    if id(kind) in _SEQUENCES:
         return any(map(is_nan, value))
     return id(kind) in _MAPPINGS and any(map(is_nan, (*value.keys(), *value.values())))
 
@@ -165,11 +162,6 @@ def is_hashed_by_identity(value: Any) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _sequences() -> frozenset[int]:
-    return ids_of(tuple, list, set, frozenset, torch.Size)
-
-
-@lru_cache(maxsize=1)
 def _views() -> frozenset[int]:
     from fusioncache.thunder_adapter.accelerator_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
 
@@ -181,16 +173,10 @@ def is_proxy(value: Any) -> bool:
     return issubclass(type(value), _thunders_types()[0])
 
 
-@lru_cache(maxsize=1)
-def _singleton_types() -> frozenset[int]:
-    of_torch = (torch.dtype, torch.layout, torch.memory_format)
-    return ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *of_torch)
-
-
 def is_singleton(value: Any) -> bool:
     """True if there is one object with this value in each process, so that to be the same is to be equal."""
     kind = type(value)
-    if id(kind) in _singleton_types():
+    if id(kind) in _SINGLETON_TYPES:
         return True
     return (isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)) or _is_of_library(value)
 

@@ -124,7 +124,9 @@ class Memory:
         contents: what each class is, for those that were looked at.
         pending: the classes that were met and not looked at.
         unknown: why an attribute of a class, by the class's name and its own, has no value.
+        graphs: the hash of each class with all classes that it reaches.
         handlers: what writes the instances of each class that was met.
+        layouts: where the instances of each class of modules keep their state.
         path_counts: how many objects have a path's name.
         values: how many values were written.
         lasting: how many names without a path last.
@@ -141,7 +143,9 @@ class Memory:
     contents: dict[int, ClassContent] = field(default_factory=dict)
     pending: list[type] = field(default_factory=list)
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
+    graphs: dict[int, str] = field(default_factory=dict)
     handlers: dict[int, Any] = field(default_factory=dict)
+    layouts: dict[int, Any] = field(default_factory=dict)
     path_counts: dict[str, int] = field(default_factory=dict)
     values: int = 0
     lasting: int = 0
@@ -256,7 +260,10 @@ class Writer:
             value: the value.
             write: writes it; by itself if it is not given.
         """
-        before = self._begin(name)
+        before, kind = self._kind, find_kind(name) if type(name) is str else TextKind.VALUE
+        if before is TextKind.SECRET:
+            kind = TextKind.NAME if type(name) is str and name in _ABOUT_SECRETS else TextKind.SECRET
+        self._kind = kind
         (write or Writer.write)(self, value)
         self._kind = before
 
@@ -265,14 +272,6 @@ class Writer:
         before, self._kind = self._kind, TextKind.NAME
         self.write(name)
         self._kind = before
-
-    def _begin(self, name: object) -> TextKind:
-        """Begins to write what has a name, and returns what kind of texts was written before."""
-        before, kind = self._kind, find_kind(name) if type(name) is str else TextKind.VALUE
-        if before is TextKind.SECRET:
-            kind = TextKind.NAME if type(name) is str and name in _ABOUT_SECRETS else TextKind.SECRET
-        self._kind = kind
-        return before
 
     def write_class(self, cls: type) -> None:
         """Writes the name of a class, and notes that the text depends on it."""
