@@ -466,6 +466,7 @@ _HINTS = {
 }
 """What people want to know of calls that models have made."""
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
+_MADE_OF_ATOMS = (torch.device, torch.Size, collections.OrderedDict)
 
 
 class Judge:
@@ -547,7 +548,7 @@ class Judge:
         own = fn.__self__
         if own in _BORN_EMPTY or (isinstance(own, type) and issubclass(own, BaseException)):
             return None
-        if id(own) in _OF_ATOMS or own in _made_of_atoms():
+        if id(own) in _OF_ATOMS or own in _MADE_OF_ATOMS:
             return explain_atoms(fn, args[1:], kwargs)
         if own in (map, filter) and len(args) > 2 and id(args[1].value) in _APPLIED:
             return explain_atoms(fn, args[2:], kwargs)
@@ -589,10 +590,3 @@ class Judge:
 def _refuse_call(fn: Any) -> str:
     name = name_of(fn)
     return f"calls {name}, {_HINTS[name]}" if name in _HINTS else f"calls {name}"
-
-
-@lru_cache(maxsize=1)
-def _made_of_atoms() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.device, torch.Size, collections.OrderedDict)

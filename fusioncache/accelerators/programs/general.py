@@ -41,6 +41,8 @@ type Shapes = Mapping[str, tuple[Expression, ...]]
 """Sizes of tensors, by their names in traces."""
 type _Part = int
 """The position of a part of a template among all."""
+type _Step = tuple[Callable[..., Any] | None, tuple[int, ...]]
+"""What makes a part of other parts; None and the position of a variable if the part is that."""
 
 _NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
@@ -425,8 +427,7 @@ class _Parts:
         self._variables = variables
         self._known: dict[Hashable, _Part] = {}
         self._made: list[Any] = []
-        self._numbers: list[tuple[_Part, int]] = []
-        self._steps: list[tuple[_Part, Callable[..., Any], tuple[_Part, ...]]] = []
+        self._steps: list[tuple[_Part, Callable[..., Any] | None, tuple[int, ...]]] = []
         self._varying: set[_Part] = set()
 
     def unify(self, values: Sequence[Any]) -> _Part:
@@ -472,38 +473,29 @@ class _Parts:
         found = self._variables.explain(numbers)
         if isinstance(found, int | Float):
             return self._keep(evaluate(found, {}))
-        identity = "number", found[0]
-        if identity not in self._known:
-            self._numbers.append((self._find(identity, None), found[0]))
-            self._varying.add(self._known[identity])
-        return self._known[identity]
+        return self._find(("number", found[0]), step=(None, (found[0],)))
 
     def _make(self, make: Callable[..., Any], *of: _Part) -> _Part:
         """Returns the part that is made of others: now, or anew at other sizes."""
-        identity = make, of
-        if identity in self._known:
-            return self._known[identity]
         if self._varying.isdisjoint(of):
-            return self._find(identity, make(*(self._made[part] for part in of)))
-        part = self._find(identity, None)
-        self._steps.append((part, make, of))
-        self._varying.add(part)
-        return part
+            return self._find((make, of), make(*(self._made[part] for part in of)))
+        return self._find((make, of), step=(make, of))
 
-    def _find(self, identity: Hashable, value: Any) -> _Part:
+    def _find(self, identity: Hashable, value: Any = None, step: _Step | None = None) -> _Part:
         """Returns a part that may be new."""
         part = self._known.setdefault(identity, len(self._made))
         if part == len(self._made):
             self._made.append(value)
+            if step is not None:
+                self._steps.append((part, *step))
+                self._varying.add(part)
         return part
 
     def make_all(self, values: Sequence[int | float]) -> list[Any]:
         """Returns all parts as they are with these values of variables."""
         made = self._made.copy()
-        for part, position in self._numbers:
-            made[part] = values[position]
         for part, make, of in self._steps:
-            made[part] = make(*[made[each] for each in of])
+            made[part] = values[of[0]] if make is None else make(*[made[each] for each in of])
         return made
 
 

@@ -139,24 +139,17 @@ def read_versions() -> Iterator[NamedValue]:
         Declined: if sources were changed since they were imported.
     """
     import fusioncache
-    from fusioncache.thunder_adapter.accelerator_api import thunder
-
-    yield from _read_releases()
-    yield "thunder.sources", _digest(thunder)
-    yield "fusioncache.sources", _digest(fusioncache)
-
-
-def _read_releases() -> Iterator[NamedValue]:
-    from fusioncache import __version__
     from fusioncache.thunder_adapter.accelerator_api import nvfuser_version, thunder
 
     flags = f"optimize={sys.flags.optimize}"
     yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
     yield "torch", f"{torch.__version__} {torch.version.git_version}"
     yield "thunder", thunder.__version__
-    yield "fusioncache", __version__
+    yield "fusioncache", fusioncache.__version__
     yield "nvfuser", str(nvfuser_version() or "none")
     yield from ((name, _version_of(name)) for name in LIBRARIES)
+    yield "thunder.sources", _digest(thunder)
+    yield "fusioncache.sources", _digest(fusioncache)
 
 
 def _version_of(library: str) -> str:

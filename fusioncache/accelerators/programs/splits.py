@@ -81,8 +81,8 @@ def describe_operation(definitions: Definitions, symbol: Any, node: Any, options
         if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
             return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
-    except Declined as declined:
-        declined.require(Scope.VALUE, Scope.AMOUNT)
+    except Exception as error:  # something has no text, or whatever it is: the splitter asks
+        logger.info("an operation of a graph is not described", exc_info=error)
         return None
     return digest("\n".join((name, *args, *write_lines(options))))
 
@@ -231,7 +231,8 @@ def remember_answers(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def try_execute_thunder_symbol(thunder_symbol: Any, node: Any, thunder_options: Mapping[str, Any]) -> Any:
         answers = split_memory_of_process().current
-        operation = _describe_call(answers, thunder_symbol, node, thunder_options) if answers else None
+        options = [(_OPTION, repr(thunder_options.get(_OPTION)))]
+        operation = describe_operation(answers.definitions, thunder_symbol, node, options) if answers else None
         if answers and operation in answers.known:
             return True, None
         did_run, reason = original(thunder_symbol, node, thunder_options)
@@ -240,11 +241,3 @@ def remember_answers(original: Callable[..., Any]) -> Callable[..., Any]:
         return did_run, reason
 
     return try_execute_thunder_symbol
-
-
-def _describe_call(answers: Answers, symbol: Any, node: Any, options: Mapping[str, Any]) -> str | None:
-    try:
-        return describe_operation(answers.definitions, symbol, node, [(_OPTION, repr(options.get(_OPTION)))])
-    except Exception as error:  # whatever it is, the splitter asks
-        logger.info("an operation of a graph is not described", exc_info=error)
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.text import TemplateReference, TemplateUse
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.generals import Generation
-from fusioncache.ir import Declined, Graph, Scope
+from fusioncache.ir import Declined, Graph, Scope, Template
 from fusioncache.transform.rewrite import fuse
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import Environments, TemplateCalls, choose_name, read_once
@@ -44,10 +46,11 @@ def refer_to(call: TemplateCall) -> TemplateReference | None:
     return TemplateReference(compiler.backend.name, options, template.graph, template.key.digest, uses)
 
 
+@dataclass(frozen=True, slots=True)
 class TemplateLoader:
     """Gives the functions for the calls of templates in one stored program, under the settings of this moment.
 
-    Args:
+    Attributes:
         cache: where templates are.
         backends: compile them.
         calls: those of the transform, which get the new ones.
@@ -56,22 +59,12 @@ class TemplateLoader:
         environments: return what its templates depend on besides; read anew if they are not given.
     """
 
-    def __init__(
-        self,
-        cache: Cache,
-        backends: RegionBackends,
-        calls: TemplateCalls,
-        compile_data: Any,
-        generation: Generation | None = None,
-        environments: Environments | None = None,
-    ):
-        self._cache = cache
-        self._backends = backends
-        self._calls = calls
-        self._generation = generation
-        self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
-        self._compile_options = dict(compile_data.compile_options)
-        self._environment = environments or read_once()
+    cache: Cache
+    backends: RegionBackends
+    calls: TemplateCalls
+    compile_data: Any
+    generation: Generation | None = None
+    environments: Environments = field(default_factory=read_once)
 
     def __call__(self, reference: TemplateReference) -> Callable[..., Any]:
         """Returns the function to call in a trace, for ``fusioncache.accelerators.programs.build``."""
@@ -85,8 +78,7 @@ class TemplateLoader:
                 that made its regions is not there.
         """
         try:
-            executables = self._backends.find_backend(reference.backend, dict(reference.options))
-            template, _ = self._cache.template(reference.graph, self._environment(executables))
+            template, executables = self._find_template(reference)
         except (Declined, TypeError) as error:
             if isinstance(error, Declined):
                 error.require(Scope.REGION)
@@ -94,8 +86,8 @@ class TemplateLoader:
         if template.key.digest != reference.digest:
             raise ValueError(f"{template.name} is another template here")
         fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
-        call = self._calls.find_call(
-            template, {use.arities: use.instance for use in reference.uses}, executables, self._generation
+        call = self.calls.find_call(
+            template, {use.arities: use.instance for use in reference.uses}, executables, self.generation
         )
         for use in reference.uses:
             call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
@@ -110,11 +102,14 @@ class TemplateLoader:
         identities: dict[str, Identity] = {}
         taken: set[str] = set()
         for name, reference in references.items():
-            executables = self._backends.find_backend(reference.backend, dict(reference.options))
-            template, _ = self._cache.template(reference.graph, self._environment(executables))
+            template, _ = self._find_template(reference)
             identities[name] = Identity(choose_name(template, taken), template.key.digest)
             taken.add(identities[name].name)
         return identities
+
+    def _find_template(self, reference: TemplateReference) -> tuple[Template, BackendExecutables]:
+        executables = self.backends.find_backend(reference.backend, dict(reference.options))
+        return self.cache.template(reference.graph, self.environments(executables))[0], executables
 
     def _make_fallback(self, use: TemplateUse) -> Fallback:
         """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.
@@ -124,10 +119,10 @@ class TemplateLoader:
         of the same name makes its call of these, as it did then; that it is the same and has the same options is what
         the program's key says. Only the names of values are others, and no executor computes with names.
         """
-        executor = self._executors.get(use.executor)
+        executor = next((each for each in self.compile_data.executors_list if each.name == use.executor), None)
         if executor is None or not hasattr(executor, "fuse"):
             raise ValueError(f"there is no executor {use.executor} that fuses")
-        make = partial(_make_region, executor, self._compile_options, use.instance.region)
+        make = partial(_make_region, executor, dict(self.compile_data.compile_options), use.instance.region)
         return Fallback(
             _make_when_called(use.instance.region, make), use.instance.inputs, use.instance.outputs, use.executor
         )
