@@ -1,4 +1,4 @@
-"""The shortcuts in Thunder's tracing by group and name, as they are written in ``docs/upstream.md``."""
+"""The shortcuts in Thunder's tracing by group and name."""
 
 from __future__ import annotations
 

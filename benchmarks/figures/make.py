@@ -12,7 +12,7 @@ from benchmarks.common.processes import ROOT
 from benchmarks.figures import later_steps, markdown, nvfuser_seconds, prices, readme, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
-_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices")
+_PAGES = ("measurements", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
@@ -64,7 +64,6 @@ def make_figures() -> dict[str, str]:
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "loss-curve-gpus": _figure(steps.tabulate_curves, "loss-curve", folder=H100),
-        "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
         "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),

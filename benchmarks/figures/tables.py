@@ -109,16 +109,3 @@ def tabulate_thunder_suite(result: Result) -> str:
 def _suite_row(name: str, row: Point) -> list[str]:
     counts = [row["tests"], *row["passed"], row["regions"], row["hits"], row["bypasses"]]
     return [name.removeprefix("test_").removesuffix(".py"), *map(str, counts)]
-
-
-def tabulate_detours(result: Result) -> str:
-    """Shows what tracing takes more without each shortcut, in calls of functions and in seconds of the processor."""
-    columns = ("<group", "<without", "more calls", "of all", "more seconds", "of all")
-    return make_table(columns, map(_detour_row, sorted(result["points"], key=lambda point: -point["calls"])))
-
-
-def _detour_row(point: Point) -> list[str]:
-    whole = point["all"]
-    calls = [f"{point['calls']:,.0f}", f"{point['calls'] / whole['calls']:.1%}"]
-    seconds = [f"{point['seconds']:.2f}", f"{point['seconds'] / whole['seconds']:.1%}"]
-    return [f"`{point['group']}`" if point["group"] else "", f"`{point['name']}`", *calls, *seconds]
