@@ -19,11 +19,6 @@ H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
 _RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional", "random-lengths-experts")
-_SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
-_SHARED_CUDNN = (
-    *("distributed-thunder", "distributed-cudnn"),
-    *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
-)
 _STEPS = (
     *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
     *("step-real-128", "step-real-2048", "step-inference"),
@@ -53,17 +48,8 @@ def make_figures() -> dict[str, str]:
         "experts-cpu": _figure(steps.tabulate_experts, "experts", folder=CPU),
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
-        "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
-        "shared-steps-cudnn": _figure(steps.tabulate_shared_steps, *_SHARED_CUDNN, folder=H100),
-        "shared-steps-before": _figure(
-            steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
-        ),
         "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),
-        "shared-lengths": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=CPU),
-        "shared-lengths-gpus": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=H100),
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
-        "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
-        "loss-curve-gpus": _figure(steps.tabulate_curves, "loss-curve", folder=H100),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
         "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),

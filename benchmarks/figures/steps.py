@@ -56,21 +56,6 @@ def tabulate_experts(result: Result) -> str:
     return make_table(columns, rows)
 
 
-def tabulate_shared_steps(*results: Result) -> str:
-    """Shows steps of a model that devices share, by peer; of several ranks the one that has most of each.
-
-    Points of several results that have the same model, length and variables are in one table.
-    """
-    columns = ("<peer", "step", "fastest", "NCCL", "with nothing beside", "idle", "peak", "first step", "compiles")
-    settings: dict[str, list[Point]] = {}
-    for point in (point for result in results for point in result["points"] if "error" not in point):
-        settings.setdefault(describe_setting(point), []).append(point)
-    tables = {setting: make_table(columns, map(_list_shared_step, points)) for setting, points in settings.items()}
-    if len(tables) == 1:
-        return "".join(tables.values())
-    return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
-
-
 def tabulate_jobs(*results: Result) -> str:
     """Shows the first step of a job and of one after it, of the slowest rank, by the way that ranks share a model."""
     found: dict[str, dict[int, Point]] = {}
@@ -92,18 +77,6 @@ def _list_job(point: Point | None) -> list[str]:
 def _list_later_job(point: Point | None) -> list[str]:
     loaded = "" if point is None else ", ".join(str(rank["programs"].get("loaded", "")) for rank in point["ranks"])
     return [*_list_job(point), loaded.strip(", ")]
-
-
-def tabulate_further_lengths(result: Result) -> str:
-    """Shows the first step at each length of a model that ranks share, of the slower rank, in seconds."""
-    points = [point for point in result["points"] if "error" not in point]
-    lengths = [found["tokens"] for found in points[0]["ranks"][0]["further"]]
-    rows = []
-    for point in points:
-        steps = zip(*(rank["further"] for rank in point["ranks"]), strict=True)
-        seconds = [f"{max(rank['seconds'] for rank in step):.2f}" for step in steps]
-        rows.append([point["peer"], f"{max(rank['first_step'] for rank in point['ranks']):.2f}", *seconds])
-    return make_table(("<peer", f"{points[0]['tokens']} tokens", *map(str, lengths)), rows)
 
 
 def tabulate_sequences(result: Result) -> str:
@@ -151,19 +124,6 @@ def _say_step(point: Point) -> str:
     return f"{step:.1f} ms ({exposed:.1f})"
 
 
-def tabulate_curves(result: Result) -> str:
-    """Shows losses of training runs that see the same rows, and how far each is at most from that of one process."""
-    distances = {one["way"]: f"{one['distance']:.1e}" for one in result["compared"]}
-    steps = len(result["points"][0]["losses"])
-    places = [1, steps // 4, steps // 2, steps]
-    columns = ("<who trains", *(f"step {place}" for place in places), "farthest from one process")
-    rows = (
-        [point["way"], *(f"{point['losses'][place - 1]:.4f}" for place in places), distances.get(point["way"], "")]
-        for point in result["points"]
-    )
-    return make_table(columns, rows)
-
-
 def tabulate_sizes(result: Result) -> str:
     """Shows how large a process and its files are after many lengths, in MB of 10^6 bytes."""
     sizes = {"resident": "memory", "allocated": "allocated by Python", "record": "record", "store": "store"}
@@ -189,19 +149,3 @@ def tabulate_random_lengths(*results: Result) -> str:
         for point in result["points"]
     )
     return make_table(columns, rows)
-
-
-def _list_shared_step(point: Point) -> list[str]:
-    ranks = point["ranks"]
-    steps = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms")]
-    kernels = [max(rank["timeline"][name] for rank in ranks) / 1e3 for name in ("communication", "exposed", "idle")]
-    peak = max(rank["bytes_peak"] for rank in ranks) / 2**30
-    first = max(rank["first_step"] for rank in ranks)
-    compiles = ", ".join(str(rank["compiles"]) for rank in ranks)
-    return [
-        point["peer"],
-        *(f"{each:.1f} ms" for each in (*steps, *kernels)),
-        f"{peak:.2f} GiB",
-        f"{first:.1f} s",
-        compiles,
-    ]

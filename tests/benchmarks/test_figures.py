@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.figures import make, markdown, readme, steps
+from benchmarks.figures import make, markdown, readme
 
 
 def test_the_documents_show_the_committed_results():
@@ -30,22 +30,6 @@ def test_a_table_aligns_numbers_to_the_right():
 
 def test_seconds_have_three_digits():
     assert [markdown.format_seconds(value) for value in (0.5, 9.87, 37.18, 284.6)] == ["0.50", "9.87", "37.2", "285"]
-
-
-def test_steps_of_several_results_are_in_a_table_for_each_setting():
-    numbers = dict.fromkeys(("step_ms", "fastest_ms", "bytes_peak", "first_step"), 2.0)
-    rank = {**numbers, "compiles": 3, "timeline": dict.fromkeys(("communication", "exposed", "idle"), 1e3)}
-    shallow = {"peer": "ddp", "layers": 8, "tokens": 512, "ranks": [rank, rank]}
-    slow = {**shallow, "variables": {"NCCL_P2P_DISABLE": "1"}}
-    failed = {**shallow, "error": "no time was left"}
-    results = [{"points": [shallow, failed]}, {"points": [slow, shallow]}]
-    text = steps.tabulate_shared_steps(*results)
-    assert [line for line in text.splitlines() if line.endswith(":")] == [
-        "8 layers, 512 tokens:",
-        "8 layers, 512 tokens, NCCL_P2P_DISABLE=1:",
-    ]
-    assert text.count("| ddp | 2.0 ms |") == 3
-    assert "layers" not in steps.tabulate_shared_steps(results[0])
 
 
 def _make_process(way, process, seconds):
