@@ -15,7 +15,7 @@ from fusioncache.thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.precompile.warm import Warmed, warm
-    from fusioncache.accelerators.schedule.agreement import CollectiveMismatch
+    from fusioncache.accelerators.schedule.scheduling import CollectiveMismatch
     from fusioncache.cache.cache import Cache, default_cache
     from fusioncache.fusion_cache import FusionCache, Plugin, executors
     from fusioncache.observe.record.stats import Stats, TemplateStats
@@ -38,7 +38,7 @@ __all__ = [
 
 _HOME = {
     "Cache": "cache.cache",
-    "CollectiveMismatch": "accelerators.schedule.agreement",
+    "CollectiveMismatch": "accelerators.schedule.scheduling",
     "FusionCache": "fusion_cache",
     "Plugin": "fusion_cache",
     "Stats": "observe.record.stats",

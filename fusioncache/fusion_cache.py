@@ -11,8 +11,8 @@ from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
+from fusioncache.accelerators.schedule.order import Placement
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
-from fusioncache.accelerators.schedule.timeline import Placement
 from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.backends.api import problem
 from fusioncache.cache.cache import Cache

@@ -17,8 +17,7 @@ from benchmarks.common.tensors import digest_all
 from benchmarks.nvfuser_seconds.code import digest_code
 from benchmarks.nvfuser_seconds.spec import Variant
 from benchmarks.nvfuser_seconds.views import compile_parts
-from fusioncache.accelerators.precompile.arguments import make_arguments
-from fusioncache.accelerators.precompile.requests import read_request, survey
+from fusioncache.accelerators.precompile.entry_compiler import make_arguments, read_request, survey
 from fusioncache.backends.nvfuser import persistence
 from fusioncache.backends.nvfuser.definition import Switches, compile_definition, define, describe_arguments
 from fusioncache.ir import Graph

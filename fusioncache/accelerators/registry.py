@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
-from fusioncache.accelerators.precompile.precompilation import Precompilation, find_precompilation
+from fusioncache.accelerators.precompile.ahead import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
 from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
 from fusioncache.accelerators.residual.chaining import Compilers

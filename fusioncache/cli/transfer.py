@@ -186,15 +186,10 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
-    from fusioncache.accelerators.precompile.warm import recall, remember, warm
+    from fusioncache.accelerators.precompile.warm import warm
 
-    warmed = recall(store)
-    if warmed is None:
-        with show_progress("warm") as progress:
-            warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
-        if not dry_run:
-            remember(store, warmed)
-    return warmed
+    with show_progress("warm") as progress:
+        return warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
 
 
 def _open(address: str | None, dry_run: bool) -> Store:

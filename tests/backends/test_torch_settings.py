@@ -19,8 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome
-from fusioncache.accelerators.precompile.requests import read_request
+from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome, read_request
 from fusioncache.backends import torch_settings as settings_module
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager

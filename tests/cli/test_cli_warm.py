@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from importlib import import_module
 
 import pytest
 from commands import call, get_error, get_output
@@ -12,7 +11,6 @@ from store_processes import PersistentEager, Process, X, Y, fill_store, make_reg
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.store import Store, default_path
 
-warm = import_module("fusioncache.accelerators.precompile.warm")
 _SCRIPT = """
 import os, sys
 from store_contents import save
@@ -40,61 +38,19 @@ def test_what_is_compiled_and_what_is_ready(tmp_path):
     assert get_output("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
 
-@pytest.fixture
-def no_compiler(monkeypatch):
-    """From its call on nothing is compiled and nobody asks for it."""
-    return lambda: monkeypatch.setattr(warm, "compile_entries", lambda *args: 1 / 0)
-
-
-def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
+def test_what_is_ready_is_not_compiled_again(tmp_path, here):
     fill_store(tmp_path)
     assert json.loads(get_output("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
-    no_compiler()
-    assert get_output("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
-    assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 0 of 2 templates; 2 are ready\n"
-    data = json.loads(get_output("warm", str(tmp_path), "--json"))
+    data = json.loads(get_output("warm", str(tmp_path), "--json", "--jobs", "1"))
     assert (data["known"], data["ready"], data["compiled"], data["refused"]) == (4, 2, 0, {})
 
 
-def test_what_was_refused_for_good_is_said_again_without_looking(tmp_path, here, no_compiler):
+def test_what_was_refused_for_good_is_said_again(tmp_path, here):
     fill_store(tmp_path)
     here.refuse = "no such kernel"
     first = call("warm", str(tmp_path), "--jobs", "1")
-    no_compiler()
     again = call("warm", str(tmp_path), "--jobs", "1")
     assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: cannot be stored: no such kernel\n")
-
-
-def _variable(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
-
-
-def _package(monkeypatch, tmp_path):
-    (tmp_path / "torch-9.9.9.dist-info").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-
-
-def _entry(monkeypatch, tmp_path):
-    fill_store(tmp_path / "store", {"machine": "another"})
-
-
-def _object(monkeypatch, tmp_path):
-    next(path for path in (tmp_path / "store" / "objects").glob("*/*")).unlink()
-
-
-def _note(monkeypatch, tmp_path):
-    (tmp_path / "store" / "warmed").write_text('{"state": 3}')
-
-
-@pytest.mark.parametrize("change", [_variable, _package, _entry, _object, _note])
-def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
-    fill_store(tmp_path / "store")
-    get_output("warm", str(tmp_path / "store"), "--jobs", "1")
-    change(monkeypatch, tmp_path)
-    asked = []
-    monkeypatch.setattr(warm, "compile_entries", lambda *args: asked.append(args) or ())
-    call("warm", str(tmp_path / "store"))
-    assert len(asked) == 1
 
 
 def test_what_failed_is_tried_again(tmp_path, here):

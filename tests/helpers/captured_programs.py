@@ -4,8 +4,8 @@ import torch
 from fake_graphs import FakeRecorder
 from thunder.executors.torch_autograd import connect_to_autograd
 
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.graph_capture import CudaGraphs, Program
+from fusioncache.accelerators.graphs.captures import ForwardFunction
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.observe.record.ledger import Ledger
 
 WIDTH = 4
@@ -46,7 +46,7 @@ class Layer:
         self.weight = torch.nn.Parameter(weight.clone())
         self.forward, self.backward = forward, backward
         if graphs is not None:
-            self.forward, self.backward = graphs.capture(Program(ForwardFunction(forward, True), backward))
+            self.forward, self.backward = graphs.capture(ForwardFunction(forward, True), backward)
 
     def __call__(self, x):
         data, (saved, others) = self.forward(x, self.weight)

@@ -7,7 +7,7 @@ from weakref import WeakSet, finalize
 import torch
 
 from fusioncache.accelerators.graphs.buffers import Aliases, find_base
-from fusioncache.accelerators.graphs.recorder import FORWARD, GraphRecording
+from fusioncache.accelerators.graphs.cuda import FORWARD, GraphRecording
 
 ALIGNMENT = 64
 NOISE = 0xFF

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fusioncache.accelerators.precompile import pool, workers
-from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome
-from fusioncache.accelerators.precompile.requests import CompileTask
+from fusioncache.accelerators.precompile import pool
+from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
 
 WAIT = 240.0
 """Seconds after which a test that waits for something fails: for what never happens, on however busy a machine."""
@@ -61,7 +60,7 @@ class ForkedProcess:
 def fork_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> ForkedProcess:
     """Stands in for ``start_process``."""
     owner = str(os.getpid())
-    return ForkedProcess(lambda: workers.main(str(os.dup(connection.fileno())), owner, *arguments))
+    return ForkedProcess(lambda: pool.main(str(os.dup(connection.fileno())), owner, *arguments))
 
 
 def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:

@@ -38,7 +38,7 @@ KNOW_TORCH = {
 }
 PURE_BUT_FOR = {
     "residual": {"chaining", "recompute"},
-    "schedule": {"agreement", "collective_passes", "collectives", "resharding", "scheduling"},
+    "schedule": {"collective_passes", "collectives", "scheduling"},
 }
 """Accelerators that plan without torch and Thunder, each with the files that apply the plans to traces."""
 

@@ -11,7 +11,7 @@ from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile.requests import read_request, survey
+from fusioncache.accelerators.precompile.entry_compiler import read_request, survey
 from fusioncache.ir import Const, Op, Ref, TensorType
 from fusioncache.ir.template import layouts_of
 from fusioncache.store import Store

@@ -3,7 +3,7 @@
 import pytest
 from torch.distributed import HashStore
 
-from fusioncache.accelerators.schedule.agreement import (
+from fusioncache.accelerators.schedule.scheduling import (
     CollectiveAgreement,
     CollectiveCounts,
     CollectiveMismatch,

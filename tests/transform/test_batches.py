@@ -68,7 +68,7 @@ def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same
     assert equal(results, loaded) and not runs
     assert (second.transform.stats().compiles, second.transform.stats().loads) == (0, stats.compiles)
 
-    with mock.patch("fusioncache.accelerators.precompile.precompilation.find_batch_compiler", lambda *args: None):
+    with mock.patch("fusioncache.accelerators.precompile.ahead.find_batch_compiler", lambda *args: None):
         alone = Job(tmp_path / "two")
     apart, runs = alone.step()
     assert equal(results, apart) and set(runs) <= {1}

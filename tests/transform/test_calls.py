@@ -15,8 +15,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from torch.overrides import TorchFunctionMode
 
 import fusioncache
-from fusioncache.accelerators.steps.autograd import Channel, connect
-from fusioncache.accelerators.steps.calls import find_inner
+from fusioncache.accelerators.steps.calls import Channel, connect, find_inner
 from fusioncache.thunder_adapter.installation import is_known_whole
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -11,7 +11,7 @@ from thunder.executors import sdpaex, torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.accelerators.steps.lean_steps import simplify
-from fusioncache.accelerators.steps.masks import MASKS
+from fusioncache.accelerators.steps.tokens import MASKS
 from fusioncache.transform.rewrite import derive
 
 HEADS, KEYS, SIZE = 2, 5, 8
@@ -139,7 +139,7 @@ def test_other_masks_are_others():
 
 
 def test_where_thunder_has_another_function_nothing_is_done(monkeypatch):
-    from fusioncache.accelerators.steps import masks
+    from fusioncache.accelerators.steps import tokens
 
-    monkeypatch.setattr(masks, "is_known_whole", lambda capability: False)
+    monkeypatch.setattr(tokens, "is_known_whole", lambda capability: False)
     assert MASKS not in simplify(trace_of(two_layers)).taken

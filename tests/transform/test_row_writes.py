@@ -13,7 +13,7 @@ from thunder_versions import IS_FIRST
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusioncache
-from fusioncache.accelerators.steps.row_writes import COPIES, NAME, NAMES, write_rows_
+from fusioncache.accelerators.steps.tokens import COPIES, NAMES, WRITE_ROWS, write_rows_
 from fusioncache.accelerators.steps.views import NOTHING
 from fusioncache.tracing import uninstall
 
@@ -200,7 +200,7 @@ def test_what_may_compute_gradients_is_left_alone():
         model = Cache(train)
         compiled, rows = compile_model(model), ROWS.clone().requires_grad_()
         compiled(rows, PLACES).backward(torch.ones(2, 3))
-        assert NAME not in str(thunder.last_traces(compiled)[-1])
+        assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
         found.append([rows.grad, model.weight.grad, model.rows])
     assert are_same(*found)
 
@@ -294,13 +294,13 @@ def test_where_it_is_not_done():
         model = Cache(write)
         compiled = compile_model(model)
         compiled(ROWS, PLACES)
-        assert NAME not in str(thunder.last_traces(compiled)[-1]), name
+        assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1]), name
         assert torch.equal(model.rows[PLACES], ROWS * 0.5 + (name == "another executor"))
     uninstall()
     model = Cache(write)
     compiled, _ = compile_with(model, programs=False)  # puts it there again
     compiled(ROWS, PLACES)
-    assert NAME in str(thunder.last_traces(compiled)[-1])
+    assert WRITE_ROWS in str(thunder.last_traces(compiled)[-1])
 
 
 class Bytes(TorchDispatchMode):
@@ -335,7 +335,7 @@ def test_what_is_written_and_the_text(tmp_path):
     assert transform.stats().taken_out == {NAMES: 2 if IS_FIRST else 3, COPIES: 2, NOTHING: 1}
     calls = [line.partition("  #")[0].strip() for line in str(thunder.last_traces(compiled)[-1]).splitlines()]
     writes = [line for line in calls if "t_rows" in line and "=" in line and not line.startswith("#")]
-    assert len(writes) == 1 and writes[0].endswith(f"= {NAME}(t_rows, -2, places, scaled)"), calls
+    assert len(writes) == 1 and writes[0].endswith(f"= {WRITE_ROWS}(t_rows, -2, places, scaled)"), calls
     again = Cache(write_all)
     loaded, transform = compile_anew(again, tmp_path)
     with without_interpreter():

@@ -9,7 +9,7 @@ from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.programs.definitions import ForeignRuns
-from fusioncache.accelerators.steps.saved_results import RESULTS
+from fusioncache.accelerators.steps.views import RESULTS
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_a_failure_leaves_the_trace_as_it_is(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no result")
 
-    monkeypatch.setattr("fusioncache.accelerators.steps.saved_results.find_saved_twice", fail)
+    monkeypatch.setattr("fusioncache.accelerators.steps.views.find_saved_twice", fail)
     model = layers.Layer()
     compiled, transform = compile_anew(model, tmp_path)
     with pytest.warns(RuntimeWarning, match="pass 'attention copies': a trace stays as Thunder made it"):

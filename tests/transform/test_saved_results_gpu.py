@@ -6,7 +6,7 @@ import torch
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
-from fusioncache.accelerators.steps.saved_results import RESULTS
+from fusioncache.accelerators.steps.views import RESULTS
 
 pytestmark = pytest.mark.gpu
 

@@ -5,8 +5,7 @@ import torch
 from generating_models import find_caches, generate, make_model, make_prompt
 from stored_programs import compile_anew
 
-from fusioncache.accelerators.steps.masks import MASKS
-from fusioncache.accelerators.steps.row_writes import COPIES
+from fusioncache.accelerators.steps.tokens import COPIES, MASKS
 
 pytestmark = pytest.mark.gpu
 

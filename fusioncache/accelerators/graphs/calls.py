@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fusioncache.accelerators.graphs.recorder import GraphRecorder
-from fusioncache.accelerators.graphs.results import check_tensor
+from fusioncache.accelerators.graphs.buffers import check_tensor
+from fusioncache.accelerators.graphs.cuda import CudaRecorder
 from fusioncache.cache.backend_executables import WAITING, prepare_capture
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.tensor_guards import Guard, guard_tensors
@@ -230,7 +230,7 @@ class Warm:
         self.is_warm = False
         self._waits = False
 
-    def run(self, recorder: GraphRecorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def run(self, recorder: CudaRecorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a call, and finds out whether others of its kind can be captured.
 
         Args:

@@ -12,14 +12,35 @@ import ctypes
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from weakref import WeakSet
 
-from fusioncache.accelerators.graphs.recorder import FORWARD, GraphRecorder, GraphRecording, Record
 from fusioncache.ir.errors import Declined, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecording:
+    """What was captured.
+
+    Attributes:
+        replay: does it again, with what lies in the captured memory then.
+        results: what the function returned, of which nothing was computed yet. Tensors that the capture allocated own
+            their memory in the pool: it goes to later captures when they are gone. To forget them, clear the list.
+    """
+
+    replay: Callable[[], None]
+    results: list[Any]
+
+
+FORWARD = 0
+"""The pool of forward programs. Others are for backward programs."""
+
+Record = Callable[[list[Any]], Sequence[Any]]
+"""What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
 
 _NON_BLOCKING = 1
 """A flag of CUDA's streams: work on the default stream neither waits for one, nor ends a capture on it."""
@@ -92,7 +113,7 @@ def make_stream(device: Any) -> Any:
     return torch.cuda.ExternalStream(handle.value, device=device)
 
 
-def find_recorder(device: Any) -> GraphRecorder:
+def find_recorder(device: Any) -> CudaRecorder:
     """Returns what captures on a device.
 
     Raises:
@@ -157,7 +178,7 @@ class CudaRecorder:
         self._home: int | None = None
 
     def explain_unready(self) -> str | None:
-        """Tells why nothing can be captured or replayed at this moment; None if it can.
+        """Returns why nothing can be captured or replayed at this moment; None if it can. Asked in each call.
 
         Replays share memory, so they come one after the other: on the stream of the first one.
         """
@@ -178,7 +199,16 @@ class CudaRecorder:
         return generator.initial_seed(), generator.get_offset()
 
     def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> GraphRecording:
-        """Captures a call of a function: see ``GraphRecorder``."""
+        """Captures a call of a function, without doing what it does.
+
+        Args:
+            function: what is captured.
+            arguments: at the addresses at which each replay finds them.
+            pool: the number of that which has the memory for it.
+
+        Raises:
+            Exception: whatever goes wrong. Everything is as it was before.
+        """
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -233,7 +263,10 @@ class CudaRecorder:
             empty.capture_end()
 
     def finish(self) -> None:
-        """Waits until what was launched is done."""
+        """Waits until what was launched is done, so that memory can be used for something else.
+
+        Within a foreign capture nothing was launched, and it waits for nothing.
+        """
         import torch
 
         if not torch.cuda.is_current_stream_capturing():

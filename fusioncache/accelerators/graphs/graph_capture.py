@@ -1,8 +1,9 @@
 """Turns one of Thunder's cache entries into one whose forward and backward are captured in CUDA graphs.
 
-All captured programs of a transform share one pool of memory for each device. Operations that would silently be wrong
-in a replay are found in the text of the programs: a capture records what happens on the device, and nothing of what
-happens on the host. What the device refuses while it captures is counted then.
+Both are replayed where that does what the call would do, and else run as they are. All captured programs of a transform
+share one pool of memory for each device. Operations that would silently be wrong in a replay are found in the text of
+the programs: a capture records what happens on the device, and nothing of what happens on the host. What the device
+refuses while it captures is counted then.
 """
 
 from __future__ import annotations
@@ -10,42 +11,337 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import update_wrapper
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from fusioncache.accelerators.graphs.captured_backward import BackwardFunction
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.cuda import find_recorder
-from fusioncache.accelerators.graphs.graphed_programs import BackwardProgram, ForwardProgram
-from fusioncache.accelerators.graphs.memory import GraphMemory
-from fusioncache.accelerators.graphs.recorder import Failures, GraphRecorder
+from fusioncache.accelerators.graphs.calls import CallKind, KindReader, Warm, is_saving_hooked
+from fusioncache.accelerators.graphs.captures import (
+    BackwardFunction,
+    CapturedBackward,
+    CapturedForward,
+    ForwardCaptures,
+    ForwardFunction,
+)
+from fusioncache.accelerators.graphs.cuda import CudaRecorder, find_recorder
+from fusioncache.accelerators.graphs.memory import GraphMemory, Promise, find_promise
 from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.programs.functions import list_names
 from fusioncache.accelerators.programs.options import TRANSFORM
 from fusioncache.backends.bound_symbols import may_write
 from fusioncache.ir import Graph
+from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import GRAPHS
+from fusioncache.process.warning import warn
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
 
+logger = logging.getLogger("fusioncache")
+
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """Forward and backward as Thunder compiled them.
+class Failures:
+    """Counts why programs run as they are.
 
     Attributes:
-        forward: its computation.
-        backward: None if it has none.
-        refused: why forward, and why backward, is not captured; None for what can be.
+        ledger: has the counts.
     """
 
-    forward: ForwardFunction
-    backward: BackwardFunction | None
-    refused: tuple[str | None, str | None] = (None, None)
+    ledger: Ledger
+
+    def refuse(self, reason: str) -> bool:
+        """Counts a program that is not captured, or a call for which none is replayed; True for a new reason."""
+        logger.debug("runs without a CUDA graph: %s", reason)
+        return self.ledger.count("not_captured", of=reason)
+
+    def explain(self, error: Exception, what: str) -> str:
+        """Returns the reason that an error in a capture is, and warns of it if it should not have happened."""
+        if is_declined(error, Scope.CAPTURE):
+            return error.reason
+        logger.info("capturing %s failed", what, exc_info=error)
+        reason = f"capture failed: {type(error).__name__}"
+        warn(f"{what} runs without a CUDA graph, as it cannot be captured: {error}")
+        return reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """What is captured of one kind of calls.
+
+    Attributes:
+        warm: runs calls before the first capture.
+        captures: replays the others.
+    """
+
+    warm: Warm
+    captures: ForwardCaptures
+
+    @property
+    def is_refused(self) -> bool:
+        """True if these calls run as they are, for a reason that was counted before."""
+        return self.warm.refused is not None or self.captures.refused is not None
+
+
+class _GraphedProgram:
+    """What forward and backward programs have in common: the reader of their calls, which the first call makes."""
+
+    def __init__(self, failures: Failures, memory_of: Callable[[Any], GraphMemory], refused: str | None = None):
+        self._failures = failures
+        self._memory_of = memory_of
+        self._refused = refused
+        self._reader: KindReader | None = None
+
+    def _begin(self, args: Sequence[Any]) -> KindReader:
+        """Returns the reader of calls with such arguments.
+
+        Raises:
+            Declined: if no such call can be captured.
+        """
+        try:
+            reader = KindReader(args)
+            self._memory_of(reader.device)
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
+            self._refused = refusal.reason
+            raise
+        self._reader = reader
+        return reader
+
+
+class ForwardProgram(_GraphedProgram):
+    """A forward program that is replayed where that does what it would do, and else runs as it is.
+
+    Args:
+        function: the program.
+        failures: counts, and says what went wrong.
+        memory_of: returns the memory of a device.
+    """
+
+    def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
+        super().__init__(failures, memory_of)
+        self._function = function
+        self._kinds: dict[CallKind, _Captured] = {}
+        update_wrapper(self, function.call)
+
+    def __call__(self, *args: Any) -> Any:
+        """Returns what the program returns."""
+        if self._refused is not None:
+            return self._function.call(*args)
+        try:
+            reader = self._reader or self._begin(args)
+            kind = self._find_kind(reader, args)
+            if not kind.is_refused:
+                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
+            self._failures.refuse(refusal.reason)
+        return self._function.call(*args)
+
+    @property
+    def is_captured(self) -> bool:
+        """True if anything of it is captured at this moment."""
+        return any(kind.captures.count for kind in tuple(self._kinds.values()))
+
+    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
+        import torch
+
+        kind = reader.kind_of(args)
+        found = self._kinds.get(kind)
+        if found is None:
+            parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
+            memory = self._memory_of(reader.device)
+            captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
+            found = self._kinds[kind] = _Captured(Warm(), captures)
+        return found
+
+    def _warm_up(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
+        kind.captures.observe(args)
+        recorder = self._memory_of(reader.device).recorder
+        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
+        reason = kind.warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
+        return result
+
+    def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
+        if self._function.has_backward and is_saving_hooked():
+            raise Declined("saved-tensor hooks are active", Scope.CAPTURE)
+        memory = self._memory_of(reader.device)
+        reason = memory.begin()
+        if reason is not None:
+            raise Declined(reason, Scope.CAPTURE)
+        try:
+            captured = kind.captures.find_capture(args)
+            if captured is None:
+                captured = self._capture(kind, args)
+            result = captured.run(args)
+        finally:
+            memory.end()
+        self._failures.ledger.count("graph_replays")
+        return result
+
+    def _capture(self, kind: _Captured, args: Sequence[Any]) -> CapturedForward:
+        import torch
+
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                captured = kind.captures.capture(args)
+        except Exception as error:
+            if is_declined(error, Scope.CAPTURE):
+                raise
+            kind.captures.refused = self._failures.explain(error, "a forward program")
+            raise Declined(kind.captures.refused, Scope.CAPTURE) from None
+        self._failures.ledger.count("captures")
+        return captured
+
+
+class BackwardProgram(_GraphedProgram):
+    """A backward program that is captured with the forward program before it, and called in its place.
+
+    Args:
+        function: the program.
+        failures: counts, and says what went wrong.
+        memory_of: returns the memory of a device.
+        refused: why it is not captured; None if it can be.
+    """
+
+    def __init__(
+        self,
+        function: BackwardFunction,
+        failures: Failures,
+        memory_of: Callable[[Any], GraphMemory],
+        refused: str | None = None,
+    ):
+        super().__init__(failures, memory_of, refused)
+        self._function = function
+        self._kinds: dict[CallKind, Warm] = {}
+        update_wrapper(self, function)
+        if refused:
+            failures.refuse(refused)
+
+    def __call__(self, saved_for_backward: list[Any], cotangents: list[Any]) -> Any:
+        """Runs or replays it. Empties the lists, as Thunder does."""
+        promise = find_promise(saved_for_backward[1])
+        if self._refused is not None:
+            return self._run(saved_for_backward, cotangents, promise)
+        try:
+            kind = (self._reader or self._begin(cotangents)).kind_of(cotangents)
+            return self._call(kind, saved_for_backward, cotangents, promise)
+        except Declined as refusal:
+            refusal.require(Scope.CAPTURE)
+            self._failures.refuse(refusal.reason)
+        return self._run(saved_for_backward, cotangents, promise)
+
+    def _call(
+        self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+    ) -> Any:
+        warm = self._kinds.get(kind)
+        if warm is None:
+            warm = self._kinds[kind] = Warm()
+        if warm.refused is not None or (promise is None and warm.is_warm):
+            return self._run(saved_for_backward, cotangents, promise)
+        if not warm.is_warm:
+            return self._warm_up(warm, saved_for_backward, cotangents, promise)
+        assert promise is not None
+        if promise.is_over:
+            raise Declined(
+                "the memory of its forward pass was given to another program before the backward pass", Scope.CAPTURE
+            )
+        if keeps_graph():
+            raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
+        return self._replay(kind, warm, saved_for_backward, cotangents, promise)
+
+    def _warm_up(
+        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+    ) -> Any:
+        recorder = self._memory_of(cotangents[0].device).recorder
+        tensors = [*cotangents]
+        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, promise))
+        reason = warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
+        return result
+
+    def _replay(
+        self,
+        kind: CallKind,
+        warm: Warm,
+        saved_for_backward: list[Any],
+        cotangents: list[Any],
+        promise: Promise,
+    ) -> Any:
+        saved, others = saved_for_backward
+        memory = self._memory_of(cotangents[0].device)
+        reason = memory.begin()
+        if reason is not None:
+            raise Declined(reason, Scope.CAPTURE)
+        try:
+            if not promise.captured.knows(saved, promise):
+                raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
+            memory.loans.settle()
+            captured = promise.captured.find_backward(kind)
+            if captured is None:
+                complete = promise.captured.complete(saved)
+                captured = self._capture(warm, promise, others, (complete, cotangents), kind, memory)
+            gradients = captured.run(saved, cotangents)
+            promise.end()
+        finally:
+            memory.end()
+        self._failures.ledger.count("graph_replays")
+        self._failures.ledger.count("gradients_copied", captured.count_copies())
+        for emptied in (saved, cotangents, saved_for_backward):
+            emptied.clear()
+        return gradients
+
+    def _capture(
+        self,
+        warm: Warm,
+        promise: Promise,
+        others: Sequence[Any],
+        given: tuple[Sequence[Any], Sequence[Any]],
+        kind: CallKind,
+        memory: GraphMemory,
+    ) -> CapturedBackward:
+        import torch
+
+        pool = promise.captured.find_backward_pool(kind)
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                captured = CapturedBackward(self._function, promise, others, given, kind, memory, pool)
+        except Exception as error:
+            warm.refused = self._failures.explain(error, "a backward program")
+            raise Declined(warm.refused, Scope.CAPTURE) from None
+        promise.captured.backwards.append(captured)
+        promise.captured.let_go()
+        self._failures.ledger.count("captures")
+        return captured
+
+    def _run(self, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+        """Runs the program as it is. If it was the last time, what it was given need not stay."""
+        if promise is None:
+            return self._function(saved_for_backward, cotangents)
+        keeps = keeps_graph()
+        saved_for_backward[0][:] = promise.captured.complete(saved_for_backward[0])
+        try:
+            return self._function(saved_for_backward, cotangents)
+        finally:
+            promise.captured.catch_up()
+            if not keeps:
+                promise.end()
+
+
+def keeps_graph() -> bool:
+    """True if autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
+    import torch
+
+    try:
+        return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    except (AttributeError, RuntimeError):  # another torch's, or outside a backward
+        return True
 
 
 class CudaGraphs(Accelerator):
@@ -57,31 +353,39 @@ class CudaGraphs(Accelerator):
 
     Attributes:
         find_recorder: the same. It is asked once for each device.
+        failures: counts programs that are left as they are.
     """
 
     name = "graphs"
 
-    def __init__(self, ledger: Ledger, find_recorder: Callable[[Any], GraphRecorder]):
+    def __init__(self, ledger: Ledger, find_recorder: Callable[[Any], CudaRecorder]):
         install_more("stored programs")
-        self._failures = Failures(ledger)
+        self.failures = Failures(ledger)
         self.find_recorder = find_recorder
         self._memories: dict[Any, GraphMemory] = {}
 
-    def count_refusal(self, reason: str) -> None:
-        """Counts a program that is left as it is."""
-        self._failures.refuse(reason)
+    def capture(
+        self,
+        forward: ForwardFunction,
+        backward: BackwardFunction | None,
+        why_forward: str | None = None,
+        why_backward: str | None = None,
+    ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        """Returns forward and backward, which are captured when they are called again.
 
-    def capture(self, program: Program) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-        """Returns forward and backward, which are captured when they are called again."""
-        why_forward, why_backward = program.refused
+        Args:
+            forward: the computation, as Thunder compiled it.
+            backward: None if it has none.
+            why_forward: the reason why forward is not captured; None if it can be.
+            why_backward: the same of backward.
+        """
         if why_forward is not None:
-            self._failures.refuse(why_forward)
-            return program.forward.call, program.backward
-        forward = ForwardProgram(program.forward, self._failures, self.memory_of)
-        backward = program.backward
+            self.failures.refuse(why_forward)
+            return forward.call, backward
+        captured = ForwardProgram(forward, self.failures, self.memory_of)
         if backward is not None:
-            backward = BackwardProgram(backward, self._failures, self.memory_of, why_backward)
-        return forward, backward
+            backward = BackwardProgram(backward, self.failures, self.memory_of, why_backward)
+        return captured, backward
 
     def memory_of(self, device: Any) -> GraphMemory:
         """Returns the memory of a device.
@@ -94,8 +398,6 @@ class CudaGraphs(Accelerator):
             found = self._memories[device] = GraphMemory(self.find_recorder(device))
         return found
 
-
-logger = logging.getLogger("fusioncache")
 
 _OBSTACLES: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
@@ -145,14 +447,14 @@ def capture_entry(entry: Any, compile_data: Any) -> Any:
     try:
         refused = _explain_refusal(compile_data, transforms)
         if refused is not None:
-            graphs.count_refusal(refused)
+            graphs.failures.refuse(refused)
             return entry
         templates = {call.target.function: call.template.graph for call in ours.calls()}
-        forward, backward = graphs.capture(_read_program(entry, templates))
+        forward, backward = _capture_programs(graphs, entry, templates)
         return entry._replace(computation_fn=forward, backward_fn=backward)
     except Exception as error:  # whatever it is, the entry runs as Thunder made it
         logger.info("nothing is captured", exc_info=error)
-        graphs.count_refusal(f"failed: {type(error).__name__}")
+        graphs.failures.refuse(f"failed: {type(error).__name__}")
         return entry
 
 
@@ -173,7 +475,9 @@ def _explain_refusal(compile_data: Any, transforms: Collection[Any]) -> str | No
     return None
 
 
-def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> Program:
+def _capture_programs(
+    graphs: CudaGraphs, entry: Any, templates: Mapping[Callable[..., Any], Graph]
+) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
     forward, backward = entry.computation_fn, entry.backward_fn
     writes = _writes(forward, entry.computation_traces, templates)
     why_backward = None
@@ -182,7 +486,7 @@ def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> 
         if why_backward is None and _writes(backward, entry.backward_traces, templates):
             why_backward = "a backward pass that writes into its inputs"
     function = ForwardFunction(forward, backward is not None, writes)
-    return Program(function, backward, (_find_obstacle(forward), why_backward))
+    return graphs.capture(function, backward, _find_obstacle(forward), why_backward)
 
 
 def _find_obstacle(function: Any) -> str | None:

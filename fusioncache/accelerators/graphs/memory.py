@@ -22,12 +22,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from fusioncache.accelerators.graphs.buffers import Aliases, Copier
-from fusioncache.accelerators.graphs.recorder import GraphRecorder
+from fusioncache.accelerators.graphs.cuda import CudaRecorder
 from fusioncache.process import forks
+
+if TYPE_CHECKING:
+    from fusioncache.accelerators.graphs.captures import CapturedForward
 
 LENT = "gradients of an earlier backward pass that are still referenced"
 """Why a backward program is not replayed, or captured, at a moment."""
@@ -256,20 +259,6 @@ MOST_CAPTURES = 32
 """How many forward programs are captured at a time on one device. The one that was not called for longest goes."""
 
 
-class Tenant(Protocol):
-    """A captured forward program."""
-
-    @property
-    def owns_saved(self) -> bool:
-        """True if it owns the memory of the tensors that it saves, so that no capture is given it."""
-
-    def renew(self) -> None:
-        """Has it captured anew when it is next called, and so own that memory again."""
-
-    def leave(self) -> None:
-        """Drops it."""
-
-
 class GraphMemory:
     """The pool of one device.
 
@@ -281,12 +270,12 @@ class GraphMemory:
         loans: what backward programs lent out of their pool.
     """
 
-    def __init__(self, recorder: GraphRecorder):
+    def __init__(self, recorder: CudaRecorder):
         self.recorder = recorder
         self.loans = Loans()
-        self._promised: dict[object, Tenant] = {}
+        self._promised: dict[object, CapturedForward] = {}
         # Weak: what was captured of a model goes with the model.
-        self._tenants: OrderedDict[object, ref[Tenant]] = OrderedDict()
+        self._tenants: OrderedDict[object, ref[CapturedForward]] = OrderedDict()
         self._turn = forks.lock()
         self._is_taken = False
 
@@ -330,7 +319,7 @@ class GraphMemory:
         """Returns the names of those to whom something is promised."""
         return frozenset(self._promised)
 
-    def promise(self, name: object, tenant: Tenant) -> Callable[[], None]:
+    def promise(self, name: object, tenant: CapturedForward) -> Callable[[], None]:
         """Keeps what a forward program saved from now on, until what is returned is called."""
         self._promised[name] = tenant
 
@@ -339,7 +328,7 @@ class GraphMemory:
 
         return release
 
-    def add(self, name: object, tenant: Tenant) -> None:
+    def add(self, name: object, tenant: CapturedForward) -> None:
         """Adds a captured forward program. If there are too many, others leave."""
         self._tenants[name] = ref(tenant)
         for gone in [each for each, weak in self._tenants.items() if weak() is None]:

@@ -1,32 +1,219 @@
-"""Does the task that an entry or a call asks for, for this device and these versions, if that is not there yet."""
+"""Does the tasks that entries or calls ask for, with arguments made for them, where nothing is stored yet."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fusioncache.accelerators.precompile.arguments import (
-    available_device_types,
-    make_arguments,
-    on_gpu,
-    release_memory,
-)
-from fusioncache.accelerators.precompile.requests import CompileTask
 from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.executable import Builder, not_kept
+from fusioncache.cache.executable import REGION, REQUEST, Builder, not_kept
 from fusioncache.cache.peers import Ranks
-from fusioncache.ir import Declined, Graph, Scope, is_declined
+from fusioncache.ir import Declined, Graph, Instance, NumberType, Ref, Scope, TensorType, is_declined
 from fusioncache.ir.graph import pick
-from fusioncache.ir.template import Request
-from fusioncache.store import Store
-from fusioncache.store.entry import REFUSED
+from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
+from fusioncache.ir.ops import op_traits
+from fusioncache.ir.template import ArgumentLayouts, Request, decode_region, decode_request
+from fusioncache.store import Entry, Store
+from fusioncache.store.entry import REFUSED, is_compiled
 from fusioncache.store.store import COMPILE_SECONDS
+from fusioncache.template.key import call_ingredients
+from fusioncache.template.text import write_graph
 
 logger = logging.getLogger("fusioncache")
+
+
+_LEAST, _MOST = 0.5, 1.0
+"""Between these a logarithm, a root, a quotient and an exponential are all finite."""
+
+
+def available_device_types() -> frozenset[str]:
+    """Returns the types of device that tensors can lie on here."""
+    import torch
+
+    return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
+
+
+@contextmanager
+def on_gpu(number: int | None) -> Iterator[None]:
+    """Makes a GPU the one in use for the moment, if a number is given."""
+    if number is None:
+        yield
+        return
+    import torch
+
+    with torch.cuda.device(number):
+        yield
+
+
+def gpu_in_use() -> int | None:
+    """Returns the number of the GPU that this process uses; None if it uses none so far. Opens none."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else None
+
+
+def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
+    """Makes arguments of a graph that have these layouts, on the device of their type that is in use.
+
+    Floats are random between a half and one, the same each time. Integers are 1, and 0 in a graph that looks something
+    up. Numbers are 1, but for those that are sizes.
+
+    Raises:
+        Exception: whatever torch raises, such as when there is no memory for them.
+    """
+    sizes = _find_sizes(graph, layouts)
+    integer = int(not any(op_traits(op.name).indexes for op in graph.ops))
+    return [
+        _make_number(type_, sizes.get(number, 1))
+        if isinstance(type_, NumberType)
+        else _make_tensor(type_, layout, integer, number)
+        for number, (type_, layout) in enumerate(zip(graph.inputs, layouts, strict=True))
+    ]
+
+
+def release_memory() -> None:
+    """Gives back the memory that torch holds for tensors that are gone, to other processes of the same device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
+    """Finds the value of each symbolic size."""
+    found = {}
+    for type_, layout in zip(graph.inputs, layouts, strict=True):
+        if isinstance(type_, TensorType) and layout is not None:
+            for size, actual in zip(type_.shape, layout[0], strict=True):
+                if isinstance(size, Ref):
+                    found[size.index] = actual
+    return found
+
+
+def _make_number(type_: NumberType, value: int) -> Any:
+    return {"int": int, "float": float, "bool": bool, "complex": complex}[type_.python_type](value)
+
+
+def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] | None, integer: int, seed: int) -> Any:
+    import torch
+
+    from fusioncache.backends.bound_symbols import torch_dtype
+
+    assert layout is not None
+    shape, strides = layout
+    # All of the memory from the first element to the last, as strides may leave gaps or be 0.
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+    flat = _make_values(count, torch_dtype(type_.dtype), torch.device(type_.device), integer, seed)
+    return flat.as_strided(tuple(shape), tuple(strides))
+
+
+def _make_values(count: int, dtype: Any, device: Any, integer: int, seed: int) -> Any:
+    import torch
+
+    if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):
+        return torch.full((count,), integer, dtype=dtype, device=device)
+    # A generator of its own: no other random numbers change by this.
+    generator = torch.Generator(device).manual_seed(seed)
+    random = torch.rand(count, generator=generator, device=device) * (_MOST - _LEAST) + _LEAST
+    return random > (_LEAST + _MOST) / 2 if dtype is torch.bool else random.to(dtype)
+
+
+DAMAGED = "damaged"
+GENERAL = "compiled for any sizes, when another one than the first is asked for"
+OLDER = "stored without its compile request, by an older version"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTask:
+    """A request to compile a region into the store.
+
+    Attributes:
+        request: what is asked for.
+        instance: the region that it is asked for with, which has the bits.
+        digest: of the key that the result must have; empty if any will do.
+        device: the number of the GPU to compile on; None if that does not matter.
+    """
+
+    request: Request
+    instance: Instance
+    digest: str = ""
+    device: int | None = None
+
+    @property
+    def weight(self) -> float:
+        """How long it takes, compared with others: compilers take more than twice as long for twice as much."""
+        graph = self.request.graph
+        return float(len(graph.ops) * (len(graph.inputs) + len(graph.outputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The contents of a store, as far as they can be compiled again.
+
+    Attributes:
+        entries: how many there are, but for programs, which only tracing makes.
+        seconds: by the id of one entry for each distinct request, the newest: how long it took to compile.
+        refused: how many other entries cannot be compiled again, by reason.
+    """
+
+    entries: int
+    seconds: Mapping[str, float]
+    refused: Mapping[str, int]
+
+
+def survey(store: Store) -> Survey:
+    """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
+    summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
+    found: dict[tuple[str, str | None], tuple[str, float]] = {}
+    refused: Counter[str] = Counter()
+    for summary in summaries:
+        entry = store.entry(summary.digest, summary.backend)
+        objects = {part.name: part.object for part in entry.artifacts} if entry else {}
+        if entry is None:
+            refused[DAMAGED] += 1
+        elif REQUEST in objects:
+            # Where the order of operands shows, one request has an entry for each region that asked.
+            region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None
+            id_ = f"{summary.digest}.{summary.backend}"
+            found.setdefault((objects[REQUEST], region), (id_, entry.seconds))
+        else:
+            refused[GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER] += 1
+    return Survey(len(summaries), dict(found.values()), refused)
+
+
+def read_request(store: Store, id_: str) -> CompileTask:
+    """Reads what an entry asks for.
+
+    Raises:
+        Declined: if it is gone, or damaged.
+    """
+    digest, _, backend = id_.partition(".")
+    entry = store.entry(digest, backend)
+    try:
+        if entry is None or store.disk is None:
+            raise ValueError("no entry")
+        contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in (REQUEST, REGION)}
+        asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
+        if not _belongs(asked, instance, entry):
+            raise ValueError("the request of another entry")
+    except Exception as error:  # whatever it is, the store is as it was without this entry
+        raise Declined(DAMAGED, Scope.REQUEST) from error
+    return CompileTask(asked, instance)
+
+
+def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
+    """Returns whether the entry's key was made for this request, and the region has its arguments and results."""
+    graph = asked.graph
+    texts = read_key(entry.text)
+    wanted = {**write_graph(graph), **call_ingredients(graph, asked.layouts, instance)}
+    named = all(texts.get(name) == text for name, text in wanted.items())
+    counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
+    return named and counts and asked.backend == entry.backend
+
 
 FAILED, NOT_STORED = "failed", "not stored"
 DIED = "worker died"

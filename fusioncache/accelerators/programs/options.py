@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.text import (
     Reference,
     TemplateReference,
 )
-from fusioncache.accelerators.schedule.agreement import CollectiveAgreement, Stretch, counts_of_process
+from fusioncache.accelerators.schedule.scheduling import CollectiveAgreement, Stretch, counts_of_process
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
 from fusioncache.ir.keys import NamedValue

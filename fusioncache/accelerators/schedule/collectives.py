@@ -19,7 +19,7 @@ TOGETHER: Mapping[str, str] = {
     "torch_all_reduce_prim_impl": "all_reduce_together",
     "all_reduce_in_place": "all_reduce_together",
 }
-"""Of each collective the one that starts several such: see ``coalescing.py``."""
+"""Of each collective the one that starts several such: see ``collective_passes.py``."""
 _KINDS: Mapping[str, Kind] = {
     "torch_all_gather_prim_impl": Kind.GATHER,
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,

@@ -38,7 +38,7 @@ from fusioncache.accelerators.sizes.passes import go_through_passes
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
-from fusioncache.accelerators.steps.saved_results import find_saved_twice
+from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Key, is_declined
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions

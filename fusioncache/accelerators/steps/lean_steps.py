@@ -11,14 +11,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fusioncache.accelerators.steps import masks, row_writes
-from fusioncache.accelerators.steps.autograd import ProgramInputs, ProgramOutputs
-from fusioncache.accelerators.steps.calls import Order, shorten_calls
-from fusioncache.accelerators.steps.masks import find_masks, share_masks
+from fusioncache.accelerators.steps.calls import Order, ProgramInputs, ProgramOutputs, shorten_calls
 from fusioncache.accelerators.steps.prologue import quicken_last
-from fusioncache.accelerators.steps.row_writes import simplify_writes
-from fusioncache.accelerators.steps.saved_results import RESULTS, save_once, view_results
-from fusioncache.accelerators.steps.views import Leaner, is_own, list_unchanging, simplify_views
+from fusioncache.accelerators.steps.tokens import (
+    find_masks,
+    mask_replacements,
+    row_replacements,
+    share_masks,
+    simplify_writes,
+)
+from fusioncache.accelerators.steps.views import (
+    RESULTS,
+    Leaner,
+    is_own,
+    list_unchanging,
+    save_once,
+    simplify_views,
+    view_results,
+)
 from fusioncache.backends.bound_symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
@@ -100,7 +110,7 @@ class LeanSteps(Accelerator):
 
     Attributes:
         option: the same.
-        writes_rows: whether rows are written in place in programs that compute no gradient: see ``row_writes.py``.
+        writes_rows: whether rows are written in place in programs that compute no gradient: see ``tokens.py``.
     """
 
     name = "lean steps"
@@ -109,8 +119,8 @@ class LeanSteps(Accelerator):
         check_lean(option)
         self.option = option
         self.writes_rows = option == "auto"
-        install_more("rows written in place", row_writes.replacements)
-        install_more("masks prepared once", masks.replacements)
+        install_more("rows written in place", row_replacements)
+        install_more("masks prepared once", mask_replacements)
         skip_frames(map(backward_code, (ProgramInputs, ProgramOutputs)))
         self._count = count
         self._order = order

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
 from fusioncache.accelerators.attention import NAME, executor
-from fusioncache.accelerators.steps.masks import MASKS
+from fusioncache.accelerators.steps.tokens import MASKS
 from fusioncache.accelerators.steps.views import FOR_ATTENTION, OF_A_VIEW
 
 SIZE, HEADS = 8, 2

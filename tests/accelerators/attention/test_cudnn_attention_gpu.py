@@ -11,7 +11,7 @@ from stored_programs import compile_anew
 from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
-from fusioncache.accelerators.steps.masks import MASKS
+from fusioncache.accelerators.steps.tokens import MASKS
 
 pytestmark = pytest.mark.gpu
 

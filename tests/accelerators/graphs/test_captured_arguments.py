@@ -8,10 +8,10 @@ import torch.utils.checkpoint
 from captured_programs import WIDTH, Layer, are_alike, are_equal, compute, make_graphs, make_input, settle, step
 from dispatched import Operations
 
-from fusioncache.accelerators.graphs import captured_forward as captures
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
+from fusioncache.accelerators.graphs import captures
+from fusioncache.accelerators.graphs.captures import ForwardFunction
 from fusioncache.accelerators.graphs.cuda import find_recorder
-from fusioncache.accelerators.graphs.graph_capture import CudaGraphs, Program
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_what_is_computed_again_for_backward(settled):
 def test_inference_mode_is_no_trap():
     graphs, _, ledger = make_graphs()
     function = lambda x: (x * 2 + 1,)  # noqa: E731
-    captured, _ = graphs.capture(Program(ForwardFunction(function, False), None))
+    captured, _ = graphs.capture(ForwardFunction(function, False), None)
     for seed in range(3):
         with torch.inference_mode():
             assert torch.equal(captured(make_input(seed))[0], function(make_input(seed))[0])
@@ -322,7 +322,7 @@ def test_inference_mode_is_no_trap():
 )
 def test_arguments_with_which_nothing_is_captured(args, reason):
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda *given: given, False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda *given: given, False), None)
     given = args()
     for _ in range(4):
         assert all(one is other for one, other in zip(captured(*given), given, strict=True))
@@ -340,7 +340,7 @@ def test_on_a_cpu_nothing_is_captured():
 
 def test_numbers_are_part_of_the_kind():
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor, factor), False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda x, factor: (x * factor, factor), False), None)
     for factor in (1, 3.0, 1.0, True, 1, 3.0, 1, 3.0, 1.0, True):
         x = make_input(1)
         result, returned = captured(x, factor)
@@ -355,7 +355,7 @@ class Named(torch.Tensor):
 
 def test_a_tensor_of_another_class_runs_as_it_is():
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x: (x + 1,), False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda x: (x + 1,), False), None)
     for seed in range(3):
         captured(make_input(seed))
     replays = ledger.stats().graph_replays
@@ -368,7 +368,7 @@ def test_a_tensor_of_another_class_runs_as_it_is():
 
 def test_an_argument_of_another_class_runs_as_it_is():
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x: (x,), False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda x: (x,), False), None)
     for seed in range(3):
         captured(make_input(seed))
     assert captured(None) == (None,)
@@ -379,7 +379,7 @@ def test_an_argument_of_another_class_runs_as_it_is():
 def test_there_is_a_limit_to_kinds(monkeypatch):
     monkeypatch.setattr("fusioncache.accelerators.graphs.calls.MOST_KINDS", 2)
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor,), False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda x, factor: (x * factor,), False), None)
     for factor in (1, 2, 3, 3, 1, 2):
         assert torch.equal(captured(make_input(1), factor)[0], make_input(1) * factor)
     assert dict(ledger.stats().not_captured) == {"more than 2 kinds of inputs": 2}
@@ -428,7 +428,7 @@ def test_while_the_recorder_is_not_ready_programs_run_as_they_are(settled):
 
 def test_random_numbers_are_not_captured():
     graphs, recorder, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x: (x * torch.rand(3, WIDTH),), False), None))
+    captured, _ = graphs.capture(ForwardFunction(lambda x: (x * torch.rand(3, WIDTH),), False), None)
     results = [captured(make_input(1))[0] for _ in range(4)]
     assert not any(torch.equal(one, other) for one, other in pairwise(results))
     assert (recorder.records, dict(ledger.stats().not_captured)) == (0, {"random numbers": 1})
@@ -441,7 +441,7 @@ def write(x, target):
 
 def test_what_is_written_into_an_argument_that_lies_still():
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(write, False, writes=True), None))
+    captured, _ = graphs.capture(ForwardFunction(write, False, writes=True), None)
     x, target = torch.ones(3), torch.zeros(3)
     for value in range(5):
         x.fill_(value)
@@ -453,7 +453,7 @@ def test_what_is_written_into_an_argument_that_lies_still():
 @pytest.mark.parametrize("writes", [True, False], ids=["known", "seen in the capture"])
 def test_what_is_written_into_an_argument_that_moves_is_not_captured(writes):
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(write, False, writes=writes), None))
+    captured, _ = graphs.capture(ForwardFunction(write, False, writes=writes), None)
     for value in range(5):
         x, target = torch.full((3,), float(value)), torch.zeros(3)
         captured(x, target)

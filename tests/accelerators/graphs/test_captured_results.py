@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fusioncache.accelerators.graphs.buffers import is_dense, make_buffer, overlaps
 from fusioncache.accelerators.graphs.calls import take_apart
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.graph_capture import Program
+from fusioncache.accelerators.graphs.captures import ForwardFunction
 from fusioncache.ir.errors import Declined
 
 
@@ -45,7 +44,7 @@ FUNCTIONS = {
 def test_results_are_as_without_a_graph(name):
     function = FUNCTIONS[name]
     graphs, recorder, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(function, False), None))
+    captured, _ = graphs.capture(ForwardFunction(function, False), None)
     still = numbers(4, 4, seed=99)
     kept = []
     for seed in range(5):
@@ -113,7 +112,7 @@ REFUSED = {
 def test_results_that_a_graph_cannot_give_again(name):
     function, reason = REFUSED[name]
     graphs, recorder, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(function, False), None))
+    captured, _ = graphs.capture(ForwardFunction(function, False), None)
     for seed in range(4):
         assert len(captured(numbers(2, 3, seed=seed))) == len(function(numbers(2, 3)))
     assert ledger.stats().captures == 0

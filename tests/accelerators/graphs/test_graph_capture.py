@@ -9,8 +9,7 @@ from thunder import CacheEntry
 from thunder.core.options import CACHE_OPTIONS
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
-from fusioncache.accelerators.graphs.graph_capture import capture_entry
-from fusioncache.accelerators.graphs.graphed_programs import ForwardProgram
+from fusioncache.accelerators.graphs.graph_capture import ForwardProgram, capture_entry
 
 
 def compile_text(text, **names):

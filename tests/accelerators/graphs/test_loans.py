@@ -8,7 +8,7 @@ import pytest
 import torch
 from captured_programs import Layer, add_gradient, are_equal, compute_gradients, make_graphs, make_input, settle
 
-from fusioncache.accelerators.graphs import captured_backward
+from fusioncache.accelerators.graphs import captures
 from fusioncache.accelerators.graphs.memory import LENT, can_lend
 
 STEPS = 10
@@ -254,7 +254,7 @@ def test_a_torch_that_does_not_say_who_holds_memory(captured, monkeypatch, name)
     with monkeypatch.context() as patch:
         patch.delattr(torch._C, name)
         assert not can_lend.__wrapped__()
-    monkeypatch.setattr(captured_backward, "can_lend", lambda: False)
+    monkeypatch.setattr(captures, "can_lend", lambda: False)
     layer, plain, recorder, ledger = captured
     for seed in range(4):
         layer.weight.grad = plain.weight.grad = None

@@ -7,8 +7,7 @@ import torch
 from captured_programs import Layer, are_alike, are_equal, make_graphs, make_input, settle, step
 
 from fusioncache.accelerators.graphs import memory
-from fusioncache.accelerators.graphs.captured_forward import ForwardFunction
-from fusioncache.accelerators.graphs.graph_capture import Program
+from fusioncache.accelerators.graphs.captures import ForwardFunction
 
 OVERLAP = "a call before the backward pass of the previous call"
 KEPT = "a backward pass with retain_graph=True"
@@ -173,7 +172,7 @@ def test_saved_memory_goes_to_others_when_it_is_not_needed(captured, graphs):
 def test_a_program_between_forward_and_backward_of_another(captured, graphs):
     """It was captured when nothing was promised, so its memory may be what the other one saved in."""
     layer, plain, _, ledger = captured
-    look, _ = graphs.capture(Program(ForwardFunction(lambda x: (x.exp().cos(), x + 1), False), None))
+    look, _ = graphs.capture(ForwardFunction(lambda x: (x.exp().cos(), x + 1), False), None)
     for seed in range(3):
         look(make_input(seed))
     settle(layer)

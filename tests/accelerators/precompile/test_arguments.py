@@ -5,7 +5,7 @@ import torch
 from drawn_regions import Sketch
 from store_processes import make_region
 
-from fusioncache.accelerators.precompile.arguments import make_arguments
+from fusioncache.accelerators.precompile.entry_compiler import make_arguments
 from fusioncache.backends.api import device_types_of
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
 

@@ -10,7 +10,7 @@ from expert_layers import Experts
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile.foresight import Foresight
+from fusioncache.accelerators.precompile.ahead import Foresight
 from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
 from fusioncache.template.strides import Strided
@@ -86,7 +86,7 @@ def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, 
     torch.manual_seed(0)
     cache, recorder = fusioncache.Cache(record=False, store=tmp_path), Recorder()
     cache.helpers = recorder
-    monkeypatch.setattr("fusioncache.accelerators.precompile.precompilation.find_helpers", lambda *args: recorder)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args: recorder)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
     compiled = thunder.jit(make(), transforms=[transform], executors=fusioncache.executors())
     compiled(torch.randn(shape)).square().sum().backward()

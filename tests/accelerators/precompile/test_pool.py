@@ -25,7 +25,7 @@ from repository import HELPERS, import_path
 from store_contents import fork, wait_for
 
 from fusioncache.accelerators.precompile import pool as pools
-from fusioncache.accelerators.precompile import workers
+from fusioncache.accelerators.precompile import pool as workers
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
 from fusioncache.accelerators.precompile.pool import CompilePool
 from fusioncache.process.warning import warn_once

@@ -4,8 +4,7 @@ import pytest
 from written_calls import read_calls
 
 from fusioncache.accelerators.schedule.calls import find_movable
-from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
-from fusioncache.accelerators.schedule.timeline import Placement, write_schedule
+from fusioncache.accelerators.schedule.order import Bounds, Placement, schedule_calls, write_schedule
 
 FORWARD = """
 gather  f3:64 = all_gather(w3:32)

@@ -5,8 +5,7 @@ import sys
 from written_calls import read_calls
 
 from fusioncache.accelerators.schedule.calls import measure_peaks
-from fusioncache.accelerators.schedule.order import Bounds, Schedule, schedule_calls
-from fusioncache.accelerators.schedule.timeline import Placement
+from fusioncache.accelerators.schedule.order import Bounds, Placement, Schedule, schedule_calls
 
 GRAPH = read_calls(
     """

@@ -14,9 +14,8 @@ from models import Blocks, compile_with
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
-from fusioncache.accelerators.steps import prologue_checks
-from fusioncache.accelerators.steps.prologue import rewrite, write
-from fusioncache.accelerators.steps.prologue_checks import KnownTensors
+from fusioncache.accelerators.steps import prologue
+from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite, write
 from fusioncache.ir.errors import Declined
 
 NUMBERS = itertools.count()
@@ -416,13 +415,13 @@ def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
 
 def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
     made = []
-    own = prologue_checks.guard_tensors
-    monkeypatch.setattr(prologue_checks, "guard_tensors", lambda tensors: made.append(1) or own(tensors))
+    own = prologue.guard_tensors
+    monkeypatch.setattr(prologue, "guard_tensors", lambda tensors: made.append(1) or own(tensors))
     rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
     for _ in range(20):
         for each in (x, torch.zeros(3, 2).t()):
             rewritten(Held(each, y))
-    assert len(made) == prologue_checks.MOST_GUARDS
+    assert len(made) == prologue.MOST_GUARDS
 
 
 @pytest.mark.parametrize(
@@ -440,7 +439,7 @@ def test_prologues_that_know_no_tensors(lines):
 
 
 def test_without_guards_all_is_checked(monkeypatch):
-    monkeypatch.setattr(prologue_checks, "guard_tensors", lambda tensors: None)
+    monkeypatch.setattr(prologue, "guard_tensors", lambda tensors: None)
     rewritten, args = rewrite(make(*PAIR)), make_pair()
     assert [count_shapes(rewritten, *args) for _ in range(4)] == [2] * 4
 
