@@ -138,12 +138,13 @@ def make_accelerators(
     yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
     if not transform.compiler:
         return
+    stores = options.programs and options.tracing
     precompilation: Precompilation | None = None
     if options.precompiles:
-        precompilation = find_precompilation(transform, options.jobs, compares=compares)
+        precompilation = find_precompilation(transform, options.jobs, compares=compares, waits=stores)
     if precompilation:
         yield precompilation
-    if options.programs and options.tracing:
+    if stores:
         replays = options.sizes is not Sizes.STATIC
         helpers = precompilation.helpers if precompilation else None
         yield ProgramKeeper(transform, helpers, explains=explains, verifies=compares, replays=replays)

@@ -60,6 +60,9 @@ class Wait:
 class Helpers(Protocol):
     """Compiles what it is asked for, and puts it into the store. Nothing depends on it, and it raises nothing."""
 
+    def get_ready(self) -> None:
+        """Starts what compiles, because a program is about to be traced. Waits for nothing."""
+
     def hand_over(self, asks: Sequence[Ask]) -> int:
         """Has these compiled, as far as the store does not have them, and returns how many will be."""
 

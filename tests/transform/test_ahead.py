@@ -187,6 +187,9 @@ class Helpers:
 
     times = 0
 
+    def get_ready(self):
+        pass
+
     def hand_over(self, asks):
         self.times += 1
         return 0
@@ -194,7 +197,7 @@ class Helpers:
 
 def test_only_what_somebody_asked_for_is_explained_and_compiled_beside(tmp_path, capsys, monkeypatch):
     helpers = Helpers()
-    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *_: helpers)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *_, **options: helpers)
     compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own={"explain": True})
     assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 2]
     assert helpers.times == 2

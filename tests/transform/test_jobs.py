@@ -242,6 +242,22 @@ def test_ranks_of_one_host_compile_each_template_once(tmp_path, monkeypatch):
     assert read_compiled(together) == read_compiled(alone)
 
 
+def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):
+    first = Job(tmp_path, 2)
+    (made,) = ahead.pools.values()
+    assert made.pid is not None  # at once: there is nothing in the store
+    first.run()
+    end_pools()
+    second = Job(tmp_path, 2)
+    (made,) = ahead.pools.values()
+    second.run()
+    assert second.transform.stats().programs_loaded == 1
+    assert made.pid is None
+    second.infer()
+    assert second.transform.stats().programs_made == 1
+    assert made.pid is not None
+
+
 @pytest.mark.parametrize(
     ("cores", "ranks", "backend", "expected"),
     [

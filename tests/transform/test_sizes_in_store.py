@@ -166,6 +166,9 @@ class Beside:
         self.store = store
         self.handed: list[Ask] = []
 
+    def get_ready(self) -> None:
+        pass
+
     def hand_over(self, asks: Sequence[Ask]) -> int:
         for ask in asks:
             run(self.store, tuple(ask.request.layouts[0][0]), sizes="static")

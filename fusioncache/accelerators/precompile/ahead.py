@@ -220,6 +220,9 @@ class AskHelpers(ABC):
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
 
+    def get_ready(self) -> None:  # noqa: B027  # some have nothing to start
+        """See ``Helpers``."""
+
     @abstractmethod
     def hand_over(self, asks: Sequence[Ask]) -> int:
         """See ``Helpers``."""
@@ -279,6 +282,10 @@ class PoolHelpers(AskHelpers):
             futures = self._pool.submit([task for _, task in missing])
             self._tasks |= {ask.key: (ask, future) for (ask, _), future in zip(missing, futures, strict=True)}
             return len(missing)
+
+    def get_ready(self) -> None:
+        """See ``Helpers``."""
+        self._pool.start()
 
     def is_done(self, key: Key) -> bool:
         """See ``Helpers``."""
@@ -418,13 +425,15 @@ pools: dict[Path, CompilePool] = {}
 _making = forks.lock()
 
 
-def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
-    """Returns what has other processes compile for a cache, which start now if they are not there; None without any.
+def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) -> Helpers | None:
+    """Returns what has other processes compile for a cache; None without any.
 
     Args:
         cache: it. What is compiled goes through its store.
         jobs: how many processes, at most. The first one to ask for a store decides.
         backend: that most is compiled with.
+        waits: whether they start only once there is something to compile, if the store has anything. A process that
+            loads all its programs does not need them, and would share its cores with them.
     """
     store = cache.store if jobs else None
     if store is None or store.directory is None or not keeps_anything(backend):
@@ -434,10 +443,11 @@ def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
             pool = pools.get(store.directory)
             if pool is None or pool.has_failed:
                 pools[store.directory] = pool = CompilePool(store.directory, jobs, backend)
-                pool.start()
-                device = gpu_in_use()
                 # Of a store that has something most may be there already, and then no device is opened for it.
-                if device is not None and not store.entries():
+                is_empty, device = not store.entries(), gpu_in_use()
+                if is_empty or not waits:
+                    pool.start()
+                if is_empty and device is not None:
                     pool.open_early(device)
         cache.helpers = PoolHelpers(store, pool)
     return cache.helpers
@@ -494,15 +504,18 @@ class Precompilation(Accelerator):
             logger.info("nothing is compiled beside", exc_info=error)
 
 
-def find_precompilation(transform: TemplateTransform, jobs: int | None, *, compares: bool) -> Precompilation | None:
+def find_precompilation(
+    transform: TemplateTransform, jobs: int | None, *, compares: bool, waits: bool = False
+) -> Precompilation | None:
     """Returns what compiles beside or before the calls of a transform; None if each call compiles for itself.
 
     Args:
         transform: it.
         jobs: how many processes compile; None for as many as pay.
         compares: whether results are compared, so that no process pays.
+        waits: see ``find_helpers``.
     """
     cache, compiler = transform.cache, transform.compiler
     processes = choose_jobs(jobs, "" if compares else compiler)
-    helpers = find_helpers(cache, processes, compiler) or find_batch_compiler(cache, compiler)
+    helpers = find_helpers(cache, processes, compiler, waits=waits) or find_batch_compiler(cache, compiler)
     return None if helpers is None else Precompilation(helpers, transform.ledger)

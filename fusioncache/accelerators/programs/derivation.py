@@ -210,7 +210,8 @@ class Derivation:
         self._trace_number = self.keeper.ledger.history.traces
 
     def begin(self) -> None:
-        """Begins to watch what Thunder runs to derive it."""
+        """Begins to watch what Thunder runs to derive it, and has helpers start that will compile its templates."""
+        self.keeper.start_helpers()
         self._foreign = ForeignRuns(self.definitions.foreign)
 
     def may_be(self, candidate: Candidate) -> bool:

@@ -336,6 +336,11 @@ class ProgramKeeper(Accelerator):
     def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
         return TemplateLoader(self.cache, self._backends, self._calls, call.compile_data, generation, call.environments)
 
+    def start_helpers(self) -> None:
+        """Has helpers start, as a program is about to be derived whose templates they may compile."""
+        if self._helpers is not None:
+            self._helpers.get_ready()
+
     def _compile_beside(self, program: ProgramText) -> None:
         """Has the templates of a program that was loaded compiled beside this process, if the store lacks one."""
         if self._helpers is None:

@@ -56,6 +56,9 @@ class Recorder:
         self.handed: dict[str, Ask] = {}
         self.wanted: set[str] = set()
 
+    def get_ready(self) -> None:
+        pass
+
     def hand_over(self, asks: Sequence[Ask]) -> int:
         self.handed |= {ask.key.digest: ask for ask in asks}
         return len(asks)
@@ -86,7 +89,7 @@ def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, 
     torch.manual_seed(0)
     cache, recorder = fusioncache.Cache(record=False, store=tmp_path), Recorder()
     cache.helpers = recorder
-    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args: recorder)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **options: recorder)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
     compiled = thunder.jit(make(), transforms=[transform], executors=fusioncache.executors())
     compiled(torch.randn(shape)).square().sum().backward()
