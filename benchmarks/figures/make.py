@@ -32,7 +32,6 @@ def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
     return {
         "starts": _figure(readme.compare_starts, "starts-real", "lengths-peers"),
-        "starts-cpu": _figure(partial(readme.compare_cpu_starts, model="llama-2"), "cpu-start", folder=CPU),
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
         "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),

@@ -1,4 +1,4 @@
-"""The README's two tables: what a user waits for, with plain Thunder, with torch.compile and with fusioncache."""
+"""The README's table: what a user waits for, with plain Thunder, with torch.compile and with fusioncache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ Point = Mapping[str, Any]
 _COLUMNS = ("plain Thunder", "`torch.compile`", "fusioncache")
 _PROCESS_WAYS = ("thunder", "torch.compile", "programs")
 _LENGTH_WAYS = ("thunder", "torch.compile", "fusioncache")
-_CPU_WAYS = (*_LENGTH_WAYS, "fusioncache-eager")
 _MISSING = "not measured"
 
 
@@ -64,29 +63,3 @@ def _list_new_lengths(steps: Iterable[Point]) -> Iterator[float]:
 
 def _say(seconds: Sequence[float]) -> str:
     return f"{format_seconds(median(seconds))} s" if seconds else _MISSING
-
-
-def compare_cpu_starts(result: Result, model: str) -> str:
-    """Shows two processes and a later step of one model, in CPU seconds.
-
-    Args:
-        result: of ``benchmarks/cpu_start.py``.
-        model: one of its models.
-    """
-    points = {(point["way"], point["start"]): point for point in result["points"] if point["model"] == model}
-    first, second = ([points.get((way, start)) for way in _CPU_WAYS] for start in ("first", "second"))
-    rows = [
-        ["first process", *map(_say_cpu_seconds, first)],
-        ["second process", *map(_say_cpu_seconds, second)],
-        ["later step", *map(_say_step, first)],
-    ]
-    layers = result["environment"]["options"]["layers"]
-    return make_table((f"<narrow {model}, {layers} layers, CPU", *_COLUMNS, 'with `backend="eager"`'), rows)
-
-
-def _say_cpu_seconds(point: Point | None) -> str:
-    return f"{format_seconds(point['own_s'] + point['children_s'])} s" if point and "own_s" in point else _MISSING
-
-
-def _say_step(point: Point | None) -> str:
-    return f"{point['step_ms']:.2f} ms" if point and "step_ms" in point else _MISSING

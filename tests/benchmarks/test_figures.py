@@ -60,14 +60,3 @@ def test_the_readme_compares_processes_and_lengths():
     ]
     with_thunder = {**processes, "points": [*points, _make_process("thunder", "cold", 99.0)]}
     assert "first process | 99.0 s |" in readme.compare_starts(with_thunder, ours)
-
-
-def test_the_readme_compares_starts_on_a_cpu():
-    point = {"model": "m", "way": "fusioncache", "start": "first", "own_s": 5.0, "children_s": 1.0, "step_ms": 1.5}
-    points = [point, {"model": "m", "way": "thunder", "start": "first", "error": "no"}, {**point, "model": "other"}]
-    text = readme.compare_cpu_starts({"environment": {"options": {"layers": 2}}, "points": points}, "m")
-    assert text.splitlines()[2:] == [
-        "| first process | not measured | not measured | 6.00 s | not measured |",
-        "| second process | not measured | not measured | not measured | not measured |",
-        "| later step | not measured | not measured | 1.50 ms | not measured |",
-    ]

@@ -24,7 +24,7 @@ from fusioncache.transform import executor, shared_region
 TRAIN = DOCS / "train.md"
 _INLINE = re.compile(r"`([^`\n]+)`")
 _WITH_COMMANDS = (README, DOCS / "why-slow.md", DOCS / "second-process.md")
-_MOST_BYTES = 10 * 1024
+_MOST_BYTES = 5 * 1024
 
 
 def test_it_is_read_in_three_minutes():

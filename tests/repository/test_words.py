@@ -17,7 +17,7 @@ _BANNED = re.compile(
     r"|beside collectives|is told to)\b",
     re.IGNORECASE,
 )
-"""Private words, and phrases for which the field has a term. ``docs/commands`` and CONTRIBUTING have the terms."""
+"""Private words, and phrases for which the field has a term. ``docs/glossary.md`` has the terms."""
 
 
 def _list_literals(path: Path) -> Iterator[tuple[str, str]]:
