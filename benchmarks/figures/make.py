@@ -83,11 +83,7 @@ def make_figures() -> dict[str, str]:
         "step-launches": _figure(later_steps.tabulate_launches, *_STEPS),
         "step-kernels": _figure(later_steps.tabulate_kernels, *_STEPS, "step-alone"),
         "step-alone": _figure(later_steps.tabulate_alone, *_STEPS_ALONE),
-        "inference": _figure(
-            later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
-        ),
         "inference-graphs": _figure(later_steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
-        "inference-before": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", "jitter-beside", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
         "jitter-peers": _figure(later_steps.tabulate_jitter, "jitter-peers"),
