@@ -17,8 +17,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
-_LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
-_RANDOM_LENGTHS = ("random-lengths-encoder-decoder", "random-lengths-convolutional", "random-lengths-experts")
+_LENGTHS = ("lengths", "lengths-thunderfx", "lengths-torch-compile")
 _STEPS = (
     *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
     *("step-real-128", "step-real-2048", "step-inference"),
@@ -40,12 +39,7 @@ def make_figures() -> dict[str, str]:
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
-        "growth": _figure(steps.tabulate_sizes, "growth", folder=CPU),
-        "random-lengths": _figure(steps.tabulate_random_lengths, *_RANDOM_LENGTHS),
-        "lengths-swept": _figure(steps.tabulate_lengths, "lengths-swept", "lengths-thunderfx-swept"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
-        "experts-cpu": _figure(steps.tabulate_experts, "experts", folder=CPU),
-        "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),

@@ -122,30 +122,3 @@ def _say_step(point: Point) -> str:
     step = max(rank["step_ms"] for rank in point["ranks"])
     exposed = max(rank["timeline"]["exposed"] for rank in point["ranks"]) / 1e3
     return f"{step:.1f} ms ({exposed:.1f})"
-
-
-def tabulate_sizes(result: Result) -> str:
-    """Shows how large a process and its files are after many lengths, in MB of 10^6 bytes."""
-    sizes = {"resident": "memory", "allocated": "allocated by Python", "record": "record", "store": "store"}
-    columns = ("<way", "blocks", "lengths", *(f"{title}, MB" for title in sizes.values()))
-    rows = (
-        [point["way"], str(point["blocks"]), str(point["lengths"]), *(f"{point[size] / 1e6:.1f}" for size in sizes)]
-        for point in result["points"]
-    )
-    return make_table(columns, rows)
-
-
-def tabulate_random_lengths(*results: Result) -> str:
-    """Shows the largest error of steps at random lengths, beside that of eager torch, and what was compiled."""
-    columns = ("<model", "steps", "lengths", "largest error", "eager torch's", "compiles", "own sizes")
-    rows = (
-        [
-            point["model"],
-            *(str(point[name]) for name in ("steps", "lengths")),
-            *(f"{point[name]:.4f}" for name in ("error", "eager_error")),
-            *(str(point[name]) for name in ("compiles", "own_sizes")),
-        ]
-        for result in results
-        for point in result["points"]
-    )
-    return make_table(columns, rows)
