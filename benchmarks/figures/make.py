@@ -22,7 +22,6 @@ _STEPS = (
     *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
     *("step-real-128", "step-real-2048", "step-inference"),
 )
-_STEPS_ALONE = ("step-alone-narrow", "step-alone", "step-alone-inference")
 _PRICES = ("programs", "sizes", "tracing", "lean-steps", "residual", "precompile")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
@@ -31,13 +30,8 @@ def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
     return {
         "starts": _figure(readme.compare_starts, "starts-real", "lengths-peers"),
-        "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
-        "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
-        "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),
+        "peers": _figure(tables.tabulate_peers, "peers-llama-8"),
         "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
-        "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
-        "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
-        "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
@@ -45,45 +39,19 @@ def make_figures() -> dict[str, str]:
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
-        "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),
         "models": _figure(
             tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
         ),
-        "thunder-suite": _figure(tables.tabulate_thunder_suite, "thunder-suite"),
         "recompute-memory": _figure(recompute.tabulate_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
         "residual-own": _figure(recompute.tabulate_modes, *_MODES),
-        "residual-growth": _figure(recompute.tabulate_growth, *_MODES),
-        "residual-steady": _figure(recompute.tabulate_steady, "residual-steady", "residual-steady-uncached"),
-        "fold-widths": _figure(recompute.tabulate_folds, "fold-widths"),
-        "warm-start": _figure(warm.tabulate_starts, "warm-start"),
-        "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
         "cpu-start": _figure(warm.tabulate_cpu_starts, "cpu-start", folder=CPU),
         "hugging-face": _figure(warm.tabulate_hugging_face, "hugging-face", folder=CPU),
-        "hugging-face-first": _figure(partial(warm.tabulate_accounts, process="first"), "hugging-face", folder=CPU),
-        "hugging-face-second": _figure(partial(warm.tabulate_accounts, process="second"), "hugging-face", folder=CPU),
         "saved-seconds": _figure(warm.tabulate_saved_seconds, "saved-seconds", folder=CPU),
         "saved-seconds-gpu": _figure(warm.tabulate_saved_seconds, "saved-seconds"),
-        "program-equality": _figure(
-            warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
-        ),
         "second-process": _figure(warm.tabulate_parts, "second-process", "second-process-real"),
-        "warm-ahead": _figure(warm.tabulate_ahead, "warm-ahead"),
-        "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
-        "ranks": _figure(warm.tabulate_ranks, "ranks"),
-        "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
-        "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
-        "step-calls": _figure(later_steps.tabulate_calls, "step-narrow", "step-narrow-graphs", "step-narrow-32"),
         "step-times": _figure(later_steps.tabulate_times, *_STEPS),
-        "step-launches": _figure(later_steps.tabulate_launches, *_STEPS),
-        "step-kernels": _figure(later_steps.tabulate_kernels, *_STEPS, "step-alone"),
-        "step-alone": _figure(later_steps.tabulate_alone, *_STEPS_ALONE),
         "inference-graphs": _figure(later_steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
-        "jitter": _figure(later_steps.tabulate_jitter, "jitter", "jitter-beside", folder=CPU),
-        "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
-        "jitter-peers": _figure(later_steps.tabulate_jitter, "jitter-peers"),
-        "jitter-h100": _figure(later_steps.tabulate_jitter, "jitter", folder=H100),
         "prices": _figure(prices.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
-        "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 
 

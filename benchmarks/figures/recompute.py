@@ -1,4 +1,4 @@
-"""Tables of recompute, and of the folds that add a stream up."""
+"""Tables of recompute: how first steps grow, and what memory it saves."""
 
 from __future__ import annotations
 
@@ -8,46 +8,14 @@ from typing import Any
 from benchmarks.common.choices import name_plans
 from benchmarks.figures.markdown import format_seconds, make_table
 from benchmarks.figures.tables import list_compiles
-from benchmarks.folds.report import group_by_name, mean_over_floor
 from benchmarks.memory.report import format_bitwise, format_gibibytes
-from benchmarks.scaling.summary import summarize
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
-_FOLDS = {
-    "8 4 2 1": "folds of 8, 4, 2, 1",
-    "16 8 4 2 1": "folds of 16 to 1",
-    "32 16 8 4 2 1": "folds of 32 to 1",
-    "1 2 4 8 16 32": "the same, narrowest first",
-    "table 1024/4": "one launch over a table of pointers",
-}
-
 
 def _points(results: Sequence[Result]) -> list[Point]:
     return [point for result in results for point in result["points"]]
-
-
-def tabulate_steady(*results: Result) -> str:
-    """Shows a step of each mode once everything is compiled."""
-    points = [point for point in _points(results) if "steady" in point]
-    return make_table(("<mode", "layers", "compiles", "forward", "backward", "peak, GiB"), map(_steady_row, points))
-
-
-def _steady_row(point: Point) -> list[str]:
-    steady = point["steady"]
-    times = [f"{1e3 * steady[name]:.1f} ms" if steady.get(name) else "not run" for name in ("forward", "backward")]
-    return [point["mode"], str(point["layers"]), str(point["compiles"]), *times, format_gibibytes(steady["peak"])]
-
-
-def tabulate_folds(result: Result) -> str:
-    """Shows how far from the bandwidth floor each way of adding terms up is."""
-    chains = [point for point in result["points"] if point["kind"] == "chain"]
-    sizes = sorted({(point["dtype"], point["term_bytes"]) for point in chains})
-    columns = [f"{dtype}, {size >> 20} MB" for dtype, size in sizes]
-    ways = [group_by_name(p for p in chains if (p["dtype"], p["term_bytes"]) == size) for size in sizes]
-    rows = ([text, *(f"{mean_over_floor(way[name].values()):.2f}" for way in ways)] for name, text in _FOLDS.items())
-    return make_table(("<a chain's terms are added by", *columns), rows)
 
 
 def tabulate_modes(*results: Result) -> str:
@@ -82,20 +50,6 @@ def _divide(one: Point | None, other: Point | None, group: str, name: str) -> st
     if not one or not other or not one.get(group) or not other.get(group):
         return ""
     return f"{one[group][name] / other[group][name]:.2f}"
-
-
-def tabulate_growth(*results: Result) -> str:
-    """Shows how the first step of each mode grows with the depth."""
-    growth = summarize(_points(results))["growth"]
-    rows = (
-        [mode, f"{of['deepest'][0]} to {of['deepest'][1]}", f"{of['ratio']:.2f} x", _exponent(of["slope"])]
-        for mode, of in growth.items()
-    )
-    return make_table(("<mode", "layers", "first step", "exponent, from 8 layers on"), rows)
-
-
-def _exponent(slope: float | None) -> str:
-    return "" if slope is None else f"{slope:.2f}"
 
 
 def tabulate_memory(*results: Result) -> str:

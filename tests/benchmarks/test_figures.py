@@ -1,13 +1,43 @@
 """The documents say what the committed results say."""
 
+import json
+import re
+import shlex
+from importlib import import_module
+
 import pytest
+from repository import DOCS
 
 from benchmarks.figures import make, markdown, readme
+
+_MEASUREMENTS = DOCS / "measurements.md"
+_ROWS = [line.split(" | ") for line in _MEASUREMENTS.read_text().splitlines() if line.count(" | ") == 4]
+_COMMANDS = [row[1].strip("`") for row in _ROWS if row[1].startswith("`") and not row[1].startswith("`python ")]
+_LINKED = re.compile(r"\[`(\w+)`\]\((\S+\.json)\)")
+_NAMES = {"step": "b059860"}
+"""Commits by what results have in their place."""
 
 
 def test_the_documents_show_the_committed_results():
     texts = {path: path.read_text() for path in make.DOCUMENTS}
     assert markdown.fill(texts, make.make_figures()) == texts, "run make figures"
+
+
+@pytest.mark.parametrize("line", _COMMANDS)
+def test_the_table_has_commands_that_can_be_run(line):
+    name, *options = shlex.split(line.partition("`")[0])
+    module = import_module(f"benchmarks.{name}")
+    if hasattr(module, "__path__"):
+        module = import_module(f"{module.__name__}.__main__")
+    module.main.make_context(name, options)
+
+
+def test_the_table_has_the_commits_of_the_results():
+    linked = [(commit, path) for row in _ROWS for commit, path in _LINKED.findall(row[-1])]
+    assert len(linked) > len(_COMMANDS) / 2
+    for commit, path in linked:
+        found = json.loads((_MEASUREMENTS.parent / path).read_text())["environment"]["commit"]
+        assert _NAMES.get(found, found)[:7] == commit, path
 
 
 def test_a_block_is_filled_and_the_rest_stays():
