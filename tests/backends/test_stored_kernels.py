@@ -14,9 +14,8 @@ from sample_recipe import NAME, RECIPE, make_elf
 from fusioncache.backends.nvfuser import persistence
 from fusioncache.backends.nvfuser import persistence as kernel_database
 from fusioncache.backends.nvfuser.driver import driver
-from fusioncache.backends.nvfuser.launch import check_cubin
 from fusioncache.backends.nvfuser.persistence import CompilingRun, copy_tensor, have_equal_bits, roll_tensor
-from fusioncache.backends.nvfuser.recipe import encode
+from fusioncache.backends.nvfuser.recipe import check_cubin, encode
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, Scope, TensorType
 
 OPTIONS = ((), ())
@@ -274,7 +273,7 @@ def test_compiling_for_other_arguments_writes_into_them_once():
 def test_without_bindings_of_cuda_nothing_is_stored(monkeypatch):
     monkeypatch.setattr(persistence, "driver", lambda: fake_driver(cuDriverGetVersion=lambda: (0, 12080)))
     found = persistence.artifact_environment()
-    assert found == {"device": "", "driver": "12080", "definition": "2", "recipe": "2"}
+    assert found == {"device": "", "driver": "12080", "definition": "2", "recipe": "3"}
     monkeypatch.setattr(persistence, "driver", driver.__wrapped__)  # whatever was imported before
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.warns(RuntimeWarning, match="kernels are not stored, as there is no cuda.bindings"):

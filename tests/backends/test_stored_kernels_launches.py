@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,6 @@ from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.capture import alignment
 from fusioncache.backends.nvfuser.driver import DriverError
-from fusioncache.backends.nvfuser.launch import LoadedSteps
 from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 
@@ -62,55 +61,65 @@ class Library:
         return (self.codes.pop(0) if self.codes else 0,)
 
 
-ADDRESSES = [0x1000, 0x2000, 0x3000, 0x4000]
+ARGS = [0x1000, 0x2002]
 
 
-def launch(library, stream=5, addresses=ADDRESSES):
-    steps = LoadedSteps(RECIPE, {"0.cubin": b"\x7fELF..."}, library.driver, 0)
-    steps.launch(addresses, stream)
-    return steps
+@pytest.fixture(name="make_run")
+def _make_run(monkeypatch):
+    """Returns what makes runs of the sample recipe that are given addresses in place of tensors."""
+    monkeypatch.setattr(stored_run, "_data_ptr", lambda address: address)
+    monkeypatch.setattr(stored_run, "_get_device", lambda address: 0)
+    monkeypatch.setattr(stored_run, "_current_device", lambda: 0)
+    recipe = replace(RECIPE, outputs=())
+
+    def make(library, *, stream=5, allocations=(0x3000, 0x4000)):
+        monkeypatch.setattr(stored_run, "_current_stream", lambda device: stream)
+        given = iter(allocations)
+        monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *layout: next(given))
+        return StoredRun(recipe, {"0.cubin": make_elf()}, lambda args: "compiled", library.driver, 0).run
+
+    return make
 
 
-def test_a_launch_says_where_everything_lies():
+def test_a_launch_says_where_everything_lies(make_run):
     library = Library()
-    steps = launch(library)
+    run = make_run(library, allocations=(0x3000, 0x4000, 0x5000, 0x6000))
+    assert run(ARGS) == []
     content = [pack_words(0x1000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x3040, 0), b"\x05"]
-    expected = ("launch", 7, (7, 2, 1), (128, 1, 1), 16, 5, [(2, 1)], content)
+    function = len(make_elf())
+    expected = ("launch", function, (7, 2, 1), (128, 1, 1), 16, 5, [(2, 1)], content)
     assert library.log == [("fill", 0x4000, 0, 256, 5), expected]
     library.log.clear()
-    steps.launch([0x9000, 0x2000, 0x5000, 0x6000], 8)
+    run([0x9000, 0x2002])
     content = [pack_words(0x9000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x5040, 0), b"\x05"]
-    assert library.log == [("fill", 0x6000, 0, 256, 8), (*expected[:5], 8, [(2, 1)], content)]
+    assert library.log == [("fill", 0x6000, 0, 256, 5), (*expected[:-1], content)]
 
 
-def test_the_default_stream_is_told_by_its_own_handle():
+def test_the_default_stream_is_told_by_its_own_handle(make_run):
     library = Library()
-    launch(library, stream=0)
+    make_run(library, stream=0)(ARGS)
     assert [library.log[0][-1], library.log[1][5]] == [1, 1]
 
 
-def test_a_thread_without_a_context_gets_one():
+def test_a_thread_without_a_context_gets_one(make_run):
     library = Library([201])
-    launch(library)
+    assert make_run(library)(ARGS) == []
     assert library.bound == [0, 0]
     assert [entry[0] for entry in library.log] == ["fill", "fill", "launch"]
 
 
-def test_a_first_step_that_fails_is_told_from_others():
-    with pytest.raises(DriverError, match=r"CUDA_ERROR_INVALID_VALUE \(1\), as a test says") as raised:
-        launch(Library([1]))
-    assert not raised.value.launched
-    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as raised:
-        launch(Library([0, 700]))
-    assert raised.value.launched
+def test_a_first_step_that_fails_is_told_from_others(make_run, caplog):
+    assert make_run(Library([1]))(ARGS) == "compiled"
+    assert "CUDA_ERROR_INVALID_VALUE (1), as a test says" in caplog.text
+    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        make_run(Library([0, 700]))(ARGS)
     with pytest.raises(DriverError, match=r"unknown error \(7777\)"):
-        launch(Library([0, 7777]))
+        make_run(Library([0, 7777]))(ARGS)
 
 
-def test_a_cubin_with_other_parameters_is_refused():
-    library = Library(sizes=[16, 24])
-    with pytest.raises(ValueError, match="other parameters"):
-        launch(library)
+def test_a_cubin_with_other_parameters_is_refused(make_run, caplog):
+    assert make_run(Library(sizes=[16, 24]))(ARGS) == "compiled"
+    assert "other parameters" in caplog.text
 
 
 def test_a_recipe_without_its_cubin_is_refused():
@@ -130,9 +139,17 @@ IN_PLACE = Recipe(
 def load_stored(monkeypatch, library):
     """A run on device 0 unless a tensor has an attribute that says otherwise."""
     monkeypatch.setattr(stored_run, "_get_device", lambda tensor: getattr(tensor, "device_number", 0))
-    monkeypatch.setattr(stored_run, "_current_device", lambda: 0)
+    current = [0]
+
+    @contextmanager
+    def change_device(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(stored_run, "_current_device", lambda: current[-1])
     monkeypatch.setattr(stored_run, "_current_stream", lambda device: 5)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", change_device)
     artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
     return StoredRun(IN_PLACE, artifacts, lambda args: "compiled", library.driver, 0).run
 
@@ -205,9 +222,9 @@ def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monke
     assert library.loads == [1]
     run([make_flat()])
     assert [entry[0] for entry in library.log] == ["launch"]
-    library.codes += [1, 1]  # what is written for the recipe fails, and so does what is done in general
+    library.codes.append(1)
     assert [run([make_flat()]), run([make_flat()])] == ["compiled", "compiled"]
-    assert len(library.log) == 3
+    assert len(library.log) == 2
     assert len(caplog.records) == 2
 
 
@@ -236,20 +253,17 @@ def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(monkeypatch):
     assert view.data_ptr() == arg.data_ptr() + 32
 
 
+def test_alignment_matters_up_to_the_widest_access(make_run):
+    assert [alignment(address, 16) for address in (0, 1, 2, 12, 8, 16, 48, 512)] == [16, 1, 2, 4, 8, 16, 16, 16]
+    assert alignment(512, 32) == 32
+
+
 @pytest.mark.parametrize(
     ("addresses", "fit"),
     [([16, 2], True), ([0, 6], True), ([8, 2], False), ([16, 4], False), ([16, 1], False), ([24, 2], False)],
 )
-def test_addresses_must_be_aligned_as_captured(addresses, fit):
-    assert stored_run.make_alignment_check(RECIPE)(addresses) is fit
-
-
-def test_alignment_matters_up_to_the_widest_access():
-    assert [alignment(address, 16) for address in (0, 1, 2, 12, 8, 16, 48, 512)] == [16, 1, 2, 4, 8, 16, 16, 16]
-    assert alignment(512, 32) == 32
-    recipe = replace(RECIPE, inputs=(RECIPE.inputs[0], replace(RECIPE.inputs[1], alignment=16)))
-    assert stored_run.make_alignment_check(recipe)([32, 48])
-    assert not stored_run.make_alignment_check(recipe)([32, 40])
+def test_addresses_must_be_aligned_as_captured(make_run, addresses, fit):
+    assert make_run(Library())(addresses) == ([] if fit else "compiled")
 
 
 def test_arguments_of_other_layouts_are_refused():

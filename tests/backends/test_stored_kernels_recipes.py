@@ -23,14 +23,18 @@ from fusioncache.backends.nvfuser.recipe import (
 )
 
 WRITTEN_BEFORE = (
-    b'{"allocations":[128,512],"inputs":[[["float32",[4,8],[8,1]],16],[["bfloat16",[8],[1]],2]],"outputs":'
-    b'[["fresh",["float32",[4,8],[8,1]],0,0],["view",["float32",[8],[1]],0,8,false],["again",0],["fresh",['
-    b'"float32",[4,8],[8,1]],1,128]],"steps":[{"fill":[3,0,256,0]},{"block":[128,1,1],"cooperative":true,"'
-    b'cubin":"0.cubin","function":"_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E","grid":[7,2,1],"most_shared":4'
-    b'9152,"parameters":["00000000000000000400000008000000","000000000000000000000000000000000000000000000'
-    b'000","05"],"pointers":[[0,0,0,0],[1,8,2,64]],"shared":16}],"version":2,"widest":16}'
+    b'{"version":3,"inputs":[{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"alignment":16},{'
+    b'"layout":{"dtype":"bfloat16","shape":[8],"strides":[1]},"alignment":2}],"allocations":[128,512],"out'
+    b'puts":[{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"allocation":0,"offset":0},{"layo'
+    b'ut":{"dtype":"float32","shape":[8],"strides":[1]},"input":0,"offset":8,"itself":false},{"output":0},'
+    b'{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"allocation":1,"offset":128}],"steps":[{'
+    b'"buffer":3,"delta":0,"size":256,"value":0},{"cubin":"0.cubin","function":"_ZN3nvf30nvfuser_pointwise'
+    b'_f0_c1_r0_g0E","grid":[7,2,1],"block":[128,1,1],"shared":16,"most_shared":49152,"cooperative":true,"'
+    b'parameters":["00000000000000000400000008000000","000000000000000000000000000000000000000000000000","'
+    b'05"],"pointers":[{"parameter":0,"offset":0,"buffer":0,"delta":0},{"parameter":1,"offset":8,"buffer":'
+    b'2,"delta":64}]}],"widest":16}'
 )
-"""The recipe as version 2 of the format was first written. Stores hold such recipes."""
+"""The recipe as version 3 of the format was first written. Stores hold such recipes."""
 
 
 def test_recipes_in_stores_are_read_and_written_as_they_were():

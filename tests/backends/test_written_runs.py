@@ -1,15 +1,14 @@
-"""The function that is written for a recipe: its text, and when it leaves everything to the general way."""
+"""The function that is written for a recipe: its text, and when it leaves the region to others."""
 
 import threading
 from dataclasses import replace
 
 import pytest
-from sample_recipe import FLAT, RECIPE, make_launch
+from sample_recipe import FLAT, make_launch
 
-from fusioncache.backends.nvfuser.driver import DriverError
-from fusioncache.backends.nvfuser.launch import find_zeroed, lay_out_parameters
+from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.stored_run import MOST_BUFFERS, can_write, write_run, write_text
+from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run, write_text
 
 ADD = Recipe(
     inputs=(Input(FLAT, 16), Input(FLAT, 16)),
@@ -29,10 +28,12 @@ def run(args):
   a0, a1, = args
   b0 = data_ptr(a0)
   b1 = data_ptr(a1)
+  if (b0 | b1) % 16:
+    return otherwise(args)
   device = get_device(a0)
   steps = threads.get((device, current_thread()))
-  if steps is None or (b0 | b1) % 16 or device != current_device():
-    return otherwise(args)
+  if steps is None or device != current_device():
+    return prepare(args, device)
   stream = current_stream(device) or DEFAULT
   if stream != steps.stream:
     steps.use(stream)
@@ -45,83 +46,63 @@ def run(args):
   command0, = steps.commands
   try:
     code = command0()[0]
-  except (KeyError, ValueError):
-    return otherwise(args)
+    if code == NO_CONTEXT:
+      bind(device)
+      code = command0()[0]
+  except (DriverError, KeyError, ValueError) as error:
+    return give_up(args, device, error)
   if code:
-    return otherwise(args)
+    return give_up(args, device, code)
   return [f0]
-"""
-
-
-COUNTING = replace(
-    ADD,
-    allocations=(128, 8),
-    steps=(
-        Fill(3, 0, 8, 0),
-        replace(ADD.launches[0], pointers=(*ADD.launches[0].pointers, Pointer(0, 16, 3, 0))),
-    ),
-)
-"""Its blocks count, in memory that is zero at first."""
-
-WITHOUT_ITS_FILL = """
-  zeroed = steps.zeroed.take(stream)
-  if not zeroed:
-    return otherwise(args)
-  f0 = allocate0()
-  b2 = data_ptr(f0)
-  b3 = zeroed
-  words = steps.words
-  words[0] = b0
-  words[8] = b1
-  words[17] = b2 + 64
-  words[2] = b3
-  command0, command1, = steps.commands
-  try:
-    code = command1()[0]
 """
 
 
 class Steps:
     """Steps whose commands say what they were given."""
 
-    def __init__(self, *codes, raises=None, pieces=()):
-        self.words, self.stream, self.log, self.raises = [0] * 32, None, [], raises
-        self.zeroed, self.pieces = self, list(pieces)
+    def __init__(self, *codes, raises=None):
+        self.words, self.stream, self.log, self.raises, self.bound = [0] * 32, None, [], raises, []
         self.commands = [lambda *given, code=code: self._answer(given, code) for code in codes]
 
     def use(self, stream):
         self.stream = stream
 
-    def take(self, stream):
-        return self.pieces.pop(0)
-
-    def fail(self, code):
-        raise DriverError(str(code))
-
     def _answer(self, given, code):
         if self.raises:
             raise self.raises
         self.log.append(given or tuple(filter(None, self.words)))
-        return (code,)
+        return (0 if code == NO_CONTEXT and self.bound else code,)
+
+
+def fail(code):
+    raise DriverError(str(code))
 
 
 def call(recipe, steps, args=(32, 64), *, current=0, stream=5, outputs=(0,)):
     """Calls what is written for a recipe with addresses in place of tensors."""
-    functions = {
+    names = {
         "data_ptr": int,
         "get_device": lambda address: 0,
         "current_device": lambda: current,
         "current_stream": lambda device: stream,
+        "current_thread": threading.get_ident,
+        "DEFAULT": DEFAULT_STREAM,
+        "NO_CONTEXT": NO_CONTEXT,
+        "DriverError": DriverError,
+        "home": 0,
+        "threads": {(0, threading.get_ident()): steps} if steps else {},
+        "otherwise": lambda args: "otherwise",
+        "prepare": lambda args, device: "prepared",
+        "bind": steps.bound.append if steps else None,
+        "fail": fail,
+        "give_up": lambda args, device, why: f"given up: {why}",
+        **{f"allocate{index}": lambda place=1024 * (1 + index): place for index in range(len(recipe.allocations))},
     }
-    threads = {(0, threading.get_ident()): steps} if steps else {}
-    allocators = [lambda place=1024 * (1 + index): place for index in range(len(recipe.allocations))]
-    zeroed = find_zeroed(recipe)
-    return write_run(recipe, lambda args: "in general", threads, functions, allocators, outputs, zeroed)(args)
+    return write_run(recipe, outputs, names)(args)
 
 
 def test_the_text_of_a_run():
-    assert "\n".join(write_text(ADD, [0], find_zeroed(ADD))) == WRITTEN.strip()
-    assert WITHOUT_ITS_FILL in "\n".join(write_text(COUNTING, [0], find_zeroed(COUNTING)))
+    assert "\n".join(write_text(ADD, [0])) == WRITTEN.strip()
 
 
 def test_a_launch_is_given_addresses_where_its_parameters_lie():
@@ -139,21 +120,27 @@ def test_the_default_stream_is_told_by_its_own_handle():
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "result"),
     [
-        {"steps": None},
-        {"args": (32, 72)},
-        {"args": (40, 64)},
-        {"current": 1},
-        {"steps": Steps(700)},
-        {"steps": Steps(0, raises=ValueError())},
+        ({"steps": None}, "prepared"),
+        ({"current": 1}, "prepared"),
+        ({"args": (32, 72)}, "otherwise"),
+        ({"args": (40, 64)}, "otherwise"),
+        ({"steps": Steps(700)}, "given up: 700"),
+        ({"steps": Steps(0, raises=ValueError("unknown"))}, "given up: unknown"),
     ],
 )
-def test_what_is_not_as_ever_is_done_in_general(given):
-    assert call(ADD, given.pop("steps", Steps(0)), **given) == "in general"
+def test_what_is_not_as_ever_is_left_to_others(given, result):
+    assert call(ADD, given.pop("steps", Steps(0)), **given) == result
 
 
-@pytest.mark.parametrize(("second", "result"), [(2, [1024]), (6, [1024]), (4, "in general"), (1, "in general")])
+def test_a_thread_without_a_context_gets_one():
+    steps = Steps(NO_CONTEXT)
+    assert call(ADD, steps) == [1024]
+    assert steps.bound == [0] and len(steps.log) == 2
+
+
+@pytest.mark.parametrize(("second", "result"), [(2, [1024]), (6, [1024]), (4, "otherwise"), (1, "otherwise")])
 def test_arguments_are_as_little_aligned_as_captured(second, result):
     recipe = replace(ADD, inputs=(ADD.inputs[0], replace(ADD.inputs[1], alignment=2)))
     assert call(recipe, Steps(0), (16, second)) == result
@@ -163,19 +150,6 @@ def test_a_fill_is_told_where_on_the_stream_in_use():
     steps = Steps(0, 0)
     call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)
     assert steps.log == [(1024 + 8, 255, 100, 5), (32, 64, 1024 + 64)]
-
-
-def test_what_is_zero_already_is_not_filled():
-    steps = Steps(700, 0, pieces=[4096])
-    assert call(COUNTING, steps) == [1024]
-    assert steps.log == [(32, 4096, 64, 1024 + 64)]
-    outputs = [lambda args, fresh: fresh]
-    assert call(COUNTING, Steps(0, 0, pieces=[4096]), outputs=outputs) == [(1024, None)]
-
-
-@pytest.mark.parametrize("steps", [Steps(0, 0, pieces=[0]), Steps(0, 700, pieces=[4096])])
-def test_without_memory_that_is_zero_or_a_first_launch_it_is_done_in_general(steps):
-    assert call(COUNTING, steps) == "in general"
 
 
 def test_what_fails_behind_the_first_step_raises():
@@ -191,8 +165,8 @@ def test_outputs_are_collected():
     assert call(ADD, Steps(0), outputs=outputs) == [((32, 64), (1024,)), 1024, ((32, 64), (1024,))]
 
 
-def test_what_nothing_is_written_for():
-    assert can_write(ADD) and can_write(RECIPE)
-    assert not can_write(replace(ADD, inputs=(), steps=(Fill(0, 0, 1, 0),), outputs=()))
-    assert not can_write(replace(ADD, steps=()))
-    assert not can_write(replace(ADD, inputs=(Input(FLAT, 16),) * MOST_BUFFERS))
+def test_recipes_without_inputs_or_steps_are_written_as_well():
+    made = replace(ADD, inputs=(), steps=(Fill(0, 0, 128, 7),))
+    steps = Steps(0)
+    assert call(made, steps, ()) == [1024] and steps.log == [(1024, 7, 128, 5)]
+    assert call(replace(ADD, steps=()), Steps()) == [1024]

@@ -28,15 +28,7 @@ _SHARED_LIMIT = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed.
-
-    Attributes:
-        launched: whether anything may have happened before.
-    """
-
-    def __init__(self, message: str, *, launched: bool = True):
-        super().__init__(message)
-        self.launched = launched
+    """A call of the CUDA driver failed."""
 
 
 @cache
@@ -77,9 +69,10 @@ class Driver:
             DriverError: if the call failed.
         """
         if code:
-            raise DriverError(f"{name}: {self._describe(code)}")
+            raise DriverError(f"{name}: {self.describe_result(code)}")
 
-    def _describe(self, code: int) -> str:
+    def describe_result(self, code: int) -> str:
+        """Returns what the driver says of the result of a call that failed."""
         try:
             result = self.bindings.CUresult(code)
         except ValueError:

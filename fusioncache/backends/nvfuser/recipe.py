@@ -6,15 +6,14 @@ memory. ``decode`` checks types: whatever is not a recipe of this version is ref
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-from fusioncache.ir import strict_json
-from fusioncache.ir.strict_json import Value
+from fusioncache.ir import codec
 
-VERSION = 2
+VERSION = 3
 """The version of the format. Recipes of another version are refused."""
 
 ITEM_BYTES = {
@@ -298,20 +297,9 @@ def _require(holds: bool, what: str) -> None:
         raise ValueError(f"a recipe that is wrong about {what}")
 
 
-_OUTPUT_KINDS: dict[type[Output], str] = {Fresh: "fresh", View: "view", Duplicate: "again"}
-
-
 def encode(recipe: Recipe) -> bytes:
     """Returns a recipe as bytes, which are the same for equal recipes."""
-    written = {
-        "allocations": recipe.allocations,
-        "inputs": list(map(astuple, recipe.inputs)),
-        "outputs": list(map(_write_output, recipe.outputs)),
-        "steps": list(map(_write_step, recipe.steps)),
-        "version": VERSION,
-        "widest": recipe.widest,
-    }
-    return strict_json.encode(written)
+    return codec.encode(recipe, version=VERSION)
 
 
 def decode(data: bytes) -> Recipe:
@@ -320,73 +308,40 @@ def decode(data: bytes) -> Recipe:
     Raises:
         ValueError: if they hold no recipe of this version, or anything in it is out of range.
     """
-    written = strict_json.decode(data, "recipe", version=VERSION)
-    widest, inputs, allocations, outputs, steps = written.fields("widest", "inputs", "allocations", "outputs", "steps")
-    return Recipe(
-        tuple(map(_read_input, inputs.items())),
-        allocations.integers(),
-        tuple(map(_read_output, outputs.items())),
-        tuple(map(_read_step, steps.items())),
-        widest.integer(),
-    )
+    return codec.decode(Recipe, data, "recipe", version=VERSION)
 
 
-def _write_output(output: Output) -> list[Any]:
-    return [_OUTPUT_KINDS[type(output)], *astuple(output)]
+_MAGIC = b"\x7fELF\x02\x01"
+"""The start of an ELF file of 64 bits, lowest byte first."""
+_HEADER = struct.Struct("<40xQ4xHHHHHH")
+_SECTION = struct.Struct("<4xI16xQQ24x")
+_PROGRAM = struct.Struct("<8xQ16xQ16x")
+_NO_BITS = 8
+_MACHINE = (190).to_bytes(2, "little")
 
 
-def _write_step(step: Step) -> dict[str, Any]:
-    if isinstance(step, Fill):
-        return {"fill": astuple(step)}
-    parameters = [parameter.hex() for parameter in step.parameters]
-    pointers = list(map(astuple, step.pointers))
-    return dict(sorted({**asdict(step), "parameters": parameters, "pointers": pointers}.items()))
+def check_cubin(image: bytes) -> None:
+    """Checks that all parts of a cubin lie inside it.
 
+    The driver is not told how long a cubin is, and would read on behind its end.
 
-def _read_input(written: Value) -> Input:
-    layout, alignment = written.items(2)
-    return Input(_read_layout(layout), alignment.integer())
-
-
-def _read_layout(written: Value) -> Layout:
-    dtype, shape, strides = written.items(3)
-    return Layout(dtype.text(), shape.integers(), strides.integers())
-
-
-def _read_output(written: Value) -> Output:
-    kind, *rest = written.items()
-    if kind.content == "again":
-        (output,) = rest
-        return Duplicate(output.integer())
-    if kind.content == "view":
-        layout, input_, offset, itself = rest
-        return View(_read_layout(layout), input_.integer(), offset.integer(), itself.boolean())
-    if kind.content == "fresh":
-        layout, allocation, offset = rest
-        return Fresh(_read_layout(layout), allocation.integer(), offset.integer())
-    raise written.error("an output of a known kind")
-
-
-def _read_step(written: Value) -> Step:
-    if written.has("fill"):
-        (fill,) = written.fields("fill")
-        return Fill(*fill.integers(count=4))
-    cubin, function, grid, block, shared, most_shared, cooperative, parameters, pointers = written.fields(
-        *("cubin", "function", "grid", "block", "shared", "most_shared", "cooperative", "parameters", "pointers")
-    )
-    return Launch(
-        cubin.text(),
-        function.text(),
-        _read_triple(grid),
-        _read_triple(block),
-        shared.integer(),
-        most_shared.integer(),
-        cooperative.boolean(),
-        tuple(bytes.fromhex(parameter.text()) for parameter in parameters.items()),
-        tuple(Pointer(*pointer.integers(count=4)) for pointer in pointers.items()),
-    )
-
-
-def _read_triple(written: Value) -> tuple[int, int, int]:
-    x, y, z = written.integers(count=3)
-    return x, y, z
+    Raises:
+        ValueError: if a part does not, or this is no cubin.
+    """
+    if not image.startswith(_MAGIC) or image[18:20] != _MACHINE or len(image) < _HEADER.size:
+        raise ValueError("a cubin that is not an ELF file for a GPU")
+    sections_at, _, program_bytes, programs, section_bytes, sections, _ = _HEADER.unpack_from(image)
+    (programs_at,) = struct.unpack_from("<Q", image, 32)
+    if (programs and program_bytes != _PROGRAM.size) or section_bytes != _SECTION.size:
+        raise ValueError("a cubin that is not an ELF file for a GPU")
+    parts = [(sections_at, sections * section_bytes), (programs_at, programs * program_bytes)]
+    if any(offset + size > len(image) for offset, size in parts):
+        raise ValueError("a cubin that is cut off")
+    for number in range(sections):
+        kind, offset, size = _SECTION.unpack_from(image, sections_at + number * section_bytes)
+        if kind != _NO_BITS:
+            parts.append((offset, size))
+    for number in range(programs):
+        parts.append(_PROGRAM.unpack_from(image, programs_at + number * program_bytes))
+    if any(offset + size > len(image) for offset, size in parts):
+        raise ValueError("a cubin that is cut off")

@@ -1,15 +1,17 @@
 """A recipe as a function: it allocates, tells kernels where everything lies, launches them, and returns the outputs.
 
-Where that is worth it, it is a function that is written for the recipe: nothing is looked up that a recipe fixes.
+The function is written for the recipe, so that nothing is looked up that a recipe fixes:
 
     def run(args):
-        a0, a1 = args
+        a0, a1, = args
         b0 = data_ptr(a0)
         b1 = data_ptr(a1)
+        if (b0 | b1) % 16:
+            return otherwise(args)
         device = get_device(a0)
         steps = threads.get((device, current_thread()))
-        if steps is None or (b0 | b1) % 16 or device != current_device():
-            return otherwise(args)
+        if steps is None or device != current_device():
+            return prepare(args, device)
         stream = current_stream(device) or DEFAULT
         if stream != steps.stream:
             steps.use(stream)
@@ -22,28 +24,27 @@ Where that is worth it, it is a function that is written for the recipe: nothing
         command0, = steps.commands
         try:
             code = command0()[0]
-        except (KeyError, ValueError):
-            return otherwise(args)
+            if code == NO_CONTEXT:
+                bind(device)
+                code = command0()[0]
+        except (DriverError, KeyError, ValueError) as error:
+            return give_up(args, device, error)
         if code:
-            return otherwise(args)
+            return give_up(args, device, code)
         return [f0]
 
-Until the first step is launched nothing has happened, and the general way does it all again, or better. What a recipe
-fills with zeros before it launches anything is taken from memory that is zero already, see ``launch.py``:
-
-        zeroed = steps.zeroed.take(stream)
-        if not zeroed:
-            return otherwise(args)
-        b3 = zeroed + 512
+Until the first step is launched nothing has happened, and the region can still be computed in another way.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial, reduce
-from operator import or_
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import c_void_p
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -51,33 +52,168 @@ import torch
 from torch._C._dynamo import guards
 
 from fusioncache.backends.api import Run
-from fusioncache.backends.nvfuser.driver import Driver, DriverError
-from fusioncache.backends.nvfuser.launch import (
-    DEFAULT_STREAM,
-    LoadedSteps,
-    Piece,
+from fusioncache.backends.nvfuser.driver import NO_CONTEXT, Driver, DriverError
+from fusioncache.backends.nvfuser.recipe import (
+    WORD,
+    Duplicate,
+    Fill,
+    Fresh,
+    Launch,
+    Layout,
+    Output,
+    Recipe,
+    View,
     check_cubin,
-    find_zeroed,
-    lay_out_parameters,
 )
-from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Layout, Output, Recipe, View
 from fusioncache.process import forks
 
+logger = logging.getLogger("fusioncache")
+
+MOST_THREADS = 64
+"""How many threads have steps of their own at a time."""
+DEFAULT_STREAM = 1
+"""The handle of torch's default stream, which says 0. To ``cuda.bindings`` 0 may be the default stream of a thread."""
+_ALIGNED = 64
+"""Bytes that parameters are apart: no type of a parameter asks for more."""
 _POISON = 255
 
-# These two are as quick as can be. The first is for the current device; what the second makes is no view to autograd.
-empty_strided: Any = getattr(guards, "_empty_strided_cuda", None)
-reinterpret: Any = getattr(guards, "_reinterpret_tensor", None)
+Command = Callable[..., tuple[int]]
+"""Launches one step, and returns the driver's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of launches, laid out.
+
+    Attributes:
+        content: their bytes, with zeros in place of addresses. The first lies at a multiple of 64.
+        pointers: for each address among them, the index of its word, the buffer that it points into, and how far in
+            bytes from the start of that.
+        starts: for each launch, where its parameters begin.
+    """
+
+    content: bytes
+    pointers: tuple[tuple[int, int, int], ...]
+    starts: tuple[tuple[int, ...], ...]
+
+
+def lay_out_parameters(launches: Sequence[Launch]) -> Parameters:
+    """Lays out the parameters of all launches in one piece of memory."""
+    content = bytearray()
+    pointers: list[tuple[int, int, int]] = []
+    starts: list[tuple[int, ...]] = []
+    for step in launches:
+        own: list[int] = []
+        for parameter in step.parameters:
+            content += bytes(-len(content) % _ALIGNED)
+            own.append(len(content))
+            content += parameter
+        for pointer in step.pointers:
+            offset = own[pointer.parameter] + pointer.offset
+            pointers.append((offset // WORD, pointer.buffer, pointer.delta))
+        starts.append(tuple(own))
+    content += bytes(-len(content) % _ALIGNED)
+    return Parameters(bytes(content), tuple(pointers), tuple(starts))
+
+
+class LoadedSteps:
+    """The steps of a recipe, whose cubins, given by their names, are loaded on the device of this number.
+
+    The device must be the current one. One thread at a time may use the steps: another one uses steps of its own.
+
+    Args:
+        recipe: the steps.
+        cubins: by their names.
+        driver: the driver of CUDA.
+        device: its number.
+        functions: those of other steps of the same recipe and cubins on the same device, which are loaded already.
+
+    Raises:
+        ValueError: if a cubin and the recipe do not fit.
+        DriverError: if a cubin does not load.
+
+    Attributes:
+        functions: the function of each launch.
+        words: all parameters as words: a launch of a command writes the addresses into them, see ``Parameters``.
+        commands: for each step what does it. A launch takes no arguments, a fill an address, a value, bytes and a
+            stream; both return a tuple whose first item is 0 if nothing failed.
+        stream: the one that launches go to.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        cubins: Mapping[str, bytes],
+        driver: Driver,
+        device: int,
+        functions: tuple[int, ...] | None = None,
+    ):
+        driver.bind(device)
+        launches = recipe.launches
+        self.functions = _load_functions(recipe, cubins, driver) if functions is None else functions
+        self.words, self._arrays = _place(lay_out_parameters(launches))
+        self.stream: int | None = None
+        self._configs = [_configure(driver, step) for step in launches]
+        kernels = map(partial(_prepare_kernel, driver), self._configs, self.functions, self._arrays)
+        fill = driver.bindings.cuMemsetD8Async
+        self.commands: list[Command] = [fill if isinstance(step, Fill) else next(kernels) for step in recipe.steps]
+
+    def use(self, stream: int) -> None:
+        """Has all launches from now on go to a stream."""
+        self.stream = stream
+        for config in self._configs:
+            config.hStream = stream
+
+
+def _load_functions(recipe: Recipe, cubins: Mapping[str, bytes], driver: Driver) -> tuple[int, ...]:
+    modules = {name: driver.load(cubins[name]) for name in recipe.cubins}
+    return tuple(_find_function(driver, modules[step.cubin], step) for step in recipe.launches)
+
+
+def _find_function(driver: Driver, module: int, step: Launch) -> int:
+    function = driver.function(module, step.function)
+    if driver.parameter_sizes(function) != [*map(len, step.parameters)]:
+        raise ValueError(f"a cubin whose {step.function} takes other parameters")
+    driver.raise_shared_limit(function, step.most_shared)
+    return function
+
+
+def _place(parameters: Parameters) -> tuple[memoryview, list[Any]]:
+    """Returns memory with these parameters, seen as words, and for each launch the array of their addresses."""
+    size = len(parameters.content)
+    memory = (ctypes.c_char * (size + _ALIGNED))()
+    shift = -ctypes.addressof(memory) % _ALIGNED
+    base = ctypes.addressof(memory) + shift
+    ctypes.memmove(base, parameters.content, size)
+    words = memoryview(memory).cast("B")[shift : shift + size].cast("Q")
+    return words, [(c_void_p * max(len(own), 1))(*(base + offset for offset in own)) for own in parameters.starts]
+
+
+def _configure(driver: Driver, step: Launch) -> Any:
+    """Returns the ``CUlaunchConfig`` of a launch, still without a stream."""
+    config = driver.bindings.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = step.block
+    config.sharedMemBytes = step.shared
+    if step.cooperative:
+        attribute = driver.bindings.CUlaunchAttribute()
+        attribute.id = driver.launch_attribute_id("COOPERATIVE")
+        attribute.value.cooperative = 1
+        config.attrs, config.numAttrs = [attribute], 1
+    return config
+
+
+def _prepare_kernel(driver: Driver, config: Any, function: int, parameters: Any) -> Callable[[], tuple[int]]:
+    """Returns what launches a kernel. Every conversion of an argument that is done here is spared in every call."""
+    handle = driver.bindings.CUfunction(function)
+    return partial(driver.bindings.cuLaunchKernelEx, config, handle, ctypes.addressof(parameters), 0)
+
 
 Allocate = Callable[[], Any]
 """Makes a tensor on the current GPU."""
 
-Collect = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
-"""Takes the arguments and the allocations, and returns the outputs."""
-
 Make = Callable[[Sequence[Any], Sequence[Any]], Any]
 """Makes one output of the arguments and the allocations."""
-
 
 Written = int | Duplicate | Make
 """An output: the allocation of this number, the same as an earlier output, or one that has to be made."""
@@ -86,8 +222,13 @@ Written = int | Duplicate | Make
 def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
     """Returns what makes each allocation: the output that fills it, else bytes, which are all ones with ``poison``."""
     whole = find_whole_outputs(recipe, poison)
+    layouts = {
+        output.allocation: output.layout
+        for index, output in enumerate(recipe.outputs)
+        if isinstance(output, Fresh) and whole.get(output.allocation) == index
+    }
     return [
-        _allocate_tensor(_layout_of(recipe, whole[index])) if index in whole else _allocate_bytes(size, poison)
+        _allocate_ones(size) if poison else _allocate_tensor(layouts.get(index, Layout("uint8", (size,), (1,))))
         for index, size in enumerate(recipe.allocations)
     ]
 
@@ -104,61 +245,33 @@ def find_whole_outputs(recipe: Recipe, poison: bool) -> dict[int, int]:
     return found
 
 
-def _layout_of(recipe: Recipe, index: int) -> Layout:
-    output = recipe.outputs[index]
-    assert isinstance(output, Fresh)
-    return output.layout
-
-
 def _allocate_tensor(layout: Layout) -> Allocate:
-    dtype, shape, strides = getattr(torch, layout.dtype), layout.shape, layout.strides
-    if empty_strided is None:
-        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=torch.device("cuda"))
-    return partial(empty_strided, shape, strides, dtype)
+    # As quick as can be. Torch's stubs do not have it.
+    return partial(
+        guards._empty_strided_cuda,  # type: ignore[attr-defined]
+        layout.shape,
+        layout.strides,
+        getattr(torch, layout.dtype),
+    )
 
 
-def _allocate_bytes(size: int, poison: bool) -> Allocate:
-    if poison:
-        return partial(torch.full, (size,), _POISON, dtype=torch.uint8, device=torch.device("cuda"))
-    return _allocate_tensor(Layout("uint8", (size,), (1,)))
+def _allocate_ones(size: int) -> Allocate:
+    return partial(torch.full, (size,), _POISON, dtype=torch.uint8, device=torch.device("cuda"))
 
 
 def write_outputs(recipe: Recipe, poison: bool) -> list[Written]:
     """Returns what each output is. Takes what ``make_allocators`` takes."""
     whole = find_whole_outputs(recipe, poison)
-    return [_write_output(index, output, recipe, whole) for index, output in enumerate(recipe.outputs)]
+    return [_write_output(index, output, whole) for index, output in enumerate(recipe.outputs)]
 
 
-def make_collector(outputs: Sequence[Written]) -> Collect:
-    """Returns what makes such outputs."""
-
-    def collect(args: Sequence[Any], fresh: Sequence[Any]) -> Sequence[Any]:
-        collected: list[Any] = []
-        for each in outputs:
-            match each:
-                case int():
-                    collected.append(fresh[each])
-                case Duplicate():
-                    collected.append(collected[each.output])
-                case _:
-                    collected.append(each(args, fresh))
-        return collected
-
-    return collect
-
-
-def _write_output(index: int, output: Output, recipe: Recipe, whole: Mapping[int, int]) -> Written:
+def _write_output(index: int, output: Output, whole: Mapping[int, int]) -> Written:
     match output:
         case Duplicate():
             return output
         case View():
             return _make_view(output)
-    allocation = output.allocation
-    if whole.get(allocation) == index:
-        return allocation
-    if allocation in whole and reinterpret is not None:
-        return _make_alias(output, _layout_of(recipe, whole[allocation]))
-    return _make_part(output)
+    return output.allocation if whole.get(output.allocation) == index else _make_part(output)
 
 
 def _make_view(output: View) -> Make:
@@ -175,19 +288,10 @@ def _make_view(output: View) -> Make:
     return view
 
 
-def _make_alias(output: Fresh, of: Layout) -> Make:
-    """Returns what makes an output in the memory of another one that fills it."""
-    if output.layout.dtype != of.dtype:
-        return _make_part(output)
-    shape, strides, allocation = output.layout.shape, output.layout.strides, output.allocation
-    first = output.offset // getattr(torch, of.dtype).itemsize
-    return lambda args, fresh: reinterpret(fresh[allocation], shape, strides, first)
-
-
 def _make_part(output: Fresh) -> Make:
     """Returns what makes an output of a part of an allocation."""
     dtype, shape, strides = getattr(torch, output.layout.dtype), output.layout.shape, output.layout.strides
-    allocation, first = output.allocation, output.offset // getattr(torch, output.layout.dtype).itemsize
+    allocation, first = output.allocation, output.offset // dtype.itemsize
 
     def make(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
         # A tensor of its own rather than a view: other code does not know what it shares its memory with.
@@ -198,46 +302,10 @@ def _make_part(output: Fresh) -> Make:
     return make
 
 
-MOST_BUFFERS = 256
-"""With more of them nothing is written: what is around the loops is little of what these take."""
-
-
-def can_write(recipe: Recipe) -> bool:
-    """True if there is anything to write for a recipe."""
-    return bool(recipe.inputs and recipe.steps) and len(recipe.extents) <= MOST_BUFFERS
-
-
-def write_run(
-    recipe: Recipe,
-    otherwise: Run,
-    threads: Mapping[tuple[int, int], LoadedSteps],
-    functions: Mapping[str, Callable[..., Any]],
-    allocators: Sequence[Allocate],
-    outputs: Sequence[Written],
-    zeroed: Piece,
-) -> Run:
-    """Returns a function that launches a recipe.
-
-    Args:
-        recipe: one for which ``can_write``.
-        otherwise: does the same in general, and what has to be done once for each thread.
-        threads: the steps of each device and thread.
-        functions: of torch's: ``data_ptr`` and ``get_device`` of a tensor, ``current_device``, and ``current_stream``
-            of a device.
-        allocators: make the allocations.
-        outputs: what each output is.
-        zeroed: the allocations that are not made, but are in memory that is zero already.
-    """
-    known: dict[str, Any] = {
-        **functions,
-        "otherwise": otherwise,
-        "threads": threads,
-        "current_thread": threading.get_ident,
-        "DEFAULT": DEFAULT_STREAM,
-        **{f"allocate{index}": allocate for index, allocate in enumerate(allocators)},
-        **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)},
-    }
-    exec(_compile("\n".join(write_text(recipe, outputs, zeroed))), known)
+def write_run(recipe: Recipe, outputs: Sequence[Written], names: Mapping[str, Any]) -> Run:
+    """Returns a function that launches a recipe, and returns such outputs. It uses these names: see above."""
+    known = {**names, **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)}}
+    exec(_compile("\n".join(write_text(recipe, outputs))), known)
     run: Run = known["run"]
     return run
 
@@ -248,43 +316,30 @@ def _compile(text: str) -> CodeType:
     return compile(text, "fusioncache.nvfuser_run", "exec")
 
 
-def write_text(recipe: Recipe, outputs: Sequence[Written], zeroed: Piece) -> Iterator[str]:
+def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
     """Yields the lines of the function, which returns such outputs."""
-    inputs = range(len(recipe.inputs))
+    inputs, allocations = range(len(recipe.inputs)), range(len(recipe.allocations))
     yield "def run(args):"
-    yield f"  {', '.join(f'a{index}' for index in inputs)}, = args"
-    yield from (f"  b{index} = data_ptr(a{index})" for index in inputs)
-    yield "  device = get_device(a0)"
+    if inputs:
+        yield f"  {', '.join(f'a{index}' for index in inputs)}, = args"
+        yield from (f"  b{index} = data_ptr(a{index})" for index in inputs)
+        yield f"  if {_write_misalignment(recipe)}:"
+        yield "    return otherwise(args)"
+    yield f"  device = {'get_device(a0)' if inputs else 'home'}"
     yield "  steps = threads.get((device, current_thread()))"
-    yield f"  if steps is None or {_write_misalignment(recipe)} or device != current_device():"
-    yield "    return otherwise(args)"
+    yield "  if steps is None or device != current_device():"
+    yield "    return prepare(args, device)"
     yield "  stream = current_stream(device) or DEFAULT"
     yield "  if stream != steps.stream:"
     yield "    steps.use(stream)"
-    yield from _write_allocations(recipe, zeroed)
+    for index in allocations:
+        yield f"  f{index} = allocate{index}()"
+        yield f"  b{len(inputs) + index} = data_ptr(f{index})"
     yield "  words = steps.words"
     for index, buffer, delta in lay_out_parameters(recipe.launches).pointers:
         yield f"  words[{index}] = b{buffer} + {delta}" if delta else f"  words[{index}] = b{buffer}"
-    yield from _write_steps(recipe, {len(inputs) + index for index in zeroed.places})
-    yield from _write_return(outputs, [_name_fresh(index, zeroed) for index in range(len(recipe.allocations))])
-
-
-def _write_allocations(recipe: Recipe, zeroed: Piece) -> Iterator[str]:
-    if zeroed.places:
-        yield "  zeroed = steps.zeroed.take(stream)"
-        yield "  if not zeroed:"
-        yield "    return otherwise(args)"
-    for index in range(len(recipe.allocations)):
-        buffer, place = len(recipe.inputs) + index, zeroed.places.get(index)
-        if place is None:
-            yield f"  f{index} = allocate{index}()"
-            yield f"  b{buffer} = data_ptr(f{index})"
-        else:
-            yield f"  b{buffer} = zeroed + {place}" if place else f"  b{buffer} = zeroed"
-
-
-def _name_fresh(index: int, zeroed: Piece) -> str:
-    return "None" if index in zeroed.places else f"f{index}"
+    yield from _write_steps(recipe)
+    yield from _write_return(outputs, [f"f{index}" for index in allocations])
 
 
 def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[str]:
@@ -300,7 +355,11 @@ def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[
 
 
 def _write_misalignment(recipe: Recipe) -> str:
-    """Returns the condition under which addresses are aligned otherwise than those that the recipe is for."""
+    """Returns the condition under which addresses are aligned otherwise than those that the recipe is for.
+
+    More would do no harm, but the compiler would take other kernels for them, which might add up in another order. With
+    less, a kernel may load 16 bytes at once from elsewhere, which ends the process.
+    """
     widest, addresses = recipe.widest, [f"b{index}" for index in range(len(recipe.inputs))]
     least = [input_.alignment for input_ in recipe.inputs]
     common = " | ".join(name for name, alignment in zip(addresses, least, strict=True) if alignment == widest)
@@ -312,30 +371,27 @@ def _write_misalignment(recipe: Recipe) -> str:
     return " or ".join([*([f"({common}) % {widest}"] if common else []), *others])
 
 
-def _write_steps(recipe: Recipe, zeroed: Collection[int]) -> Iterator[str]:
-    """Yields the lines that launch the steps, but for those that fill the buffers that are zero already."""
-    steps = [(f"command{index}", step) for index, step in enumerate(recipe.steps)]
-    yield f"  {', '.join(command for command, _ in steps)}, = steps.commands"
-    left = [(command, step) for command, step in steps if not (isinstance(step, Fill) and step.buffer in zeroed)]
-    for index, (command, step) in enumerate(left):
+def _write_steps(recipe: Recipe) -> Iterator[str]:
+    """Yields the lines that launch the steps. A thread that only used torch's cached memory so far has no context."""
+    for index, step in enumerate(recipe.steps):
         args = f"b{step.buffer} + {step.delta}, {step.value}, {step.size}, stream" if isinstance(step, Fill) else ""
+        call = f"code = command{index}({args})[0]"
         if index:
-            yield f"  code = {command}({args})[0]"
+            yield f"  {call}"
             yield "  if code:"
-            yield "    steps.fail(code)"
+            yield "    fail(code)"
             continue
+        yield f"  {', '.join(f'command{each}' for each in range(len(recipe.steps)))}, = steps.commands"
         yield "  try:"
-        yield f"    code = {command}({args})[0]"
-        yield "  except (KeyError, ValueError):"
-        yield "    return otherwise(args)"
+        yield f"    {call}"
+        yield "    if code == NO_CONTEXT:"
+        yield "      bind(device)"
+        yield f"      {call}"
+        yield "  except (DriverError, KeyError, ValueError) as error:"
+        yield "    return give_up(args, device, error)"
         yield "  if code:"
-        yield "    return otherwise(args)"
+        yield "    return give_up(args, device, code)"
 
-
-logger = logging.getLogger("fusioncache")
-
-MOST_THREADS = 64
-"""How many threads have steps of their own at a time."""
 
 _data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
 # Torch without CUDA has neither.
@@ -374,12 +430,16 @@ class StoredRun:
             _check_cubins(recipe, cubins)
         self._recipe = recipe
         self._cubins = cubins
+        self._otherwise = otherwise
         self._driver = driver
         self._home = home
         self._threads: dict[tuple[int, int], LoadedSteps] = {}
         self._functions = dict(functions)
         self._loading = forks.lock()
-        self.run = self._make_run(otherwise, poison)
+        self._broken: set[int] = set()
+        allocators = make_allocators(recipe, poison)
+        named = {f"allocate{index}": allocate for index, allocate in enumerate(allocators)}
+        self.run = write_run(recipe, write_outputs(recipe, poison), {**named, **self._list_names()})
 
     def load(self, device: int) -> LoadedSteps:
         """Returns the steps on a device, which must be the current one, for this thread, which waits for no other then.
@@ -406,66 +466,48 @@ class StoredRun:
         """
         return StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home, functions=self._functions)
 
-    def _make_run(self, otherwise: Run, poison: bool) -> Run:
-        """Returns what launches the recipe; where that is worth it, as a function that is written for it."""
-        allocators, outputs = make_allocators(self._recipe, poison), write_outputs(self._recipe, poison)
-        run = self._make_general_run(otherwise, allocators, make_collector(outputs))
-        if not can_write(self._recipe):
-            return run
-        functions = {
+    def _list_names(self) -> Mapping[str, Any]:
+        """Returns what the function that is written for the recipe calls, by name."""
+        return {
             "data_ptr": _data_ptr,
             "get_device": _get_device,
             "current_device": _current_device,
             "current_stream": _current_stream,
+            "current_thread": threading.get_ident,
+            "DEFAULT": DEFAULT_STREAM,
+            "NO_CONTEXT": NO_CONTEXT,
+            "DriverError": DriverError,
+            "home": self._home,
+            "threads": self._threads,
+            "otherwise": self._otherwise,
+            "prepare": self._prepare,
+            "bind": self._driver.bind,
+            "fail": partial(self._driver.check, "launch"),
+            "give_up": self._give_up,
         }
-        # What fills new memory shows who reads it before it is written, so that nothing else may be in its place.
-        zeroed = Piece({}, 0) if poison else find_zeroed(self._recipe)
-        return write_run(self._recipe, run, self._threads, functions, allocators, outputs, zeroed)
 
-    def _make_general_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect) -> Run:
-        are_aligned, threads, load = make_alignment_check(self._recipe), self._threads, self.load
-        home = self._home
-        broken: set[int] = set()
+    def _prepare(self, args: Sequence[Any], device: int) -> Sequence[Any]:
+        """Runs with what was missing: the device is the current one, and its steps are loaded for this thread."""
+        if device in self._broken:
+            return self._otherwise(args)
+        if _current_device() != device:
+            with torch.cuda.device(device):
+                return self.run(args)
+        try:
+            self.load(device)
+        except (ValueError, DriverError) as error:
+            return self._give_up(args, device, error)
+        return self.run(args)
 
-        def run(args: Sequence[Any]) -> Sequence[Any]:
-            addresses = list(map(_data_ptr, args))
-            device = _get_device(args[0]) if args else home
-            # A kernel may load 16 bytes at once, and one that does so from elsewhere ends the process.
-            if device in broken or not are_aligned(addresses):
-                return otherwise(args)
-            if _current_device() != device:
-                with torch.cuda.device(device):
-                    return launch(args, addresses, device)
-            return launch(args, addresses, device)
-
-        def launch(args: Sequence[Any], addresses: list[int], device: int) -> Sequence[Any]:
-            try:
-                steps = threads.get((device, threading.get_ident())) or load(device)
-            except (ValueError, DriverError) as error:
-                return compile_instead(args, device, error)
-            fresh = [allocate() for allocate in allocators]
-            addresses += map(_data_ptr, fresh)
-            try:
-                steps.launch(addresses, _current_stream(device))
-            except DriverError as error:
-                if error.launched:
-                    raise
-                return compile_instead(args, device, error)
-            return collect(args, fresh)
-
-        def compile_instead(args: Sequence[Any], device: int, error: Exception) -> Sequence[Any]:
-            broken.add(device)
-            self._forget(device)
-            logger.warning("a stored kernel does not launch, so its region is compiled: %s", error)
-            return otherwise(args)
-
-        return run
-
-    def _forget(self, device: int) -> None:
-        """Takes the steps on a device away, so that no thread launches them any more."""
+    def _give_up(self, args: Sequence[Any], device: int, why: int | Exception) -> Sequence[Any]:
+        """Computes in another way, now and from now on, what does not load or launch on a device."""
+        self._broken.add(device)
         with self._loading:
             for own in [each for each in self._threads if each[0] == device]:
                 del self._threads[own]
+        said = self._driver.describe_result(why) if isinstance(why, int) else why
+        logger.warning("a stored kernel does not launch, so its region is compiled: %s", said)
+        return self._otherwise(args)
 
 
 def _check_cubins(recipe: Recipe, cubins: Mapping[str, bytes]) -> None:
@@ -491,20 +533,3 @@ def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:
         found = str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())
         if found != (input_.layout.dtype, input_.layout.shape, input_.layout.strides):
             raise ValueError("a recipe for arguments of another layout")
-
-
-def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
-    """Returns a test whether addresses are aligned as those that the recipe is for: neither less nor more.
-
-    More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
-    """
-    widest = recipe.widest
-    if all(input_.alignment == widest for input_ in recipe.inputs):
-        return lambda addresses: not reduce(or_, addresses, 0) % widest
-    expected = [
-        (widest, 0) if input_.alignment == widest else (2 * input_.alignment, input_.alignment)
-        for input_ in recipe.inputs
-    ]
-    return lambda addresses: all(
-        address % modulus == rest for address, (modulus, rest) in zip(addresses, expected, strict=True)
-    )
