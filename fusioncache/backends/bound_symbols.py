@@ -85,31 +85,6 @@ def move_variables(source: FunctionSource, variables: int, first: Sequence[int])
     return FunctionSource(ast.unparse(tree), source.names)
 
 
-def read_shapes(source: FunctionSource, places: Sequence[tuple[int, int] | None]) -> FunctionSource:
-    """Returns the source of a function that takes tensors only, where another one takes the variables' values as well.
-
-    Args:
-        source: of the other one, as ``merge_sources`` returns it.
-        places: for each variable, the position of a tensor and the dimension whose size it is. One without a place is
-            the size of a further tensor, of two dimensions.
-    """
-    tree = ast.parse(source.text)
-    function = _find_function(tree)
-    parameters = [parameter.arg for parameter in function.args.args]
-    own = len(parameters) - len(places)
-    tensors, variables = parameters[:own], parameters[own:]
-    read, further = [], []
-    for variable, place in zip(variables, places, strict=True):
-        if place is None:
-            further.append(f"{variable}_tensor")
-            read.append(f"{variable} = {further[-1]}.shape[0]")
-        else:
-            read.append(f"{variable} = {tensors[place[0]]}.shape[{place[1]}]")
-    function.args.args = [ast.arg(name) for name in (*tensors, *further)]
-    function.body = [*ast.parse("\n".join(read)).body, *function.body]
-    return FunctionSource(ast.unparse(ast.fix_missing_locations(tree)), source.names)
-
-
 def _find_function(tree: ast.Module) -> ast.FunctionDef:
     (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return function

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources, move_variables, read_shapes
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources, move_variables
 from fusioncache.ir.errors import Declined
 
 
@@ -60,13 +60,3 @@ def test_names_stand_for_the_same_things():
         merge_sources([one, other], [(6,), (9,)])
     merged = merge_sources([one, source("return f(x, 9)", f=len)], [(6,), (9,)])
     assert merged.names == {"f": len}
-
-
-def test_sizes_are_read_from_shapes():
-    class Shaped:
-        def __init__(self, *shape: int):
-            self.shape = shape
-
-    merged = merge([(6, 12), (9, 18)], "(6, 12)", "(9, 18)")
-    reading = define_source(read_shapes(merged, ((0, 1), None)))
-    assert reading(Shaped(2, 7), Shaped(14, 0)) == (7, 14)

@@ -1,12 +1,16 @@
 """TorchInductor's code for any sizes: bits and strides are those of the code for their own, whatever comes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from models import are_same, compile_with
 
 import fusioncache
+from fusioncache.backends.inductor import persistence
+from fusioncache.ir import Declined, Scope, Value
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -118,10 +122,34 @@ def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
 
 
 def test_code_that_is_not_for_a_size_is_not_used(monkeypatch):
-    """Guards decide: here code is for the very size, as if TorchInductor had taken it for constant."""
-    monkeypatch.setattr("torch._dynamo.mark_dynamic", lambda tensor, dimension: None)
+    """Conditions decide: here code is for sizes up to six, as if TorchInductor had found that out."""
+    make = persistence._make_symbols
+
+    def make_symbols(values: Sequence[Value]) -> Any:
+        symbols = make(values)
+        return replace(symbols, guards=lambda: [*symbols.guards(), "v0 <= 6"])
+
+    monkeypatch.setattr(persistence, "_make_symbols", make_symbols)
     both = Both(lambda x: x.tanh() * 2)
     for length in (4, 6, 10):
         both.check(torch.randn(3, length))
     assert both.counts == (3, 1, 0)
     assert both.transform.stats().own_sizes == {"TorchInductor's code for any sizes excludes these sizes": 1}
+
+
+def refuse_wrapper(*given: Any) -> Any:
+    raise Declined("a wrapper that calls other things", Scope.STORING)
+
+
+def test_code_that_cannot_be_stored_keeps_bits_and_strides(monkeypatch):
+    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.check_wrapper", refuse_wrapper)
+    both = Both(softmax)
+    turned = Both(lambda x: ((x * 2).t(), x.reshape(-1), x))
+    for length in (64, 17, 1023):
+        both.check(torch.randn(3, length), torch.randn(length))
+        turned.check(torch.randn(3, length))
+        both.check(torch.randn(6, length)[::2], torch.randn(length))
+    for each in (both, turned):
+        stats = each.transform.stats()
+        assert stats.generalizations > 0 and stats.general_hits > 0 and not stats.bypasses
+    assert not turned.transform.stats().own_sizes

@@ -35,13 +35,13 @@ class Job:
 
     def step(self) -> tuple[list[torch.Tensor], list[int]]:
         """Returns output and gradients, and of how many regions each run of the compiler was."""
-        runs, together = list[int](), persistence.package_together
+        runs, together = list[int](), persistence.compile_kernels
 
-        def count(graphs: Any, *args: Any) -> Any:
-            runs.append(len(graphs))
-            return together(graphs, *args)
+        def count(lowered: Any, scratch: Any) -> Any:
+            runs.append(len(lowered))
+            return together(lowered, scratch)
 
-        with mock.patch.object(persistence, "package_together", count):
+        with mock.patch.object(persistence, "compile_kernels", count):
             output = self.compiled(self.x)
             output.square().sum().backward()
         results = [output.detach(), *(parameter.grad.clone() for parameter in self.model.parameters())]

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 from fusioncache.backends.api import Description, GraphSource, Run
 from fusioncache.backends.inductor.joined_kernels import ENTRY, Kernel, read_kernel
-from fusioncache.ir import Declined, Graph, Scope
-from fusioncache.ir.strict_json import decode, encode
+from fusioncache.ir import Declined, Graph, Scope, codec
 from fusioncache.process import forks
 
 _LONGEST_CONDITION = 10_000
@@ -201,43 +200,16 @@ def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled graph, taken apart.
+    """A graph that TorchInductor wrote code for, taken apart. Of its kernels some may not be compiled yet.
 
     Attributes:
         wrapper: the function that calls the kernels, as text.
         code: the same, compiled.
-        kernels: that the wrapper calls, by the names that it has for them.
+        functions: what the wrapper calls, by name: compiled kernels, and collected ones.
         source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
         outputs: how many the wrapper returns.
         conditions: what must hold of sizes and strides, if it is code for any sizes.
-        alone_seconds: estimate of what compiling the graph alone takes, if it was compiled together with others.
-    """
-
-    wrapper: str
-    code: CodeType
-    kernels: Mapping[str, Kernel]
-    source: str
-    outputs: int
-    conditions: tuple[str, ...] = ()
-    alone_seconds: float | None = None
-
-    @property
-    def functions(self) -> dict[str, Any]:
-        """The kernels' functions, by the same names."""
-        return {name: kernel.function for name, kernel in self.kernels.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A graph that TorchInductor wrote code for. Of its kernels some may not be compiled yet.
-
-    Attributes:
-        wrapper: as in ``Package``.
-        code: the same.
-        functions: what the wrapper calls, by name: compiled kernels, and collected ones.
-        source: as in ``Package``.
-        outputs: the same.
-        conditions: the same.
+        alone_seconds: estimate of what compiling the graph alone takes.
     """
 
     wrapper: str
@@ -246,15 +218,15 @@ class Lowered:
     source: str
     outputs: int
     conditions: tuple[str, ...] = ()
+    alone_seconds: float = 0.0
 
-    def pack(self) -> Package:
-        """Returns the package. A kernel that was collected and not compiled is compiled alone.
+    def read_kernels(self) -> dict[str, Kernel]:
+        """Returns the kernels by the names that the wrapper has for them. One that is not compiled yet is, alone.
 
         Raises:
             Declined: if a kernel is in no library.
         """
-        kernels = {name: read_kernel(function) for name, function in self.functions.items()}
-        return Package(self.wrapper, self.code, kernels, self.source, self.outputs, self.conditions)
+        return {name: read_kernel(function) for name, function in self.functions.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +253,7 @@ def fake(args: Sequence[Any]) -> Fakes:
     return Fakes(mode, fakes)
 
 
-def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Lowered:
+def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Package:
     """Has TorchInductor write code for a function of torch operations, and compile kernels that are not collected.
 
     Raises:
@@ -303,7 +275,7 @@ def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Lower
     }
     code = check_wrapper(wrapper, functions)
     check_operations(values.get(EXTERNAL))
-    return Lowered(wrapper, code, functions, _cpp(source, functions), outputs)
+    return Package(wrapper, code, functions, _cpp(source, functions), outputs)
 
 
 def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Any:
@@ -312,14 +284,7 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
     code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
     """
-    import torch
-    from torch._dynamo.convert_frame import compile_lock
-    from torch._functorch import config as functorch_config
-    from torch._inductor import list_mode_options
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from fusioncache.thunder_adapter.api import no_autocast
+    from torch._inductor.compile_fx import compile_fx_inner
 
     found = []
 
@@ -327,20 +292,41 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
         found.append(compile_fx_inner(*args, **kwargs))
         return found[-1]
 
-    def lower() -> None:
-        with fakes.mode:
-            traced = make_fx(function)(*fakes.args)
-        options = list_mode_options(mode) if mode else {}
-        # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
-        # there is no context of Dynamo's; its cache of libraries does not.
-        with functorch_config.patch(enable_autograd_cache=False):
-            compile_fx(traced, fakes.args, inner_compile=inner, config_patches=options)
-
-    with compile_lock:
-        torch.no_grad()(no_autocast(lower))()
+    compile_traced(function, fakes, mode, inner_compile=inner)
     if len(found) != 1:
         raise Declined(f"{len(found)} graphs in place of one", Scope.STORING)
     return found[0]
+
+
+def compile_traced(function: Callable[..., Any], fakes: Fakes, mode: str | None, **options: Any) -> Any:
+    """Returns what AOTAutograd and TorchInductor make of a function: see ``compile_graph``."""
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._functorch import config as functorch_config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def lower() -> Any:
+        with fakes.mode:
+            traced = make_fx(function)(*fakes.args)
+        patches = list_mode_options(mode) if mode else {}
+        # A hit in AOTAutograd's cache would go round ``inner_compile``. TorchInductor's own cache of graphs stays out
+        # of it, as there is no context of Dynamo's; its cache of libraries does not.
+        with functorch_config.patch(enable_autograd_cache=False):
+            return compile_fx(traced, fakes.args, config_patches=patches, **options)
+
+    with compile_lock:
+        return outside_autograd(lower)()
+
+
+def outside_autograd(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that does the same with autograd and autocast off."""
+    import torch
+
+    from fusioncache.thunder_adapter.api import no_autocast
+
+    apart: Callable[..., Any] = torch.no_grad()(no_autocast(function))
+    return apart
 
 
 def check_operations(external: Any) -> None:
@@ -394,8 +380,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MOST_LOADED = 64
 """Of how many libraries the bytes are held, so that they are loaded once."""
 
-type Place = tuple[int, str]
-"""The number of a kernel's library, and its name in there."""
+_Identifier = Annotated[str, _NAME]
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +391,7 @@ class Signature:
         inputs: dtype, sizes and strides of each argument.
         outputs: how many there are.
         threads: among which the code divides its work.
-        kernels: name and place of each.
+        kernels: of each its name, the number of its library, and its name in there.
         libraries: the digest of each.
         wrapper: its digest.
         conditions: what must hold of sizes and strides, if it is code for any sizes.
@@ -415,38 +400,45 @@ class Signature:
     inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     outputs: int
     threads: int
-    kernels: tuple[tuple[str, Place], ...]
+    kernels: tuple[tuple[_Identifier, int, _Identifier], ...]
     libraries: tuple[str, ...]
     wrapper: str
     conditions: tuple[str, ...]
 
+    def validate(self) -> None:
+        """Raises ``ValueError`` if kernels have reserved names, or one name, or are in no library."""
+        names = {name for name, _, _ in self.kernels}
+        if len(names) != len(self.kernels) or RESERVED & names:
+            raise ValueError("has kernels of reserved names, or of one name")
+        if any(library >= len(self.libraries) for _, library, _ in self.kernels):
+            raise ValueError("has a kernel in an unknown library")
 
-def pack(package: Package, args: Sequence[Any]) -> dict[str, bytes]:
+
+def pack(package: Package, kernels: Mapping[str, Kernel], args: Sequence[Any]) -> dict[str, bytes]:
     """Makes the artifacts of compiled code.
 
     Args:
         package: the code.
+        kernels: that its wrapper calls.
         args: that it was compiled for.
     """
     import torch
 
     text = package.wrapper.encode()
-    libraries = list(dict.fromkeys(kernel.library for kernel in package.kernels.values()))
-    places = {name: [libraries.index(kernel.library), kernel.name] for name, kernel in package.kernels.items()}
-    signature = {
-        "format": FORMAT,
-        "inputs": _describe_arguments(args),
-        "outputs": package.outputs,
-        "threads": torch.get_num_threads(),
-        "kernels": [[name, *place] for name, place in places.items()],
-        "libraries": [_digest(library) for library in libraries],
-        "wrapper": _digest(text),
-        "conditions": package.conditions,
-    }
+    libraries = list(dict.fromkeys(kernel.library for kernel in kernels.values()))
+    signature = Signature(
+        _describe_arguments(args),
+        package.outputs,
+        torch.get_num_threads(),
+        tuple((name, libraries.index(kernel.library), kernel.name) for name, kernel in kernels.items()),
+        tuple(map(_digest, libraries)),
+        _digest(text),
+        package.conditions,
+    )
     files = {_KERNEL.format(number): library for number, library in enumerate(libraries)}
     if package.source:
         files[_SOURCE] = package.source.encode(errors="replace")
-    return {_SIGNATURE: encode(signature), _WRAPPER: text, **files}
+    return {_SIGNATURE: codec.encode(signature, format=FORMAT), _WRAPPER: text, **files}
 
 
 def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
@@ -457,28 +449,7 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
     """
     if _SIGNATURE not in artifacts:
         raise ValueError(f"artifacts without {_SIGNATURE}")
-    body = decode(artifacts[_SIGNATURE], "signature", format=FORMAT)
-    inputs, outputs, threads, kernels, libraries, wrapper, conditions = body.fields(
-        *("inputs", "outputs", "threads", "kernels", "libraries", "wrapper", "conditions")
-    )
-    digests = tuple(digest.text() for digest in libraries.items())
-    arguments = (argument.items(3) for argument in inputs.items())
-    named = tuple(
-        (name.text(_NAME), (library.integer(0, len(digests) - 1), function.text(_NAME)))
-        for name, library, function in (kernel.items(3) for kernel in kernels.items())
-    )
-    names = {name for name, _ in named}
-    if len(names) != len(named) or RESERVED & names:
-        raise ValueError("a signature with kernels of reserved names, or of one name")
-    return Signature(
-        tuple((dtype.text(), sizes.integers(), strides.integers()) for dtype, sizes, strides in arguments),
-        outputs.integer(),
-        threads.integer(),
-        named,
-        digests,
-        wrapper.text(),
-        tuple(condition.text() for condition in conditions.items()),
-    )
+    return codec.decode(Signature, artifacts[_SIGNATURE], "signature", format=FORMAT)
 
 
 def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes, list[bytes]]:
@@ -559,7 +530,7 @@ def load_kernels(signature: Signature, libraries: Sequence[bytes], scratch: Path
         ImportError: if one does not load.
     """
     modules = [load_module(library, scratch) for library in libraries]
-    return {name: find_kernel(modules[number], function) for name, (number, function) in signature.kernels}
+    return {name: find_kernel(modules[number], function) for name, number, function in signature.kernels}
 
 
 @lru_cache(_MOST_LOADED)

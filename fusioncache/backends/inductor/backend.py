@@ -9,12 +9,29 @@ import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Progress, Run
-from fusioncache.backends.inductor.environment import inductor_settings
+from fusioncache.backends.bound_symbols import bind, define_source, on_each_gpu, torch_function
+from fusioncache.backends.inductor import artifacts
+from fusioncache.backends.inductor.artifacts import Package, describe, fake
+from fusioncache.backends.inductor.carried_region import CarriedRegion, carry_nothing, carry_numbers
+from fusioncache.backends.inductor.environment import artifact_environment, inductor_settings
+from fusioncache.backends.inductor.joined_kernels import collect_kernels
+from fusioncache.backends.inductor.persistence import (
+    Code,
+    compile_here,
+    find_mode,
+    find_obstacle,
+    fit,
+    guard_plain,
+    layout_of_any_size,
+    load,
+    package_together,
+    persist,
+)
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.keys import write_values
@@ -22,15 +39,10 @@ from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts, Option, layouts_of
 from fusioncache.observe.record.observations import Alone
 
-if TYPE_CHECKING:
-    from fusioncache.backends.inductor.artifacts import Package
-    from fusioncache.backends.inductor.carried_region import CarriedRegion
-    from fusioncache.backends.inductor.persistence import Otherwise
-
-
 MODULES = (
-    *("torch._inductor.compile_fx", "torch._dynamo.convert_frame", "torch.fx.experimental.proxy_tensor"),
-    "fusioncache.backends.inductor.persistence",
+    "torch._inductor.compile_fx",
+    "torch._dynamo.convert_frame",
+    "torch.fx.experimental.proxy_tensor",
 )
 """The modules that a compile imports."""
 
@@ -56,8 +68,6 @@ def start_compiler(device: str, *, joined: bool) -> None:
         importlib.import_module("torch._inductor.codegen.triton")
         _compile(_transpose)
     elif joined:
-        from fusioncache.backends.inductor.joined_kernels import collect_kernels
-
         with collect_kernels():
             _compile(_subtract)
     else:
@@ -68,11 +78,8 @@ def _compile(function: Callable[[Any], Any]) -> None:
     """Compiles a function in the very surroundings in which a region is compiled."""
     import torch
 
-    from fusioncache.backends.inductor.artifacts import compile_graph, fake
-    from fusioncache.backends.inductor.persistence import find_mode
-
     if find_mode() is None:
-        compile_graph(function, fake([torch.empty(2, 3, device="cpu")]), None)
+        artifacts.compile_graph(function, fake([torch.empty(2, 3, device="cpu")]), None)
 
 
 def _subtract(x: Any) -> Any:
@@ -114,9 +121,6 @@ logger = logging.getLogger("fusioncache")
 
 _COMPILER = "clang++" if sys.platform == "darwin" else "g++"
 """The C++ compiler that TorchInductor runs if the variable ``CXX`` names none."""
-_MOST_ALONE = 5
-"""How many regions are compiled alone with all headers, each a second more than with headers that were compiled before.
-That takes five seconds, which TorchInductor spends from then on."""
 
 
 class Inductor(Backend):
@@ -141,7 +145,6 @@ class Inductor(Backend):
         super().__init__(fold=fold)
         self._mode = mode
         self._scratch = scratch
-        self._alone = 0
         # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
 
@@ -175,29 +178,21 @@ class Inductor(Backend):
 
     def artifact_environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.environment import artifact_environment
-
         return artifact_environment()
 
     def why_unkept(self, graph: Graph) -> str | None:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import find_obstacle
-
         return find_obstacle(graph)
 
     @classmethod
     def prepare(cls) -> None:
         """See ``Backend``."""
-        for name in ("thunder", "torch._inductor.compile_fx", "fusioncache.backends.inductor.persistence"):
+        for name in ("thunder", "torch._inductor.compile_fx"):
             importlib.import_module(name)
 
     def start(self, device: str, *, joined: bool) -> None:
         """See ``Backend``."""
         start_compiler(device, joined=joined)
-
-    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
-        """See ``Backend``."""
-        return (graph, layouts) in self._together or self._alone < _MOST_ALONE
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
@@ -220,7 +215,6 @@ class Inductor(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
         def make(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
@@ -233,30 +227,22 @@ class Inductor(Backend):
 
     def general_layout(self, layouts: ArgumentLayouts) -> Hashable:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import layout_of_any_size
-
         return layout_of_any_size(layouts)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.carried_region import carry_numbers
-        from fusioncache.backends.inductor.persistence import GeneralCode
-
-        carried = carry_numbers(general)
-        args, values = carried.carry(args, values), carried.without_numbers(values)
-        return carried.wrap(GeneralCode(carried, args, values, self._mode).fit)
+        return self.persist_general(general, args, values).run
 
     def persist_general(
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.carried_region import carry_numbers
-        from fusioncache.backends.inductor.persistence import persist
-
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
-        compiled = persist(carried, args, values, self._mode, self._otherwise(carried))
-        return replace(compiled, run=carried.wrap(compiled.run))
+        made = persist(carried, args, values, self._mode, self._scratch)
+        code = made.run or compile_here(carried, args, values, self._mode)
+        run = carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
+        return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
@@ -267,39 +253,32 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this region.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.carried_region import carry_numbers
-        from fusioncache.backends.inductor.persistence import load
-
         carried = carry_numbers(general)
-        args = carried.carry(args, general.values[0])
-        return carried.wrap(load(artifacts, carried, args, self._otherwise(carried), self._scratch))
+        code = load(artifacts, carried, carried.carry(args, general.values[0]), self._scratch)
+        return carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
 
-    def _otherwise(self, carried: CarriedRegion) -> Otherwise:
-        """Returns what compiles a region where its code cannot be persisted, or is not for what it is called with."""
-        from fusioncache.backends.inductor.persistence import GeneralCode
+    def _compile_source(self, carried: CarriedRegion, args: Sequence[Any]) -> Run:
+        """Returns what computes a region for tensors of any kind. It takes the variables behind its arguments."""
 
-        if carried.general.places:
-            return lambda args, values: GeneralCode(carried, args, values, self._mode).fit
-        return lambda *_: lambda args, _: self.compile(carried.general.graph, args)
+        def make(gpu: int) -> Callable[..., Any]:
+            return inductor_function(define_source(carried.source(gpu)), self._mode)
+
+        return on_each_gpu(carried.general.graph, args, make)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.carried_region import carry_nothing
-        from fusioncache.backends.inductor.persistence import package_together, persist
-
-        package, carried = self._together.pop((graph, layouts_of(args)), None), carry_nothing(graph)
-        if package is None and self._alone < _MOST_ALONE:
-            self._alone += 1
-            package = package_together([(graph, args)], self._mode, self._scratch, lambda left: None).get(0)
-        made = persist(carried, args, (), self._mode, self._otherwise(carried), package)
-        run = made.run(args, ())
+        package = self._together.pop((graph, layouts_of(args)), None)
+        made = persist(carry_nothing(graph), args, (), self._mode, self._scratch, package)
+        run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph, args)
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
+
+    def _guard(self, code: Code, graph: Graph, args: Sequence[Any]) -> Run:
+        """Returns the function of a graph, which compiles it for what the code cannot read."""
+        return guard_plain(code.run, args, lambda args: self.compile(graph, args))
 
     @contextmanager
     def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
         """See ``Backend``. One run of the C++ compiler compiles the kernels of all."""
-        from fusioncache.backends.inductor.persistence import package_together
-
         try:
             packages = package_together(graphs, self._mode, self._scratch, progress)
         except Exception as error:  # each is compiled alone
@@ -318,17 +297,11 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
-        from fusioncache.backends.inductor.carried_region import carry_nothing
-        from fusioncache.backends.inductor.persistence import load
-
-        carried = carry_nothing(graph)
-        return load(artifacts, carried, args, self._otherwise(carried), self._scratch)(args, ())
+        return self._guard(load(artifacts, carry_nothing(graph), args, self._scratch), graph, args)
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.artifacts import describe
-
         return describe(artifacts)
 
 

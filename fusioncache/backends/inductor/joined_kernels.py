@@ -226,7 +226,7 @@ that was timed."""
 def estimate_alone(seconds: float, sources: Sequence[Sequence[str]]) -> list[float]:
     """Returns estimates of the C++ compiler's seconds for each graph alone, from those of its run for all of them.
 
-    Alone, headers are compiled before: see ``_MOST_ALONE`` in ``backend.py``. A source that comes again is not compiled
+    Alone, as TorchInductor does it, headers are compiled before. A source that comes again is not compiled
     again, because TorchInductor finds its library.
 
     Args:
@@ -347,18 +347,6 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
         return Path(builder.get_target_file_path()).read_bytes(), [_NAME.format(n) for n in range(len(kernels))]
 
 
-def keep_vector_proofs() -> None:
-    """Keeps for later processes that a library with the header of all kernels, and checks, was built and loaded."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    isa = pick_vec_isa()
-    if isa:
-        keep_proof(isa, type(isa)._avx_code)
-    for checked, name in list_checks():
-        with _flags_of_check(checked, name):
-            keep_proof(checked, getattr(checked, name))
-
-
 def list_checks() -> Iterator[tuple[Any, str]]:
     """Yields the checks that TorchInductor was told to succeed: an ISA, and a name in ``_CHECKS``."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
@@ -368,17 +356,6 @@ def list_checks() -> Iterator[tuple[Any, str]]:
             yield isa, "_avx512_bf16_code"
         if hasattr(isa, "_avx512_vnni_code"):
             yield isa, "_avx512_vnni_code"
-
-
-@contextmanager
-def _flags_of_check(isa: Any, name: str) -> Iterator[None]:
-    """Gives an ISA the compiler's flags that it has while TorchInductor checks these instructions."""
-    flags = isa._arch_flags
-    isa._arch_flags = f"{flags} -mavx512bf16" if name == "_avx512_bf16_code" else flags
-    try:
-        yield
-    finally:
-        isa._arch_flags = flags
 
 
 def _write_checks() -> list[str]:

@@ -5,32 +5,27 @@ region for arguments of one layout is the general one without variables.
 
 What varies is a symbolic integer from the start, one for each variable, and code takes these behind its tensors. What
 TorchInductor found out about them while it compiled, and how arguments lie, are conditions that each use asks first.
-
-Where code for any sizes cannot be stored, ``torch.compile`` compiles it once, and its guards say what it is right for.
-A variable that is a size of an argument is read there, inside of what is compiled. Any other one, such as the product
-of two sizes, is the size of an empty tensor that is given beside the arguments.
+Code for any sizes that cannot be stored, as on a GPU, is made in the same way, and stays in this process.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Compiled, GeneralFunction, Progress, Run
-from fusioncache.backends.bound_symbols import define_source, read_shapes
+from fusioncache.backends.api import Compiled, Progress, Run
+from fusioncache.backends.bound_symbols import define_source, find_gpu
 from fusioncache.backends.inductor.artifacts import (
     Fakes,
-    Lowered,
     Package,
     check_arguments,
     check_condition,
     check_wrapper,
+    compile_traced,
     define,
     evaluate,
     fake,
@@ -38,6 +33,7 @@ from fusioncache.backends.inductor.artifacts import (
     load_kernels,
     load_module,
     lower,
+    outside_autograd,
     pack,
     read_signature,
     unpack,
@@ -49,7 +45,6 @@ from fusioncache.backends.inductor.joined_kernels import (
     collect_kernels,
     compile_joined,
     estimate_alone,
-    keep_vector_proofs,
 )
 from fusioncache.ir import Declined, Graph, Ref, Scope, TensorType, Value, is_declined
 from fusioncache.ir.ops import writes_in_place
@@ -61,8 +56,19 @@ logger = logging.getLogger("fusioncache")
 _ELSEWHERE = "a tensor that is not on the CPU"
 
 
-Otherwise = Callable[[Sequence[Any], Sequence[Value]], GeneralFunction]
-"""Compiles a region where its code cannot be persisted, or is not for what it is called with."""
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Compiled code of a region.
+
+    Attributes:
+        run: takes the arguments, plain tensors, and behind them the values of the variables.
+        conditions: what must hold of sizes and strides, if there are variables.
+        gpu: the only one that the code runs on, if it may run on any.
+    """
+
+    run: Run
+    conditions: tuple[str, ...]
+    gpu: int | None = None
 
 
 def persist(
@@ -70,50 +76,45 @@ def persist(
     args: Sequence[Any],
     values: Sequence[Value],
     mode: str | None,
-    otherwise: Otherwise,
+    scratch: Path | None,
     package: Package | None = None,
-) -> Compiled[GeneralFunction]:
-    """Compiles a region and gives the artifacts to load it from, or the reason why there are none.
+) -> Compiled[Code | None]:
+    """Compiles a region and gives the artifacts to load it from, or nothing and the reason.
 
     Args:
         carried: to be computed.
         args: that it is for; those of one instance, if there are variables.
         values: of the variables.
         mode: as for ``torch.compile``.
-        otherwise: compiles where code cannot be persisted.
+        scratch: where libraries lie for the moment of being loaded.
         package: the code, if it was compiled together with that of other regions.
 
     Raises:
         Declined: if it cannot be compiled for any sizes.
-        Exception: whatever ``otherwise`` raises.
     """
     try:
-        refuse_unpersistable(carried, args)
-        package = package or _lower(carried, args, values, mode).pack()
+        if package is None:
+            with collect_kernels():
+                (package,) = compile_kernels([_lower(carried, args, values, mode)], scratch)
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)
         _check_conditions(package.conditions, carried)
-        run = define(package.code, package.functions)
+        kernels = package.read_kernels()
+        run = define(package.code, {name: kernel.function for name, kernel in kernels.items()})
         run([*args, *values])  # what cannot run shows here
-        function = partial(_fit, carried, run, package.conditions, otherwise)
-        return Compiled(function, pack(package, args), None, alone_seconds=package.alone_seconds)
+        code = Code(run, package.conditions)
+        return Compiled(code, pack(package, kernels, args), None, alone_seconds=package.alone_seconds)
     except Exception as error:  # a region that fails here may well work with torch.compile
         if is_declined(error, Scope.GENERAL):
             raise
         lasting = is_declined(error, Scope.STORING)
         is_refused = lasting or is_declined(error, Scope.STORING_NOW)
         reason = str(error) if is_refused else f"{type(error).__name__} where its code is to be stored"
-    return Compiled(otherwise(args, values), None, reason, lasting)
+    return Compiled(None, None, reason, lasting)
 
 
-def load(
-    artifacts: Mapping[str, bytes],
-    carried: CarriedRegion,
-    args: Sequence[Any],
-    otherwise: Otherwise,
-    scratch: Path | None,
-) -> GeneralFunction:
-    """Makes the function of artifacts. Nothing is compiled, nothing is run.
+def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any], scratch: Path | None) -> Code:
+    """Makes the code of artifacts. Nothing is compiled, nothing is run.
 
     Raises:
         ValueError: if they are none of this format, or not for this region and, if it has no variables, not for
@@ -126,34 +127,54 @@ def load(
     wrapper, libraries = unpack(artifacts, signature)
     _check_conditions(signature.conditions, carried)
     try:
-        run = define(
-            check_wrapper(wrapper.decode(), dict(signature.kernels)), load_kernels(signature, libraries, scratch)
-        )
+        names = {name for name, _, _ in signature.kernels}
+        run = define(check_wrapper(wrapper.decode(), names), load_kernels(signature, libraries, scratch))
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
-    return partial(_fit, carried, run, signature.conditions, otherwise)
+    return Code(run, signature.conditions)
 
 
-def _fit(
-    carried: CarriedRegion,
-    run: Run,
-    conditions: Sequence[str],
-    otherwise: Otherwise,
-    args: Sequence[Any],
-    values: Sequence[Value],
-) -> Run:
-    """See ``GeneralFunction``."""
-    own = run
-    if carried.general.places:
-        names = {_name(number): value for number, value in enumerate(values)} | _name_layouts(args)
-        if not all(evaluate(text, names) for text in conditions):
-            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
-        own = partial(_run_with, run, tuple(values))
-    return guard_plain(own, args, lambda args: otherwise(args, values)(args, values))
+def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Code:
+    """Compiles a region for any sizes, whatever it consists of and wherever it runs. It cannot be stored.
+
+    Raises:
+        Declined: if that cannot be done.
+    """
+    if (problem := find_mode()) is not None or writes_in_place(carried.general.graph):
+        raise Declined(problem or "in-place effects", Scope.GENERAL)
+    function = define_source(carried.source(find_gpu(args)))
+    symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
+    compiled = compile_traced(_with_symbols(function), _fake(layouts, args, symbols), mode)
+    conditions = (*_write_layouts(layouts), *symbols.guards())
+    try:
+        _check_conditions(conditions, carried)
+    except Declined as declined:
+        raise Declined(declined.reason, Scope.GENERAL) from declined
+    run = outside_autograd(lambda args: compiled(*args))
+    run([*args, *values])  # what cannot run shows here
+    return Code(run, conditions, find_gpu(args))
 
 
-def _run_with(run: Run, values: Sequence[Value], args: Sequence[Any]) -> Sequence[Any]:
-    return run([*args, *values])
+def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any], values: Sequence[Value]) -> Run:
+    """Returns the function for arguments of these sizes: see ``GeneralFunction``.
+
+    Args:
+        code: for any sizes.
+        compile_: makes what takes the place of its ``run`` for arguments that it cannot read, such as the given ones.
+        args: the first arguments.
+        values: of the variables.
+
+    Raises:
+        Declined: if the code is not for them.
+    """
+    names = {_name(number): value for number, value in enumerate(values)} | _name_layouts(args)
+    if not all(evaluate(text, names) for text in code.conditions):
+        raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
+
+    def add_values(run: Run) -> Run:
+        return lambda args: run([*args, *values])
+
+    return guard_plain(add_values(code.run), args, lambda args: add_values(compile_(args)), code.gpu)
 
 
 def package_together(
@@ -164,60 +185,57 @@ def package_together(
     Returns:
         the code of those that can be persisted, by their position.
     """
-    lowered: dict[int, Lowered] = {}
-    seconds: dict[int, float] = {}
+    lowered: dict[int, Package] = {}
     with collect_kernels():
         for number, (graph, args) in enumerate(graphs):
             progress(len(graphs) - number)
-            begun = time.perf_counter()
             try:
-                carried = carry_nothing(graph)
-                refuse_unpersistable(carried, args)
-                lowered[number] = _lower(carried, args, (), mode)
+                lowered[number] = _lower(carry_nothing(graph), args, (), mode)
             except Exception as error:  # it comes again when the graph is compiled by itself
                 logger.info("a region is not compiled together with others", exc_info=error)
-            seconds[number] = time.perf_counter() - begun
         progress(0)
-        begun = time.perf_counter()
-        _compile_kernels(list(lowered.values()), scratch)
-        sources = [[kernel.source for kernel in _find_collected(one)] for one in lowered.values()]
-        alone = dict(zip(lowered, estimate_alone(time.perf_counter() - begun, sources), strict=True))
-    return {
-        number: replace(one.pack(), alone_seconds=seconds[number] + alone[number]) for number, one in lowered.items()
-    }
+        return dict(zip(lowered, compile_kernels(list(lowered.values()), scratch), strict=True))
 
 
-def _compile_kernels(lowered: Sequence[Lowered], scratch: Path | None) -> None:
-    """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on."""
+def compile_kernels(lowered: Sequence[Package], scratch: Path | None) -> list[Package]:
+    """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on.
+
+    Returns:
+        the same, each with an estimate of its seconds alone.
+    """
+    begun = time.perf_counter()
     kernels = [kernel for one in lowered for kernel in _find_collected(one) if kernel.compiled is None]
-    if not kernels:
-        return
     try:
-        library, names = compile_joined(kernels)
-        module = load_module(library, scratch)
-        compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
-        keep_vector_proofs()
+        if kernels:
+            library, names = compile_joined(kernels)
+            module = load_module(library, scratch)
+            compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
+            for kernel, one in zip(kernels, compiled, strict=True):
+                kernel.compiled = one
     except Exception as error:
         logger.info("kernels are not compiled together", exc_info=error)
-        return
-    for kernel, one in zip(kernels, compiled, strict=True):
-        kernel.compiled = one
+    sources = [[kernel.source for kernel in _find_collected(one)] for one in lowered]
+    seconds = estimate_alone(time.perf_counter() - begun, sources)
+    return [replace(one, alone_seconds=one.alone_seconds + own) for one, own in zip(lowered, seconds, strict=True)]
 
 
-def _find_collected(lowered: Lowered) -> list[CollectedKernel]:
+def _find_collected(lowered: Package) -> list[CollectedKernel]:
     """Returns the kernels of a graph that are not compiled one by one."""
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
-def _lower(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Lowered:
-    from fusioncache.backends.bound_symbols import define_source
-
+def _lower(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Package:
+    """Has TorchInductor write the code of a region that can be persisted. Its seconds are those that this took."""
+    begun = time.perf_counter()
+    refuse_unpersistable(carried, args)
     function = define_source(carried.source(gpu=0))
     if not carried.general.places:
-        return lower(function, fake(args), mode)
-    symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
-    lowered = lower(_with_symbols(function), _fake(layouts, args, symbols), mode)
-    return replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
+        lowered = lower(function, fake(args), mode)
+    else:
+        symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
+        lowered = lower(_with_symbols(function), _fake(layouts, args, symbols), mode)
+        lowered = replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
+    return replace(lowered, alone_seconds=time.perf_counter() - begun)
 
 
 def refuse_unpersistable(carried: CarriedRegion, args: Sequence[Any]) -> None:
@@ -268,7 +286,7 @@ def _find_odd_tensor(args: Sequence[Any]) -> str | None:
     return None
 
 
-def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]], Run]) -> Run:
+def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]], Run], gpu: int | None = None) -> Run:
     """Makes a function that asks another one where arguments of the same layout are not plain tensors.
 
     Calls of one layout may differ in the type of tensors, and in whether values are to be negated or conjugated when
@@ -279,6 +297,7 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
         run: for plain tensors.
         args: some of them.
         compile_: makes the other function, which takes tensors of any kind. It is called when one is first needed.
+        gpu: the only one that ``run`` runs on; None for the CPU.
     """
     import torch
 
@@ -302,6 +321,8 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
         # Types first: tensors of other types may answer the other questions in their own way.
         if not are_plain(map(type, args)) or any(map(is_neg, args)) or (complex_ and any(map(is_conj, args))):
             return for_any(args)
+        if gpu is not None and any(arg.is_cuda and arg.get_device() != gpu for arg in args):
+            return for_any(args)
         return run(args)
 
     return for_these
@@ -310,7 +331,7 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
 def layout_of_any_size(layouts: ArgumentLayouts) -> Hashable:
     """Returns the order of the dimensions of each tensor in memory, and whether there are gaps; None for a number.
 
-    What else code may depend on is in the guards of ``torch.compile``, and they are asked.
+    What else code depends on is in its conditions, which each use asks first.
     """
     return tuple(None if layout is None else _kind_of_layout(*layout) for layout in layouts)
 
@@ -324,117 +345,6 @@ def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> Hashable:
             return order, tuple(strides[index] == 0 for index in dimensions)
         step *= shape[index]
     return order
-
-
-class GeneralCode:
-    """Compiles a region for any sizes, and says for which its code is right.
-
-    Args:
-        carried: the region.
-        args: of one of its instances.
-        values: of its variables there.
-        mode: as for ``torch.compile``.
-
-    Raises:
-        Declined: if Thunder runs other sizes by other operations.
-        Exception: whatever TorchInductor raises, also where it takes a size for constant.
-    """
-
-    def __init__(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None):
-        from fusioncache.backends.bound_symbols import on_each_gpu
-
-        def make(gpu: int) -> Callable[..., Any]:
-            # One function with all that is compiled: Dynamo keeps its guards by code, and only a few for each.
-            source = read_shapes(carried.source(gpu), carried.places)
-            return _compile_dynamic(define_source(source), self._compile_graph)
-
-        self._places = carried.places
-        self._mode = mode
-        self._checking: int | None = None
-        self._run = on_each_gpu(carried.general.graph, args, make)
-        self._run_first(carried, args, values)
-
-    def fit(self, args: Sequence[Any], values: Sequence[Value]) -> Run:
-        """Returns the function for arguments of these sizes.
-
-        Raises:
-            Declined: if the code is not for them.
-        """
-        run, carriers = self._run, _make_carriers(self._places, values)
-
-        def for_these(args: Sequence[Any]) -> Sequence[Any]:
-            results: Sequence[Any] = run([*map(_plain, args), *carriers])
-            return results
-
-        self._check_guards(for_these, args)
-        return for_these
-
-    def _run_first(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value]) -> None:
-        """Compiles, with those sizes marked that vary. Sizes that are equal here need not be elsewhere."""
-        from torch._dynamo import mark_dynamic
-        from torch.fx.experimental import _config
-
-        tensors, carriers = [_plain(arg) for arg in args], _make_carriers(self._places, values)
-        for tensor, type_ in zip(tensors, carried.types, strict=True):
-            for dimension, size in enumerate(type_.shape):
-                if isinstance(size, Ref):
-                    mark_dynamic(tensor, dimension)
-        for carrier in carriers:
-            mark_dynamic(carrier, 0)
-        with _config.patch(use_duck_shape=False):
-            self._run([*tensors, *carriers])
-
-    def _check_guards(self, run: Run, args: Sequence[Any]) -> None:
-        """Runs once what must not compile.
-
-        Raises:
-            Declined: if it would have to.
-        """
-        from torch._dynamo.exc import BackendCompilerFailed
-
-        self._checking = threading.get_ident()
-        try:
-            run(args)
-        except BackendCompilerFailed as error:
-            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL) from error
-        finally:
-            self._checking = None
-
-    def _compile_graph(self, graph: Any, inputs: Sequence[Any]) -> Any:
-        """Compiles what Dynamo found, as its backend, unless guards are being checked on this thread."""
-        from torch._inductor import list_mode_options
-        from torch._inductor.compile_fx import compile_fx
-
-        if self._checking == threading.get_ident():
-            raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
-        return compile_fx(graph, inputs, config_patches=list_mode_options(self._mode) if self._mode else {})
-
-
-def _make_carriers(places: Sequence[tuple[int, int] | None], values: Sequence[Value]) -> list[Any]:
-    """Makes an empty tensor for each variable that is no size of an argument."""
-    import torch
-
-    further = [value for place, value in zip(places, values, strict=True) if place is None]
-    return [torch.empty((value, 0), dtype=torch.float32, device="cpu") for value in further]  # type: ignore[list-item]
-
-
-def _compile_dynamic(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
-    from fusioncache.thunder_adapter.api import no_autocast
-
-    compiled: Callable[..., Any] = torch.no_grad()(
-        no_autocast(torch.compile(function, backend=backend, fullgraph=True))
-    )
-    return compiled
-
-
-def _plain(tensor: Any) -> Any:
-    """Returns a tensor that differs from others of its layout in its numbers only, so that one guard fits all.
-
-    What is to be negated or conjugated when it is read is copied: torch.compile forgets to do so.
-    """
-    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
