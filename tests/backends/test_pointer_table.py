@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import fake_cuda
@@ -16,8 +17,8 @@ from repository import ROOT
 
 from fusioncache.backends.api import FOLDS, check_fold, make_backend
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.nvfuser import chains
-from fusioncache.backends.nvfuser.chains import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, sum_chain, takes_one_launch
+from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser.backend import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, NvFuser, takes_one_launch
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
@@ -143,8 +144,8 @@ def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_
 def test_a_missing_triton_is_counted_and_warned_about_once(monkeypatch):
     monkeypatch.delattr("fusioncache.backends.nvfuser.pointer_table", raising=False)
     monkeypatch.setitem(sys.modules, "fusioncache.backends.nvfuser.pointer_table", None)
-    monkeypatch.setattr(chains, "takes_one_launch", lambda *_: True)
-    call, ledger = folded(9, partial(sum_chain, "auto"))
+    monkeypatch.setattr(nvfuser, "takes_one_launch", lambda *_: True)
+    call, ledger = folded(9, partial(NvFuser.sum_chain, SimpleNamespace(fold="auto")))
     args = inputs(9)
     with pytest.warns(RuntimeWarning, match="summed by folds, as one launch failed for named") as warned:
         for _ in range(3):
