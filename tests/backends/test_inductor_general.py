@@ -123,13 +123,13 @@ def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
 
 def test_code_that_is_not_for_a_size_is_not_used(monkeypatch):
     """Conditions decide: here code is for sizes up to six, as if TorchInductor had found that out."""
-    make = persistence._make_symbols
+    make = persistence.make_symbols
 
-    def make_symbols(values: Sequence[Value]) -> Any:
+    def add_condition(values: Sequence[Value]) -> Any:
         symbols = make(values)
         return replace(symbols, guards=lambda: [*symbols.guards(), "v0 <= 6"])
 
-    monkeypatch.setattr(persistence, "_make_symbols", make_symbols)
+    monkeypatch.setattr(persistence, "make_symbols", add_condition)
     both = Both(lambda x: x.tanh() * 2)
     for length in (4, 6, 10):
         both.check(torch.randn(3, length))

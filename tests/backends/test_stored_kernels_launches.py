@@ -67,7 +67,7 @@ ARGS = [0x1000, 0x2002]
 @pytest.fixture(name="make_run")
 def _make_run(monkeypatch):
     """Returns what makes runs of the sample recipe that are given addresses in place of tensors."""
-    monkeypatch.setattr(stored_run, "_data_ptr", lambda address: address)
+    monkeypatch.setattr(stored_run, "data_ptr", lambda address: address)
     monkeypatch.setattr(stored_run, "_get_device", lambda address: 0)
     monkeypatch.setattr(stored_run, "_current_device", lambda: 0)
     recipe = replace(RECIPE, outputs=())

@@ -143,7 +143,7 @@ def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[V
     if (problem := find_mode()) is not None or writes_in_place(carried.general.graph):
         raise Declined(problem or "in-place effects", Scope.GENERAL)
     function = define_source(carried.source(find_gpu(args)))
-    symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
+    symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
     compiled = compile_traced(_with_symbols(function), _fake(layouts, args, symbols), mode)
     conditions = (*_write_layouts(layouts), *symbols.guards())
     try:
@@ -232,7 +232,7 @@ def _lower(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value],
     if not carried.general.places:
         lowered = lower(function, fake(args), mode)
     else:
-        symbols, layouts = _make_symbols(values), list(_describe_layouts(carried, args))
+        symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
         lowered = lower(_with_symbols(function), _fake(layouts, args, symbols), mode)
         lowered = replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
@@ -445,7 +445,7 @@ class _Symbols:
     guards: Callable[[], list[str]]
 
 
-def _make_symbols(values: Sequence[Value]) -> _Symbols:
+def make_symbols(values: Sequence[Value]) -> _Symbols:
     """Makes the symbols. No two are taken for one because they are equal at first, and none for a constant."""
     from torch._dynamo.source import LocalSource
     from torch._subclasses.fake_tensor import FakeTensorMode

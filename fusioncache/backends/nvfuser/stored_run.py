@@ -393,7 +393,7 @@ def _write_steps(recipe: Recipe) -> Iterator[str]:
         yield "    return give_up(args, device, code)"
 
 
-_data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
+data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
 # Torch without CUDA has neither.
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -469,7 +469,7 @@ class StoredRun:
     def _list_names(self) -> Mapping[str, Any]:
         """Returns what the function that is written for the recipe calls, by name."""
         return {
-            "data_ptr": _data_ptr,
+            "data_ptr": data_ptr,
             "get_device": _get_device,
             "current_device": _current_device,
             "current_stream": _current_stream,
