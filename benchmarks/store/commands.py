@@ -22,7 +22,7 @@ from benchmarks.common.options import command, json_option
 from benchmarks.common.processes import ROOT
 from benchmarks.common.results import make_result, write_result
 from benchmarks.store.contents import fill_record, fill_store
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.store import Store, default_path
 
 

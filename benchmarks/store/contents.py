@@ -6,10 +6,10 @@ import hashlib
 import random
 
 from fusioncache.ir import Const, Graph, Ingredient, Key, Op, Ref, Template, TensorType
+from fusioncache.observe.record.database import RecordWriter
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
-from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.template.key import make_key as make_template_key
 

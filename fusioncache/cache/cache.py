@@ -10,10 +10,10 @@ from fusioncache.cache.executable import Executable
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
+from fusioncache.observe.record.database import RecordWriter
 from fusioncache.observe.record.events import EventPublisher, open_log
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats, TemplateStats
-from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import STORE

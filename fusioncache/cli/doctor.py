@@ -16,8 +16,16 @@ from typing import Any
 
 import click
 
-from fusioncache.cli.output import Column, count_columns, format_pairs, format_table, print_json, wrap
-from fusioncache.cli.parameters import directory_option, json_option
+from fusioncache.cli.console import (
+    Column,
+    count_columns,
+    directory_option,
+    format_pairs,
+    format_table,
+    json_option,
+    print_json,
+    wrap,
+)
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PACKAGES = ("fusioncache", "lightning-thunder", "torch", "triton", "networkx")

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fusioncache.cli.console import ANY_ID, cut, directory_option, encode_fields, json_option, print_json, write_file
 from fusioncache.cli.ids import add_ingredients, pick
 from fusioncache.cli.listings import read_template_graph
-from fusioncache.cli.output import cut, encode_fields, print_json, write_file
-from fusioncache.cli.parameters import ANY_ID, directory_option, json_option
 from fusioncache.cli.stored import StoredEntry
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType, operands
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.stats import TemplateCounts
 from fusioncache.template.text import op_line, type_text
 

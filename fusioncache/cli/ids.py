@@ -11,13 +11,12 @@ from typing import Literal
 
 import click
 
-from fusioncache.cli.output import ID_DIGITS
+from fusioncache.cli.console import ID_DIGITS
 from fusioncache.cli.stored import StoredEntry, is_expected, list_stored
 from fusioncache.humanize import escape_controls
 from fusioncache.observe.explain.difference import Varying, find_relatives
+from fusioncache.observe.record.database import RecordError, RecordReader, has_record, record_path
 from fusioncache.observe.record.observations import RegionRecord, Run
-from fusioncache.observe.record.reader import RecordReader, has_record
-from fusioncache.observe.record.schema import RecordError, record_path
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 
 type Kind = Literal["run", "template", "executable", "program", "family"]

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from fusioncache.backends.api import BACKENDS, Description, backend_class, describe
-from fusioncache.cli.output import highlight_source, say
+from fusioncache.cli.console import highlight_source, say
 from fusioncache.cli.stored import StoredEntry, is_expected, list_stored
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph

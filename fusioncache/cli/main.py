@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from fusioncache import __version__
-from fusioncache.cli.output import count_columns, wrap
-from fusioncache.observe.record.schema import RecordError
+from fusioncache.cli.console import count_columns, wrap
+from fusioncache.observe.record.database import RecordError
 
 _ERROR = "Error: "
 """The prefix of click's error messages."""
@@ -61,7 +61,7 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
 def _point_to_store() -> str:
     """Returns where to look if there is no record but a store, as after a pull; else nothing."""
     from fusioncache.cli.stored import is_expected
-    from fusioncache.observe.record.reader import has_record
+    from fusioncache.observe.record.database import has_record
 
     if has_record() or not is_expected(None):
         return ""
@@ -77,15 +77,15 @@ COMMANDS = {
     "doctor": "fusioncache.cli.doctor:doctor",
     "explain": "fusioncache.cli.comparison:explain",
     "graph": "fusioncache.cli.drawing:graph",
-    "ls": "fusioncache.cli.ls:ls",
+    "ls": "fusioncache.cli.overview:ls",
     "prune": "fusioncache.cli.upkeep:prune",
-    "pull": "fusioncache.cli.transfer:pull",
-    "push": "fusioncache.cli.transfer:push",
+    "pull": "fusioncache.cli.upkeep:pull",
+    "push": "fusioncache.cli.upkeep:push",
     "report": "fusioncache.cli.report:report",
     "show": "fusioncache.cli.show:show",
-    "stats": "fusioncache.cli.run_counts:stats",
+    "stats": "fusioncache.cli.overview:stats",
     "verify": "fusioncache.cli.upkeep:verify",
-    "warm": "fusioncache.cli.transfer:warm",
+    "warm": "fusioncache.cli.upkeep:warm",
 }
 """Where each command is. It is imported when it is used, so none waits for what another one needs."""
 

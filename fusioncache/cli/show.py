@@ -10,6 +10,25 @@ from typing import Any
 
 import click
 
+from fusioncache.cli.console import (
+    ANY_ID,
+    ID_DIGITS,
+    Column,
+    cut,
+    directory_option,
+    encode_fields,
+    format_block,
+    format_cell,
+    format_lines,
+    format_number,
+    format_pairs,
+    format_table,
+    highlight_source,
+    json_option,
+    print_json,
+    say,
+    shorten_id,
+)
 from fusioncache.cli.ids import Kind, add_ingredients, find_regions, find_varying, pick
 from fusioncache.cli.listings import (
     describe_code,
@@ -20,30 +39,13 @@ from fusioncache.cli.listings import (
     write_definition,
     write_repro,
 )
-from fusioncache.cli.output import (
-    ID_DIGITS,
-    Column,
-    cut,
-    encode_fields,
-    format_block,
-    format_cell,
-    format_lines,
-    format_number,
-    format_pairs,
-    format_table,
-    highlight_source,
-    print_json,
-    say,
-    shorten_id,
-)
-from fusioncache.cli.parameters import ANY_ID, directory_option, json_option
 from fusioncache.cli.stored import TRACES, Outline, StoredEntry, format_lengths, list_sources
 from fusioncache.humanize import format_arities, format_bytes, format_count, format_ranges, format_seconds, format_time
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import RESIDUAL
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
 from fusioncache.observe.trace_files import TraceFile, list_processes, read_traces
 from fusioncache.process.secrets import blur

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fusioncache.cli.output import ID_DIGITS, cut, say
+from fusioncache.cli.console import ID_DIGITS, cut, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir.keys import read_key, read_values
 from fusioncache.observe.record.stats import TemplateStats

@@ -31,8 +31,8 @@ from fusioncache.ir import Binding, Graph, Instance, Key
 from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import writes_of
 from fusioncache.ir.template import layouts_of
+from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.schema import record_path
 from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once

@@ -15,7 +15,7 @@ from recorded_templates import (
     save_ledger,
 )
 
-from fusioncache.cli import run_misses
+from fusioncache.cli import comparison
 from fusioncache.cli.main import main
 from fusioncache.ir import Key, Template
 from fusioncache.observe.record.ledger import Ledger
@@ -152,7 +152,7 @@ def test_the_misses_of_the_last_run(monkeypatch):
         "  blocks.2, forward: /home/me/model.py:31",
         "",
         f"{a}  chain_a  (1 compile, 1 s)",
-        f"  {run_misses.AGAIN}",
+        f"  {comparison.AGAIN}",
         "",
         "2 of 4 templates compiled, 1 loaded from the store, 1 not called, or with the code of another "
         "template in run bbbbbbbbbbbb (train.py --depth)",
@@ -183,7 +183,7 @@ def test_the_misses_as_json(monkeypatch):
     assert new["places"] == [{"place": "blocks.2, forward", "file": "/home/me/model.py", "line": 31}]
     assert [change["place"] for change in new["changes"]] == ["the option fast_math"]
     assert new["not_kept"] == {"a reason": 1}
-    assert (again["nearest"], again["again"], again["sentence"]) == (None, True, run_misses.AGAIN)
+    assert (again["nearest"], again["again"], again["sentence"]) == (None, True, comparison.AGAIN)
     assert "\n  not stored: a reason\n" in call().stdout
 
 

@@ -7,7 +7,7 @@ import pytest
 from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_error, save_run, save_two_runs
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
-from fusioncache.observe.record.schema import SCHEMA, record_path
+from fusioncache.observe.record.database import SCHEMA, record_path
 
 _READERS = [("stats",), ("stats", "--runs"), ("ls",), ("ls", "--json")]
 _READERS += [("show", "x"), ("graph", "x"), ("diff",), ("diff", "a", "b")]

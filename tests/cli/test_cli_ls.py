@@ -13,9 +13,9 @@ from store_contents import make_numbered_key
 from store_contents import save as fill
 
 from fusioncache.cli import ls as pages
-from fusioncache.cli.output import shorten
+from fusioncache.cli.console import shorten
+from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store, default_path, store
 from fusioncache.template.key import make_key
 

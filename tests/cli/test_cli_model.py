@@ -12,7 +12,7 @@ from models import Blocks, are_same, compile_with, step
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cli.listings import read_template_graph
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.template.plan import inline
 
 

@@ -6,7 +6,7 @@ import click
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
 
-from fusioncache.cli import report_page as page
+from fusioncache.cli import report as page
 
 
 @pytest.fixture(autouse=True)

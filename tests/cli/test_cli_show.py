@@ -7,7 +7,7 @@ from commands import CHAIN, call, get_output, save_other, save_run, save_two_run
 from recorded_templates import make_cast_template, make_ledger, make_scaled_template, save_ledger
 
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.template.key import make_key
 
 

@@ -20,10 +20,10 @@ from commands import (
 from recorded_templates import STARTED, count_load, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
-from fusioncache.observe.record import schema
+from fusioncache.observe.record import database
+from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import find_script, format_run_name
-from fusioncache.observe.record.schema import record_path
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 
@@ -119,7 +119,7 @@ def test_the_store_is_counted(monkeypatch):
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
-    monkeypatch.setattr(schema, "MOST_RUNS", 1)
+    monkeypatch.setattr(database, "MOST_RUNS", 1)
     save_two_runs(monkeypatch)
     assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
     counts = {"since": STARTED, "runs": 2, "regions": 8, "hits": 3, "compiles": 4, "loads": 1}
@@ -129,7 +129,7 @@ def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
 
 def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MOST_RUNS", 1)
+        patch.setattr(database, "MOST_RUNS", 1)
         save_two_runs(monkeypatch)
     save_run(monkeypatch)
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2

@@ -8,9 +8,8 @@ from commands import call, get_error, get_output, save_run
 from recorded_templates import make_chain_template, make_ledger, save_ledger
 from store_contents import age_entry, find_entry, find_object, find_present, load, make_artifacts, save
 
-from fusioncache.cli.parameters import AGE, BYTES
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import record_path
+from fusioncache.cli.console import AGE, BYTES
+from fusioncache.observe.record.database import RecordReader, record_path
 from fusioncache.store import Store, default_path, entry
 
 _DAY = 86400.0

@@ -11,9 +11,9 @@ from commands import CAST, CHAIN, save_run
 from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
 
-from fusioncache.cli.output import Column, format_table
+from fusioncache.cli.console import Column, format_table
 from fusioncache.humanize import fold_text
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.database import record_path
 from fusioncache.process.settings import DIRECTORY
 
 LAYERS = 4

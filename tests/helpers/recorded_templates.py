@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
-from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record import database as recorder
+from fusioncache.observe.record.database import RecordWriter, record_path
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Alone
-from fusioncache.observe.record.schema import record_path
-from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.template.key import make_key, template_name
 
 FLOAT32 = TensorType("float32", (10, 10), "cuda")

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from pytest import MonkeyPatch
 from recorded_templates import count_compile, make_cast_template, make_chain_template, make_ledger, save_ledger
 
-from fusioncache.cli.report_contents import Contents, ReportRegion, read_contents
-from fusioncache.cli.report_page import render_report
+from fusioncache.cli.report import Contents, ReportRegion, read_contents, render_report
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (
     BoundRecord,
@@ -21,7 +21,6 @@ from fusioncache.observe.record.observations import (
     Run,
     Source,
 )
-from fusioncache.observe.record.reader import RecordReader
 from fusioncache.observe.record.stats import Stats
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"

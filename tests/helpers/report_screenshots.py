@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 from report_records import read_newest
 from repository import DOCS
 
-from fusioncache.cli.report_page import render_report
+from fusioncache.cli.report import render_report
 
 ODD = "#c10"
 """The first norm of the layer that was changed."""

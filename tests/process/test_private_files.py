@@ -5,8 +5,7 @@ import stat
 
 import pytest
 
-from fusioncache.observe.record.schema import SCHEMA, record_path
-from fusioncache.observe.record.writer import open_for_writing
+from fusioncache.observe.record.database import SCHEMA, open_for_writing, record_path
 from fusioncache.process.files import make_folders, open_privately
 
 

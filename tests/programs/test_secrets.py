@@ -17,7 +17,7 @@ from commands import call
 from forked_processes import run
 from repository import HELPERS
 
-from fusioncache.observe.record.schema import record_path
+from fusioncache.observe.record.database import record_path
 
 SEEDS = ("one", "one", "two")
 TEMPLATE = (HELPERS / "secretive_model.py").read_text()

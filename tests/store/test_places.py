@@ -25,9 +25,7 @@ from store_contents import (
     wait_for,
 )
 
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import record_path
-from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.observe.record.database import RecordReader, RecordWriter, record_path
 from fusioncache.process import files
 from fusioncache.store import Store
 from fusioncache.store.disk import audit, find_aside, remove_damaged

@@ -12,7 +12,7 @@ from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache
 from fusioncache import fusion_cache
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter import capabilities, installation, probes, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS

@@ -8,7 +8,7 @@ import torch
 from store_contents import collect_warnings
 
 import fusioncache
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executor, executors
 from fusioncache.transform.provenance.source import Compilation

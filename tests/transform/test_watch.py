@@ -9,8 +9,8 @@ from models import Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord
-from fusioncache.observe.record.reader import RecordReader
 from fusioncache.transform import sharing
 
 pytestmark = pytest.mark.usefixtures("eager_regions")

@@ -23,7 +23,7 @@ from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.ir.ops import writes_of
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, keeps_every_bit, reordered_values, rules_of

@@ -20,9 +20,8 @@ from report_records import (
 )
 from repository import ROOT
 
-from fusioncache.cli.report_contents import Contents, ReportTemplate
-from fusioncache.cli.report_page import cut_slices
-from fusioncache.cli.run_misses import explain_templates
+from fusioncache.cli.comparison import explain_templates
+from fusioncache.cli.report import Contents, ReportTemplate, cut_slices
 from fusioncache.humanize import format_duration
 from fusioncache.observe.record.observations import ANY_SIZES, Alone, Phases
 from fusioncache.observe.record.stats import TemplateStats

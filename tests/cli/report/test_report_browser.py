@@ -10,7 +10,7 @@ from changed_layer import save_changed_llama
 from long_names import record_long_runs
 from report_records import read_newest, save_hostile_run
 
-from fusioncache.cli.report_page import render_report
+from fusioncache.cli.report import render_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

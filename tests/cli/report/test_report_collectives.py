@@ -9,8 +9,7 @@ from report_records import Page, make_placement, make_run, read_newest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import fusioncache
-from fusioncache.cli.report_contents import Contents
-from fusioncache.cli.report_page import MOST_ROWS
+from fusioncache.cli.report import MOST_ROWS, Contents
 from fusioncache.observe.record.observations import FlightRecord
 
 

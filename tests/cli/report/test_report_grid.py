@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from report_records import make_deep_model, make_places, make_region_record
 
-from fusioncache.cli.report_grid import MOST_LAYERS, WIDEST, Grid, make_grids
+from fusioncache.cli.report import MOST_LAYERS, WIDEST, Grid, make_grids
 from fusioncache.observe.record.observations import Line, RegionRecord
 
 

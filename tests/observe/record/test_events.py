@@ -19,9 +19,9 @@ from recorded_templates import count_compile, count_load, make_cast_template, ma
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record import ledger as ledger_module
+from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.schema import record_path
 from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
 from fusioncache.store import default_path

@@ -15,8 +15,9 @@ from recorded_templates import (
 )
 from report_records import make_placement
 
+from fusioncache.observe.record import database
 from fusioncache.observe.record import ledger as ledgers
-from fusioncache.observe.record import schema
+from fusioncache.observe.record.database import RecordReader, record_path
 from fusioncache.observe.record.ledger import History, Ledger
 from fusioncache.observe.record.observations import (
     ChoiceRecord,
@@ -28,8 +29,6 @@ from fusioncache.observe.record.observations import (
     RegionRecord,
     Source,
 )
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import record_path
 
 RUN = "a" * 32
 SOURCE = Source("h.3.norm", 3, (Line("/home/me/model.py", 7), Line("/lib/torch/nn.py", 229, True)))
@@ -161,7 +160,7 @@ def test_what_runs_have_in_common_is_kept_once_and_goes_with_the_last_of_them(mo
     for run, started in (("a", 10.0), ("b", 20.0)):
         save_ledger(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
     assert (rows("records WHERE kind = 'traces'"), rows("templates")) == (2, 1)
-    monkeypatch.setattr(schema, "MOST_RUNS", 1)
+    monkeypatch.setattr(database, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
     assert rows("templates") == 1
     assert (rows("records WHERE kind = 'traces'"), rows("records WHERE kind = 'CompileRecord'")) == (0, 1)

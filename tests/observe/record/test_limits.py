@@ -17,12 +17,11 @@ from recorded_templates import STARTED, begin_run, make_cast_template, make_ledg
 from report_records import make_region_record, make_wide_ledger
 from repository import HELPERS, import_path
 
-from fusioncache.observe.record import schema
+from fusioncache.observe.record import database
+from fusioncache.observe.record.database import RecordError, RecordReader, record_path
 from fusioncache.observe.record.kept_regions import pack_trace, unpack_trace
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import RecordError, record_path
 
 DAY = 86400.0
 
@@ -46,7 +45,7 @@ def test_the_oldest_runs_go_where_the_file_would_be_too_large(monkeypatch):
     for number in range(6):
         save_ledger(monkeypatch, make_wide_ledger(60, f"m{number}"), run=str(number), started=STARTED + number)
         sizes.append(record_path().stat().st_size)
-    monkeypatch.setattr(schema, "MAX_BYTES", sizes[3])
+    monkeypatch.setattr(database, "MAX_BYTES", sizes[3])
     save_ledger(monkeypatch, make_wide_ledger(60, "last"), run="last", started=STARTED + 10)
     assert read_ids()[0] == "last" and 1 < len(read_ids()) < 5
     assert record_path().stat().st_size <= sizes[3]
@@ -64,7 +63,7 @@ def test_runs_that_nobody_saved_for_long_go(monkeypatch):
 
 
 def test_the_run_that_is_written_stays_whatever_the_clock_says(monkeypatch):
-    monkeypatch.setattr(schema, "MOST_RUNS", 1)
+    monkeypatch.setattr(database, "MOST_RUNS", 1)
     for run, started in (("future", STARTED + DAY), ("now", STARTED)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
     assert read_ids() == ["now"]
@@ -72,7 +71,7 @@ def test_the_run_that_is_written_stays_whatever_the_clock_says(monkeypatch):
 
 def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED - 1)
-    monkeypatch.setattr(schema, "MAX_BYTES", 1)
+    monkeypatch.setattr(database, "MAX_BYTES", 1)
     ledger = make_wide_ledger(3)
     writer = begin_run(ledger)
     (run,) = RecordReader().runs()
@@ -80,13 +79,13 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
     assert RecordReader().templates(run.id) == RecordReader().regions(run.id) == ()
     assert "not listed  9 regions, streams, templates and executables" in get_output("stats")
     # With more room it goes on.
-    monkeypatch.setattr(schema, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(database, "MAX_BYTES", 1 << 20)
     more = make_cast_template("more", "more")
     ledger.count_region(more, (), hit=False)
     writer.save()
     assert [template.name for template in RecordReader().templates(run.id)] == ["more"]
     # What is there is counted on where there is none.
-    monkeypatch.setattr(schema, "MAX_BYTES", 1)
+    monkeypatch.setattr(database, "MAX_BYTES", 1)
     ledger.count_region(more, (), hit=True)
     writer.save()
     (template,) = RecordReader().templates(run.id)
@@ -97,7 +96,7 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
 def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MAX_BYTES", 1)
+        patch.setattr(database, "MAX_BYTES", 1)
         save_ledger(monkeypatch, make_wide_ledger(2), run="c" * 32, started=STARTED - 1)
         assert read_ids() == ["c" * 32]
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
@@ -110,10 +109,10 @@ def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
 def test_the_file_shrinks_when_runs_go(monkeypatch):
     save_ledger(monkeypatch, make_wide_ledger(200), run="large", started=STARTED)
     large = record_path().stat().st_size
-    monkeypatch.setattr(schema, "MOST_RUNS", 1)
+    monkeypatch.setattr(database, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="small", started=STARTED + 1)
-    with closing(sqlite3.connect(record_path())) as database:
-        assert database.execute("PRAGMA freelist_count").fetchone()[0] == 0
+    with closing(sqlite3.connect(record_path())) as connection:
+        assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
     assert record_path().stat().st_size < large
 
 
@@ -188,10 +187,10 @@ def test_damaged_content_is_an_error_and_not_a_crash(monkeypatch, content):
 _WRITE = """
 import sys
 import zlib
-from fusioncache.observe.record import schema
-from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.observe.record import database
+from fusioncache.observe.record.database import RecordWriter
 from report_records import make_wide_ledger
-schema.MAX_BYTES = 300_000
+database.MAX_BYTES = 300_000
 print("ready", flush=True)
 input()
 for number in range(1000):

@@ -15,12 +15,9 @@ from recorded_templates import (
     save_ledger,
 )
 
-from fusioncache.observe.record import schema
-from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record import database
+from fusioncache.observe.record.database import RecordReader, RecordWriter, record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import record_path
-from fusioncache.observe.record.writer import RecordWriter
 from fusioncache.process.settings import DIRECTORY
 
 
@@ -106,24 +103,24 @@ def test_runs_are_listed_newest_first(monkeypatch):
 
 
 def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
-    monkeypatch.setattr(schema, "MOST_RUNS", 2)
+    monkeypatch.setattr(database, "MOST_RUNS", 2)
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a", started=10.0)
     for run, started in (("b", 20.0), ("c", 30.0)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
     assert [run.id for run in RecordReader().runs()] == ["c", "b"]
     assert RecordReader().find_templates(make_chain_template().key.digest) == ()
-    with closing(sqlite3.connect(record_path())) as database:
-        assert database.execute("SELECT count(*) FROM templates").fetchone() == (1,)
+    with closing(sqlite3.connect(record_path())) as connection:
+        assert connection.execute("SELECT count(*) FROM templates").fetchone() == (1,)
         users = "SELECT id FROM runs WHERE number IN (SELECT run FROM records WHERE kind = 'uses') ORDER BY id"
-        assert database.execute(users).fetchall() == [("b",), ("c",)]
+        assert connection.execute(users).fetchall() == [("b",), ("c",)]
 
 
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
-    monkeypatch.setattr(schema, "MOST_RUNS", 1)
-    monkeypatch.setattr(recorder.time, "time", lambda: 10.0)
+    monkeypatch.setattr(database, "MOST_RUNS", 1)
+    monkeypatch.setattr(database.time, "time", lambda: 10.0)
     long_run = RecordWriter(make_ledger(make_chain_template()))
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b", started=10.5)
-    monkeypatch.setattr(recorder.time, "time", lambda: 11.0)
+    monkeypatch.setattr(database.time, "time", lambda: 11.0)
     long_run.save()
     assert [run.pid for run in RecordReader().runs()] == [os.getpid()]
 

@@ -10,11 +10,9 @@ from contextlib import closing
 import pytest
 from recorded_templates import begin_run, make_chain_template, make_full_ledger, make_ledger, save_ledger
 
-from fusioncache.observe.record import reader as record
-from fusioncache.observe.record import writer as recorder
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import SCHEMA, RecordError, record_path
-from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.observe.record import database as record
+from fusioncache.observe.record import database as recorder
+from fusioncache.observe.record.database import SCHEMA, RecordError, RecordReader, RecordWriter, record_path
 from fusioncache.process.settings import DIRECTORY
 
 

@@ -10,7 +10,7 @@ from recorded_templates import make_chain_template
 from repository import HELPERS, ROOT, import_path
 
 from fusioncache.cache.cache import Cache
-from fusioncache.observe.record.reader import RecordReader
+from fusioncache.observe.record.database import RecordReader
 
 
 def _start(script: str) -> subprocess.Popen[str]:
@@ -47,7 +47,7 @@ gc.collect()
 def test_a_forked_child_leaves_its_parents_run_alone():
     script = """
 import os
-from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.observe.record.database import RecordWriter
 from recorded_templates import make_chain_template, make_ledger
 ledger = make_ledger(make_chain_template())
 recorder = RecordWriter(ledger)
@@ -66,7 +66,7 @@ else:
 
 def test_processes_that_write_at_the_same_time_all_succeed():
     script = """
-from fusioncache.observe.record.writer import RecordWriter
+from fusioncache.observe.record.database import RecordWriter
 from recorded_templates import make_cast_template, make_chain_template, make_ledger
 recorders = [RecordWriter(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
 print("ready", flush=True)

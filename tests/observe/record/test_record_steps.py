@@ -19,12 +19,11 @@ from recorded_templates import begin_run, count_compile, make_cast_template, mak
 from repository import HELPERS, import_path
 
 import fusioncache
-from fusioncache.observe.record import schema
-from fusioncache.observe.record import writer as recorder
+from fusioncache.observe.record import database
+from fusioncache.observe.record import database as recorder
+from fusioncache.observe.record.database import RecordReader, record_path
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import CompileRecord
-from fusioncache.observe.record.reader import RecordReader
-from fusioncache.observe.record.schema import record_path
 
 _JOB = """
 from models import train_residual
@@ -123,13 +122,13 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
         ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
     recorder_ = begin_run(ledger)
     rows = []
-    real = schema.put_row
+    real = database.put_row
 
     def put_row(database, table, row):
         rows.append(row.get("kind", table))
         real(database, table, row)
 
-    monkeypatch.setattr(schema, "put_row", put_row)
+    monkeypatch.setattr(database, "put_row", put_row)
     count_compile(ledger, make_cast_template("cast_7", "7"), 1.0)
     recorder_.append()
     assert sorted(rows) == ["CompileRecord", "runs", "uses"]
