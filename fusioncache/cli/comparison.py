@@ -28,7 +28,7 @@ from fusioncache.cli.console import (
     shorten_id,
     wrap,
 )
-from fusioncache.cli.ids import Kind, NamedThing, add_ingredients, find_candidates, find_regions, pick, pick_run
+from fusioncache.cli.ids import Kind, NamedThing, find_candidates, find_regions, list_things, pick, pick_run
 from fusioncache.cli.listings import (
     SourceLocation,
     find_definition,
@@ -37,7 +37,7 @@ from fusioncache.cli.listings import (
     format_locations,
 )
 from fusioncache.cli.overview import TITLES, format_run_label, list_programs
-from fusioncache.cli.stored import TRACES, StoredEntry, list_sources, list_stored, or_none
+from fusioncache.cli.stored import TRACES, StoredEntry, list_sources, or_none
 from fusioncache.humanize import escape_controls, format_count, format_duration, format_seconds
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import (
@@ -61,7 +61,7 @@ from fusioncache.observe.explain.program_difference import (
 )
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import RegionRecord, Run
-from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.secrets import blur
 
 AGAIN = "This template is not new: an earlier run had it, but its executables were not in the store."
@@ -112,16 +112,15 @@ def explain_templates(
         before: those of earlier runs.
     """
     digests = {template.digest for template in before}
-    known, texts, misses = [*before], [dict(template.ingredients) for template in before], []
+    known, texts, misses = [*before], [template.texts for template in before], []
     for template in templates:
         if template.digest in digests:
             misses.append(TemplateMiss(template))
             continue
-        key = dict(template.ingredients)
-        reason = explain_miss(key, texts)
+        reason = explain_miss(template.texts, texts)
         misses.append(TemplateMiss(template, None if reason.nearest is None else known[reason.nearest], reason))
         known.append(template)
-        texts.append(key)
+        texts.append(template.texts)
     return tuple(sorted(misses, key=lambda miss: (not miss.changes, len(miss.changes))))
 
 
@@ -132,9 +131,9 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
         regions[region.digest].append(region)
     # In the order in which the run met them. Those without a region on record come last.
     order = {digest: number for number, digest in enumerate(regions)}
-    templates = record.add_ingredients(record.templates(run.id))
+    templates = record.templates(run.id)
     own = sorted(templates, key=lambda template: order.get(template.digest, len(order)))
-    explained = explain_templates(own, record.add_ingredients(record.before(run.id)))
+    explained = explain_templates(own, record.before(run.id))
     misses = [miss for miss in explained if miss.template.compiles]
     loaded = [template.digest for template in own if template.loads and not template.compiles]
     others = [template.digest for template in own if not template.loads and not template.compiles]
@@ -245,12 +244,11 @@ def explain(
     # A model's name stands for its newest program: that is what a job has just derived, and why it did is the question.
     one = pick(a, directory, ("template", "program", "executable"), newest=True)
     other = None if b is None else pick(b, directory, ("program",) if one.kind == "program" else _TEMPLATES)
-    subject = _read_subject(one, directory)
-    against = _read_subject(other, directory) if other else _find_nearest(subject, directory)
+    against = other or _find_nearest(one, directory)
     if one.kind == "program":
-        _print_programs(subject, against, whole=False, as_json=as_json)
+        _print_programs(one, against, directory, whole=False, as_json=as_json)
     else:
-        _explain_templates(subject, against, width, everything=everything, as_json=as_json)
+        _explain_templates(one, against, directory, width, everything=everything, as_json=as_json)
 
 
 @click.command()
@@ -282,11 +280,10 @@ def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool
     if old is not None and new is not None:
         one, other = _pick_pair(old, new, directory)
         if one.kind != "run":
-            a, b = _read_subject(one, directory), _read_subject(other, directory)
             if one.kind == "program":
-                _print_programs(a, b, whole=True, as_json=as_json)
+                _print_programs(one, other, directory, whole=True, as_json=as_json)
             else:
-                _explain_templates(a, b, None, everything=False, as_json=as_json)
+                _explain_templates(one, other, directory, None, everything=False, as_json=as_json)
             return
     if directory is not None:
         raise click.UsageError("--dir names a store: give the IDs of two programs, templates or executables with it.")
@@ -306,136 +303,75 @@ def _pick_pair(old: str, new: str, directory: Path | None) -> tuple[NamedThing, 
     return one, pick(new, directory, _TEMPLATES if one.kind in _TEMPLATES else (one.kind,))
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A template of the record, or an executable or a program of the store, that is compared.
-
-    Attributes:
-        kind: of the three.
-        id: as a list shows it.
-        digest: of its key.
-        name: of it.
-        texts: of the ingredients of its key, by name.
-        stored: it in the store; None if it is a template.
-        locations: where it comes from, as far as that is known.
-        not_kept: why the store cannot hold what was compiled for it, if it cannot.
-    """
-
-    kind: Kind
-    id: str
-    digest: str
-    name: str
-    texts: Mapping[str, str]
-    stored: StoredEntry | None = None
-    locations: Sequence[SourceLocation] = ()
-    not_kept: Sequence[str] = ()
-
-    @property
-    def title(self) -> str:
-        """Its ID and name, and below them the places that it comes from."""
-        about = " (an executable in the store)" if self.kind == "executable" else ""
-        inputs = f"  {self.stored.inputs}" if self.stored and self.stored.inputs else ""
-        head = f"{self.id if self.kind == 'program' else shorten_id(self.digest)}  {self.name}{about}{inputs}"
-        lines = [head, *format_locations(self.locations), *(f"not stored: {reason}" for reason in self.not_kept)]
-        return "\n   ".join(map(escape_controls, lines))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns what the commands' JSON says of it."""
-        if self.stored and self.kind == "program":
-            return self.stored.to_dict()
-        about = {"digest": self.digest, "name": self.name, "in": "store" if self.stored else "record"}
-        return {**about, "places": self.locations, "not_kept": self.not_kept}
-
-    def is_same(self, other: Subject) -> bool:
-        """Returns whether both are one and the same."""
-        return (self.kind, self.id, self.digest) == (other.kind, other.id, other.digest)
-
-
-def _read_subject(candidate: NamedThing, directory: Path | None) -> Subject:
-    """Returns all that is known of a template, an executable or a program."""
-    value = candidate.value
+def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str, Any]]:
+    """Returns what people are told of a thing, with its places and why it is not stored, and what JSON has of it."""
+    value, about = thing.value, ""
+    places: Sequence[SourceLocation] = ()
     if isinstance(value, StoredEntry):
-        return _describe_stored(value)
-    assert isinstance(value, TemplateCounts)
-    record = RecordReader()
-    template = add_ingredients(record, value)
-    (reasons,) = find_reasons_not_kept([template], directory)
-    locations = find_locations(find_regions(record, template))
-    return _describe_template(template, locations, tuple(sorted(reasons)))
+        about = " (an executable in the store)" if thing.kind == "executable" else f"  {value.inputs}".rstrip()
+        reasons = [value.refused] if value.refused else []
+    else:
+        assert isinstance(value, TemplateStats)
+        reasons = sorted(find_reasons_not_kept([value], directory)[0])
+        places = find_locations(find_regions(RecordReader(), value))
+    head = f"{thing.id if thing.kind == 'program' else shorten_id(thing.digest)}  {thing.name}{about}"
+    lines = [head, *format_locations(places), *(f"not stored: {reason}" for reason in reasons)]
+    where = {"in": "record" if thing.kind == "template" else "store", "places": places, "not_kept": reasons}
+    data = value.to_dict() if thing.kind == "program" else {"digest": thing.digest, "name": thing.name, **where}
+    return "\n   ".join(map(escape_controls, lines)), data
 
 
-def _describe_template(template: TemplateStats, *about: Any) -> Subject:
-    digest = template.digest
-    return Subject("template", digest, digest, template.name, dict(template.ingredients), None, *about)
-
-
-def _describe_stored(stored: StoredEntry) -> Subject:
-    reasons = tuple(filter(None, [stored.refused]))
-    return Subject(stored.kind, stored.id, stored.digest, stored.name, stored.texts, stored, (), reasons)
-
-
-def _find_nearest(subject: Subject, directory: Path | None) -> Subject:
+def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
     """Returns what differs least, of the same record or store.
 
     Raises:
         click.ClickException: if there are no others.
     """
-    others = [other for other in _list_like(subject, directory) if not other.is_same(subject)]
-    position = find_nearest(subject.texts, [other.texts for other in others])
+    listed = list_things("", directory, (thing.kind,))
+    # The newest of several in a store is the nearest.
+    pairs = [(other, other.texts) for other in (listed if thing.kind == "template" else reversed(listed))]
+    others = [pair for pair in pairs if not pair[0].is_same(thing) and (pair[1] or thing.kind == "program")]
+    position = find_nearest(thing.texts, [texts for _, texts in others])
     if position is None:
-        where = "store" if subject.stored else "record"
+        where = "record" if thing.kind == "template" else "store"
         raise click.ClickException(
-            f"{subject.name} is the only {subject.kind} in the {where}: there is nothing to compare it with. "
+            f"{thing.name} is the only {thing.kind} in the {where}: there is nothing to compare it with. "
             "Give a second ID."
         )
-    nearest = others[position]
-    if subject.kind == "program":  # those of one key differ in what was read
-        same_key = [other for other in others if other.digest == nearest.digest]
-        return min(same_key, key=lambda other: _count_reads(subject, other))
-    if subject.kind == "executable":
+    nearest = others[position][0]
+    if thing.kind != "program":
         return nearest
-    (template,) = RecordReader().find_templates(nearest.digest)
-    return _read_subject(NamedThing("template", template.digest, template.digest, template.name, template), directory)
+    same_key = [other for other, _ in others if other.digest == nearest.digest]  # these differ in what was read
+    return min(same_key, key=lambda other: _count_reads(thing, other))
 
 
-def _list_like(subject: Subject, directory: Path | None) -> Iterable[Subject]:
-    if subject.kind == "template":
-        record = RecordReader()
-        return map(_describe_template, record.add_ingredients(record.find_templates("")))
-    kind: Any = subject.kind
-    found = map(_describe_stored, reversed(list_stored(directory, kind)[1]))  # the newest of several is the nearest
-    return (other for other in found if other.texts or kind == "program")
-
-
-def _explain_templates(a: Subject, b: Subject, width: int | None, *, everything: bool, as_json: bool) -> None:
+def _explain_templates(
+    a: NamedThing, b: NamedThing, directory: Path | None, width: int | None, *, everything: bool, as_json: bool
+) -> None:
     """Prints in what two templates or executables differ: a sentence, then the lines that differ.
 
     Args:
         a: the one that is meant.
         b: the other one.
+        directory: of the store; None for the usual one.
         width: columns of the output; None for those of the terminal.
         everything: whether to print the lines that are the same as well.
         as_json: whether to print JSON, which always has all lines.
     """
+    (title_a, data_a), (title_b, data_b) = _describe(a, directory), _describe(b, directory)
     difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
     if as_json:
         shown = {"sentence": difference.sentence(), "changes": difference.changes, "rows": rows}
-        print_json({"a": a.to_dict(), "b": b.to_dict(), **shown})
+        print_json({"a": data_a, "b": data_b, **shown})
         return
-    if _print_same(a, b):
+    if a.is_same(b):
+        say(f"Both IDs name the same {a.kind}: {title_a}", err=False)
         return
-    say(f"{difference.sentence()}\n\nA  {a.title}\nB  {b.title}\n", err=False)
+    say(f"{difference.sentence()}\n\nA  {title_a}\nB  {title_b}\n", err=False)
     shown_rows = [row for row in rows if everything or row.mark != SAME]
     _print_rows(shown_rows, width or count_columns() or _PIPED_WIDTH)
     if left_out := len(rows) - len(shown_rows):
         click.echo(f"{format_count(left_out, 'line is', 'lines are')} the same in both (--all shows all lines)")
-
-
-def _print_same(a: Subject, b: Subject) -> bool:
-    """Returns whether both are one and the same, and says so."""
-    if same := a.is_same(b):
-        say(f"Both IDs name the same {a.kind}: {a.title}", err=False)
-    return same
 
 
 def _print_rows(rows: Iterable[AlignedRow], width: int) -> None:
@@ -445,19 +381,21 @@ def _print_rows(rows: Iterable[AlignedRow], width: int) -> None:
         click.secho(line, fg=styles.get(mark) if sys.stdout.isatty() else None)
 
 
-def _print_programs(a: Subject, b: Subject, *, whole: bool, as_json: bool) -> None:
+def _print_programs(a: NamedThing, b: NamedThing, directory: Path | None, *, whole: bool, as_json: bool) -> None:
     """Prints why a program is not another one: a sentence, then what differs; if whole, all of it and the traces."""
+    (title_a, data_a), (title_b, data_b) = _describe(a, directory), _describe(b, directory)
     keys, reads = compare_program_keys(a.texts, b.texts), _compare_reads(a, b)
     found = (*keys, *reads)
     traces = _compare_traces(a, b) if whole or not found else {}
     sentence, line = _write_sentence(found, traces), _find_line(found[0], a) if found else None
     if as_json:
         parts = {"key": keys, "reads": reads, "traces": traces} if whole else {"differences": found}
-        print_json({"a": a.to_dict(), "b": b.to_dict(), "sentence": sentence, "line": line, **parts})
+        print_json({"a": data_a, "b": data_b, "sentence": sentence, "line": line, **parts})
         return
-    if _print_same(a, b):
+    if a.is_same(b):
+        say(f"Both IDs name the same {a.kind}: {title_a}", err=False)
         return
-    say("\n".join([sentence, *([f"  {line}"] if line else []), "", f"A  {a.title}", f"B  {b.title}"]), err=False)
+    say("\n".join([sentence, *([f"  {line}"] if line else []), "", f"A  {title_a}", f"B  {title_b}"]), err=False)
     shown = found if whole else found[:_MOST]
     if found:
         click.echo(f"\n{format_table(_COLUMNS, [(each.what, *each.values) for each in shown])}")
@@ -467,30 +405,30 @@ def _print_programs(a: Subject, b: Subject, *, whole: bool, as_json: bool) -> No
         click.echo("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
 
 
-def _find_line(first: ProgramDifference, program: Subject) -> str | None:
+def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:
     """Returns the line of source of what differs: where it is defined, or where the model says it."""
     sources = _read_traces(program).values() if first.name else ()
     said = (find_source_line(source, first.name) for source in sources)
     return (find_definition(first.name) if first.where in _DEFINED else None) or next(filter(None, said), None)
 
 
-def _read_traces(program: Subject) -> Mapping[str, str]:
-    assert program.stored is not None
-    return list_sources(program.stored.read_traces())
+def _read_traces(program: NamedThing) -> Mapping[str, str]:
+    assert isinstance(program.value, StoredEntry)
+    return list_sources(program.value.read_traces())
 
 
-def _compare_reads(a: Subject, b: Subject) -> tuple[ProgramDifference, ...]:
-    stored = (each.stored for each in (a, b) if each.stored)
+def _compare_reads(a: NamedThing, b: NamedThing) -> tuple[ProgramDifference, ...]:
+    stored = (each.value for each in (a, b) if isinstance(each.value, StoredEntry))
     return compare_reads(*({(read.kind, read.name): read.text for read in each.read_reads()} for each in stored))
 
 
-def _count_reads(a: Subject, b: Subject) -> float:
+def _count_reads(a: NamedThing, b: NamedThing) -> float:
     """Returns how many reads differ; more than any number if those of one of the two cannot be read."""
     found = or_none(lambda: _compare_reads(a, b))
     return float("inf") if found is None else len(found)
 
 
-def _compare_traces(a: Subject, b: Subject) -> dict[str, list[str]]:
+def _compare_traces(a: NamedThing, b: NamedThing) -> dict[str, list[str]]:
     """Returns in what each trace differs, but for the lines that say how long a pass took."""
     sides, found = (_read_traces(a), _read_traces(b)), {}
     for name in TRACES:

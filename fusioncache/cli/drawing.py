@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fusioncache.cli.console import ANY_ID, cut, directory_option, encode_fields, json_option, print_json, write_file
-from fusioncache.cli.ids import add_ingredients, pick
+from fusioncache.cli.ids import pick
 from fusioncache.cli.listings import read_template_graph
 from fusioncache.cli.stored import StoredEntry
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType, operands
-from fusioncache.observe.record.database import RecordReader
-from fusioncache.observe.record.stats import TemplateCounts
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.template.text import op_line, type_text
 
 if TYPE_CHECKING:
@@ -67,15 +66,14 @@ def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_j
     if svg and end not in ("", ".svg"):
         raise click.UsageError(f"--svg writes SVG, and {output} ends in {end}: leave one of them out.")
     found = pick(id_, directory, ("template", "executable")).value
-    assert isinstance(found, StoredEntry | TemplateCounts)
-    template = found.make_template() if isinstance(found, StoredEntry) else add_ingredients(RecordReader(), found)
+    assert isinstance(found, StoredEntry | TemplateStats)
+    template = found.make_template() if isinstance(found, StoredEntry) else found
     picture = picture_of(read_template_graph(template))
     if as_json:
         if svg or output:
             raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
         nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes(data="node")]
-        about = found.to_dict() if isinstance(found, StoredEntry) else encode_fields(found)
-        print_json({**about, "nodes": nodes, "edges": list(picture.edges)})
+        print_json({**found.to_dict(), "nodes": nodes, "edges": list(picture.edges)})
         return
     content = _render(picture, template.name, "svg" if svg else _FORMATS[end], output)
     if output is None or str(output) == "-":

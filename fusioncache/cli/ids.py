@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -17,10 +16,10 @@ from fusioncache.humanize import escape_controls
 from fusioncache.observe.explain.difference import Varying, find_relatives
 from fusioncache.observe.record.database import RecordError, RecordReader, has_record, record_path
 from fusioncache.observe.record.observations import RegionRecord, Run
-from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 
 type Kind = Literal["run", "template", "executable", "program", "family"]
-type Named = Run | TemplateCounts | StoredEntry
+type Named = Run | TemplateStats | StoredEntry
 
 _LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
@@ -56,6 +55,15 @@ class NamedThing:
     digest: str
     name: str
     value: Named
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The ingredients of its key, name to text; a run has none."""
+        return {} if isinstance(self.value, Run) else self.value.texts
+
+    def is_same(self, other: NamedThing) -> bool:
+        """Returns whether both are one and the same."""
+        return (self.kind, self.id, self.digest) == (other.kind, other.id, other.digest)
 
     def has_id(self, wanted: str) -> bool:
         """Returns whether its ID starts so."""
@@ -121,7 +129,7 @@ def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) 
         return ()
     if wanted == LAST and "run" in kinds:
         return _list_runs()[:1]
-    listed = _list_all(wanted, directory, kinds)
+    listed = list_things(wanted, directory, kinds)
     exact = [one for one in listed if wanted in (one.id, one.digest, one.name)]
     if exact:
         # A template and what was compiled for it may have the same key, and so the same text.
@@ -136,7 +144,7 @@ def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, s
 
     Names come first, because people know them, and IDs only if one was begun; runs go by their IDs.
     """
-    listed = _list_all(start, None, kinds)
+    listed = list_things(start, None, kinds)
     if "run" in kinds:
         return [(one.digest, one.name) for one in listed]
     templates = [one for one in listed if one.kind == "template"]
@@ -145,7 +153,8 @@ def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, s
     return list(dict.fromkeys([*names, *ids]))
 
 
-def _list_all(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
+def list_things(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
+    """Returns all things of these kinds; of templates those whose digest or name starts with ``wanted``."""
     found: list[NamedThing] = []
     for kind in kinds:
         if kind == "run":
@@ -222,18 +231,7 @@ def find_record(run: str | None) -> RecordReader | None:
     return None if run is None and is_expected(None) and not record.runs() else record
 
 
-def add_ingredients(record: RecordReader, template: TemplateCounts) -> TemplateStats:
-    """Returns a template with what its key is made of.
-
-    Raises:
-        click.ClickException: if the record has forgotten it meanwhile.
-    """
-    for found in record.add_ingredients((template,)):
-        return found
-    raise click.ClickException(f"the record has just forgotten {template.name}: 'fusioncache ls' lists what it has")
-
-
-def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
+def find_regions(record: RecordReader, template: TemplateStats) -> Sequence[RegionRecord]:
     """Returns the regions that have a template, of the newest run that had it."""
     return next(filter(None, (record.regions(run.id, template.digest) for run in record.runs())), ())
 
@@ -241,6 +239,5 @@ def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[Reg
 def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:
     """Returns what varies between a template and those of the record that are the same but for sizes and numbers."""
     named = [each for each in record.find_templates(template.name.rpartition("_")[0]) if each.digest != template.digest]
-    others = record.add_ingredients(tuple(islice(named, _MOST_RELATIVES)))
-    found = find_relatives([dict(each.ingredients) for each in (template, *others)])
+    found = find_relatives([each.texts for each in (template, *named[:_MOST_RELATIVES])])
     return next((relatives.varying for relatives in found if 0 in relatives.members), ())

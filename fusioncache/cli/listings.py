@@ -132,7 +132,7 @@ def read_template_graph(template: TemplateStats) -> Graph:
         click.ClickException: if the record's text is not that of a template.
     """
     try:
-        return read_exactly(dict(template.ingredients))
+        return read_exactly(template.texts)
     except ValueError as error:
         raise make_record_error(template, error) from error
 

@@ -487,8 +487,7 @@ def _list_templates(
     run = pick_run(record, run_id)
     all_ = fitting = record.templates(run.id)
     if only["backend"] is not None or only["text"] is not None:
-        digests = {each.digest for each in record.add_ingredients(all_) if _has_texts(each, only)}
-        fitting = tuple(each for each in all_ if each.digest in digests)
+        fitting = tuple(each for each in all_ if _has_texts(each, only))
     found = _select(fitting, only, _SORTED_BY[only["sort"] or "seconds"])
     if as_json:
         print_json({"run": run.id, "templates": found})

@@ -113,11 +113,9 @@ def _check_report(path: Path) -> None:
 def _encode(contents: Contents) -> dict[str, Any]:
     """Returns what a report is made of, for JSON."""
     templates = [
-        {**encode_fields(each.stats), "regions_at": [region.number for region in each.regions]}
+        {**each.stats.to_dict(), "regions_at": [region.number for region in each.regions]}
         for each in contents.templates
     ]
-    for template in templates:
-        del template["ingredients"]
     regions = [
         {"template": each.record.digest, **encode_region(each.record), "ops": each.record.ops}
         for each in contents.regions
@@ -169,11 +167,6 @@ class ReportTemplate:
     colour: int | None
 
     @property
-    def parts(self) -> dict[str, str]:
-        """The ingredients of its key."""
-        return dict(self.stats.ingredients)
-
-    @property
     def is_general(self) -> bool:
         """Whether code for any sizes serves a region of it, rather than code for its own."""
         return any(region.record.plan == ANY_SIZES for region in self.regions)
@@ -214,7 +207,7 @@ class Contents:
         """What the templates were compiled for: each ingredient that says nothing of a graph, with its texts."""
         found: dict[str, dict[str, None]] = {"device": {}}
         for template in self.templates:
-            found["device"] |= dict.fromkeys(_devices(template.parts.get("inputs", "")))
+            found["device"] |= dict.fromkeys(_devices(template.stats.texts.get("inputs", "")))
             for name, text in template.stats.ingredients:
                 if name not in GRAPH:
                     found.setdefault(name, {})[text] = None
@@ -233,7 +226,7 @@ class Contents:
 
 def read_contents(record: RecordReader, run: Run) -> Contents:
     """Reads what the record has of a run."""
-    templates = record.add_ingredients(record.templates(run.id))
+    templates = record.templates(run.id)
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
     regions = tuple(
         ReportRegion(number, region, numbers.get(region.digest) if region.digest else None)
@@ -280,7 +273,7 @@ def render_report(contents: Contents) -> str:
             grids=make_grids(contents.regions),
             misses=explain_templates([each.stats for each in met]),
             templates={each.stats.digest: each for each in contents.templates},
-            families=sorted(find_relatives([each.parts for each in met]), key=lambda family: -len(family.members)),
+            families=sorted(find_relatives([each.stats.texts for each in met]), key=lambda each: -len(each.members)),
             met=met,
             most_rows=MOST_ROWS,
             slices=cut_slices(contents.run.phases),
@@ -357,7 +350,7 @@ def _graph(template: ReportTemplate) -> Markup | None:
     from markupsafe import Markup
 
     try:
-        picture = picture_of(read_exactly(template.parts))
+        picture = picture_of(read_exactly(template.stats.texts))
     except ValueError:
         return None
     lines = svg_text(picture, f"ops of {template.stats.name}", styled=False).split("\n")

@@ -29,7 +29,7 @@ from fusioncache.cli.console import (
     say,
     shorten_id,
 )
-from fusioncache.cli.ids import Kind, add_ingredients, find_regions, find_varying, pick
+from fusioncache.cli.ids import Kind, find_regions, find_varying, pick
 from fusioncache.cli.listings import (
     describe_code,
     describe_executables,
@@ -46,7 +46,7 @@ from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.observe.record.stats import TemplateCounts, TemplateStats
+from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.observe.trace_files import TraceFile, list_processes, read_traces
 from fusioncache.process.secrets import blur
 from fusioncache.process.settings import PASSES, find_directory
@@ -169,7 +169,7 @@ def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *,
             f"--{refused[0]} shows a part of a template, and {id_} is {an} {one.kind}: leave out --{refused[0]}, or "
             "give the ID of a template, see 'fusioncache ls'."
         )
-    if isinstance(one.value, TemplateCounts):
+    if isinstance(one.value, TemplateStats):
         _print_template(one.value, wanted, directory, as_json=as_json)
     elif isinstance(one.value, StoredEntry):
         describers = _list_parts(one.value, chosen["traces"] or TRACES)
@@ -207,16 +207,15 @@ def _compare_traces(before: str, after: str) -> list[str]:
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
 
 
-def _print_template(counts: TemplateCounts, wanted: Sequence[str], directory: Path | None, *, as_json: bool) -> None:
+def _print_template(template: TemplateStats, wanted: Sequence[str], directory: Path | None, *, as_json: bool) -> None:
     record = RecordReader()
-    template = add_ingredients(record, counts)
     describers: Describers = {
         **_list_describers(template),
         "parameters": lambda: _describe_parameters(record, template),
         "regions": lambda: _describe_regions(find_regions(record, template)),
         "code": lambda: describe_code(template, directory),
     }
-    data = encode_fields(counts)
+    data = template.to_dict()
     if wanted:
         _print_parts(data, "", describers, wanted, as_json=as_json)
         return
@@ -291,7 +290,7 @@ def _describe_parameters(record: RecordReader, template: TemplateStats) -> Part:
     """Returns what differs between regions that share the template: residual terms, sizes, and numbers."""
     varying = find_varying(record, template)
     try:
-        graph = read_graph(dict(template.ingredients))
+        graph = read_graph(template.texts)
     except ValueError:
         graph = Graph((), (), ())  # its ingredients are shown as they are
     sums = [f"%{first}" for op, first in graph.results() if op.name == RESIDUAL]

@@ -45,7 +45,7 @@ def test_every_script_computes_what_its_template_computes():
         exec(get_output("show", digest, "--repro"), names)
         values = names["arguments"]()
         found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
-        (template,) = RecordReader().add_ingredients(RecordReader().find_templates(digest))
+        (template,) = RecordReader().find_templates(digest)
         graph = inline(read_template_graph(template), max(template.arities, key=sum))
         assert are_same(list(found), list(Eager().compile(graph, values)(values)))
 

@@ -15,7 +15,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from fusioncache.ir import codec
 from fusioncache.observe.record.kept_regions import encode_record, pack_trace, unpack, unpack_trace
 from fusioncache.observe.record.ledger import Ledger, Observed
 from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord, Run
-from fusioncache.observe.record.stats import Stats, TemplateCounts, TemplateStats
+from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.process import files, forks
 from fusioncache.process.files import Schema, make_folders, protect
 from fusioncache.process.secrets import list_options
@@ -223,7 +223,8 @@ def _first(database: sqlite3.Connection, query: str, *parameters: Any) -> int | 
 
 
 _OF_RUN = "run = (SELECT number FROM runs WHERE id = :run)"
-_USES = f"""SELECT digest, name, ops, records.content FROM records JOIN templates ON templates.id = records.number
+_USES = f"""SELECT digest, name, ops, templates.content AS text, records.content
+    FROM records JOIN templates ON templates.id = records.number
     JOIN runs ON runs.number = records.run WHERE kind = '{USES}'"""
 
 
@@ -248,20 +249,9 @@ class RecordReader:
         rows = self._rows("SELECT content FROM runs WHERE content IS NOT NULL ORDER BY started DESC, id")
         return self._decode(lambda row: codec.decode(Run, row["content"], "run"), rows)
 
-    def templates(self, run: str) -> tuple[TemplateCounts, ...]:
+    def templates(self, run: str) -> tuple[TemplateStats, ...]:
         """Returns a run's templates, the most expensive first."""
-        return tuple(
-            _most_expensive_first(self._decode(_decode_use, self._rows(f"{_USES} AND runs.id = :run", run=run)))
-        )
-
-    def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
-        """Returns these templates with what their keys are made of, without those that were forgotten since."""
-        wanted = "digest IN (SELECT value FROM json_each(:digests))"
-        rows = f"SELECT digest, content FROM templates WHERE {wanted}"
-        digests = json.dumps([template.digest for template in templates])
-        found = dict(self._decode(_decode_ingredients, self._rows(rows, digests=digests)))
-        known = (template for template in templates if template.digest in found)
-        return tuple(TemplateStats(**{**asdict(each), "ingredients": found[each.digest]}) for each in known)
+        return self._read_templates(self._rows(f"{_USES} AND runs.id = :run", run=run))
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
         """Returns a run's regions, in the order of its traces and of their positions in these.
@@ -289,7 +279,7 @@ class RecordReader:
         ((since, runs, *totals),) = self._rows(f"SELECT min(started), count(*), {sums} FROM runs")
         return Lifetime(since or 0.0, runs, *(total or 0 for total in totals))
 
-    def find_templates(self, prefix: str) -> tuple[TemplateCounts, ...]:
+    def find_templates(self, prefix: str) -> tuple[TemplateStats, ...]:
         """Returns the templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.
@@ -297,15 +287,18 @@ class RecordReader:
         newest = self._newest("(instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1)", prefix=prefix)
         return tuple(each for each in newest if prefix in (each.digest, each.name)) or newest
 
-    def before(self, run: str) -> tuple[TemplateCounts, ...]:
+    def before(self, run: str) -> tuple[TemplateStats, ...]:
         """Returns the templates of earlier runs than this one, each with the counts of the newest of these."""
         return self._newest("runs.started < (SELECT started FROM runs WHERE id = :run)", run=run)
 
-    def _newest(self, wanted: str, **parameters: str) -> tuple[TemplateCounts, ...]:
+    def _newest(self, wanted: str, **parameters: str) -> tuple[TemplateStats, ...]:
         """Returns the templates of such runs or names, each with its newest run, the most expensive first."""
         rows = self._rows(f"{_USES} AND {wanted} ORDER BY runs.started, runs.id DESC", **parameters)
-        newest = {row["digest"]: row for row in rows}
-        return tuple(_most_expensive_first(self._decode(_decode_use, newest.values())))
+        return self._read_templates({row["digest"]: row for row in rows}.values())
+
+    def _read_templates(self, rows: Iterable[sqlite3.Row]) -> tuple[TemplateStats, ...]:
+        found = self._decode(_decode_template, rows)
+        return tuple(sorted(found, key=lambda each: (-each.compile_seconds, -each.regions, each.name, each.digest)))
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
@@ -353,18 +346,10 @@ def _has_content(path: Path) -> bool:
         raise RecordError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
 
 
-def _decode_use(row: sqlite3.Row) -> TemplateCounts:
-    counts = codec.decode(TemplateCounts, row["content"], "template")
-    return replace(counts, name=row["name"], digest=row["digest"], ops=row["ops"])
-
-
-def _decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
-    ingredients = json.loads(unpack(row["content"]))
-    return row["digest"], tuple((name, text) for name, text in ingredients)
-
-
-def _most_expensive_first(templates: Iterable[TemplateCounts]) -> list[TemplateCounts]:
-    return sorted(templates, key=lambda each: (-each.compile_seconds, -each.regions, each.name, each.digest))
+def _decode_template(row: sqlite3.Row) -> TemplateStats:
+    counts = codec.decode(TemplateStats, row["content"], "template")
+    ingredients = tuple((name, text) for name, text in json.loads(unpack(row["text"])))
+    return replace(counts, name=row["name"], digest=row["digest"], ops=row["ops"], ingredients=ingredients)
 
 
 def forget(path: Path) -> bool:

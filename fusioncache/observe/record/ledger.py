@@ -23,7 +23,7 @@ from typing import Any
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventPublisher, What
 from fusioncache.observe.record.observations import Alone, CompileRecord, Phases, Record, RegionRecord, Source
-from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateCounts, TemplateStats
+from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
@@ -51,7 +51,7 @@ _NOTHING: Mapping[str, float] = MappingProxyType(
 """The fields of ``Stats`` that are numbers, as they are at first."""
 
 _OF_TEMPLATE: Mapping[str, float] = MappingProxyType(
-    {each.name: _NOTHING[each.name] for each in fields(TemplateCounts) if each.name in _NOTHING}
+    {each.name: _NOTHING[each.name] for each in fields(TemplateStats) if each.name in _NOTHING}
 )
 """Those of them that a template has a share of."""
 

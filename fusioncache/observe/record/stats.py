@@ -158,8 +158,8 @@ def _list_rows(name: str, count: float | Mapping[str, float]) -> list[tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateCounts:
-    """One template's share.
+class TemplateStats:
+    """One template's share, and what its key is made of.
 
     Attributes:
         name: the name of its calls in a trace.
@@ -173,6 +173,7 @@ class TemplateCounts:
         loads: executables that were loaded for it from the store.
         load_seconds: seconds spent in these.
         loaded_compile_seconds: seconds that compiling these took, where they were compiled.
+        ingredients: name and text of each part of its key.
     """
 
     name: str = ""
@@ -186,6 +187,16 @@ class TemplateCounts:
     loads: int = 0
     load_seconds: float = 0.0
     loaded_compile_seconds: float = 0.0
+    ingredients: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The ingredients of its key, name to text."""
+        return dict(self.ingredients)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the counts as JSON has them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ingredients"}
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
@@ -195,17 +206,6 @@ class TemplateCounts:
         """Returns what a list shows of the template, as text: see ``_TITLES``."""
         counts = str(self.regions), str(self.hits), format_arities(self.arities), str(self.compiles)
         return (self.name, self.digest[:_SHOWN_DIGITS], *counts, format_seconds(self.compile_seconds))
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateStats(TemplateCounts):
-    """One template's share, and what its key is made of.
-
-    Attributes:
-        ingredients: name and text of each part of its key.
-    """
-
-    ingredients: tuple[tuple[str, str], ...] = ()
 
 
 class AllTemplates(tuple[TemplateStats, ...]):

@@ -140,7 +140,7 @@ def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
     assert len(regions) == run.stats.regions
     # As each length was counted.
     assert {region.digest for region in regions} == {each.digest for each in transform.cache.templates()}
-    found = RecordReader().add_ingredients(RecordReader().templates(run.id))
+    found = RecordReader().templates(run.id)
     assert {each.digest: each for each in found} == {each.digest: each for each in transform.cache.templates()}
     assert regions == tuple(transform.cache.ledger.history.records(RegionRecord))
 
@@ -175,11 +175,10 @@ def test_a_name_that_is_no_text_does_not_cost_the_record():
 @pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])
 def test_damaged_content_is_an_error_and_not_a_crash(monkeypatch, content):
     save_ledger(monkeypatch, make_wide_ledger(2))
-    templates = RecordReader().templates("a" * 32)
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute(f"UPDATE templates SET content = {content}")
         database.execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
-    for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().add_ingredients(templates)):
+    for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().templates("a" * 32)):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
 

@@ -35,16 +35,7 @@ def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkey
     save_ledger(monkeypatch, ledger)
     cast, chain = ledger.templates()
     record = RecordReader()
-    assert record.add_ingredients(record.templates("a" * 32)) == (chain, cast)
-
-
-def test_templates_that_were_forgotten_meanwhile_have_no_ingredients(monkeypatch):
-    save_ledger(monkeypatch, make_full_ledger())
-    record = RecordReader()
-    chain, cast = record.templates("a" * 32)
-    with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute("DELETE FROM templates WHERE digest = ?", (chain.digest,))
-    assert [template.digest for template in record.add_ingredients((chain, cast))] == [cast.digest]
+    assert record.templates("a" * 32) == (chain, cast)
 
 
 def test_templates_are_those_of_the_run_asked_for(monkeypatch):
