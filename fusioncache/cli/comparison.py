@@ -28,7 +28,6 @@ from fusioncache.cli.console import (
     shorten_id,
     wrap,
 )
-from fusioncache.cli.ids import Kind, NamedThing, find_candidates, find_regions, list_things, pick, pick_run
 from fusioncache.cli.listings import (
     SourceLocation,
     find_definition,
@@ -37,7 +36,19 @@ from fusioncache.cli.listings import (
     format_locations,
 )
 from fusioncache.cli.overview import TITLES, format_run_label, list_programs
-from fusioncache.cli.stored import TRACES, StoredEntry, list_sources, or_none
+from fusioncache.cli.things import (
+    TRACES,
+    Kind,
+    NamedThing,
+    StoredEntry,
+    find_candidates,
+    find_regions,
+    list_sources,
+    list_things,
+    or_none,
+    pick,
+    pick_run,
+)
 from fusioncache.humanize import escape_controls, format_count, format_duration, format_seconds
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import (
@@ -465,7 +476,7 @@ def _pick_runs(record: RecordReader, old: str | None, new: str | None) -> tuple[
 
 def _diff_runs(record: RecordReader, old: Run, new: Run, *, as_json: bool) -> None:
     """Prints how two runs differ: counts, templates that only one of them had, and those that both compiled."""
-    before, after = ({each.digest: each for each in record.templates(run.id)} for run in (old, new))
+    before, after = ({each.digest: each for each in record.templates(run.id, texts=False)} for run in (old, new))
     changed = {
         "new": [each for digest, each in after.items() if digest not in before],
         "gone": [each for digest, each in before.items() if digest not in after],

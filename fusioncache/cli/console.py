@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from fusioncache.humanize import escape_controls, fold_text, format_seconds
 
 if TYPE_CHECKING:
-    from fusioncache.cli.ids import Kind
+    from fusioncache.cli.things import Kind
     from fusioncache.store.remote import Progress
 
 SCHEMA = 2
@@ -198,7 +198,7 @@ def shorten(text: str, width: int, end: int = _END) -> str:
 
 def cut(text: str, width: int) -> str:
     """Shortens a text to so many characters. Its beginning stays."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    return shorten(text, width, 0)
 
 
 def wrap(text: str, width: int | None, indent: int | None = None) -> str:
@@ -313,7 +313,7 @@ class ThingId(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """See click."""
-        from fusioncache.cli.ids import list_completions
+        from fusioncache.cli.things import list_completions
 
         try:
             found = list_completions(incomplete, self._kinds)

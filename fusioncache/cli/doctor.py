@@ -7,9 +7,8 @@ import platform
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,84 +55,52 @@ def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
     """
     found = diagnose(directory)
     if as_json:
-        print_json(found.to_dict())
+        print_json(found)
     else:
         click.echo("\n\n".join(_write(found, count_columns())))
-    ctx.exit(found.status)
+    ctx.exit(found["status"])
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """All findings.
+def diagnose(directory: Path | None) -> dict[str, Any]:
+    """Examines this machine, and returns all findings. Every probe runs, also those of functions with a known source.
 
-    Attributes:
-        versions: of what is installed, by name; None where nothing is.
-        store: on disk: its path, whether it exists and can be written, its bytes and permissions, and any problem.
-        unusable: why nothing is shared; empty if regions are shared.
-        limits: what is off in this Thunder and why; empty if everything is on.
-        off: the accelerators that are off, each with the reason.
-        capabilities: of Thunder: the name, the accelerators that are off without it, whether it works, how that was
-            established or the problem, and the seconds of its probe.
-        misfits: the functions of Thunder with another source than the replacement, or what relies on it, was written
-            for: the capability, the name, the digest of the installed source, and the lines of a diff.
-        faults: what fails in this combination without fusioncache as well.
-        backends: why each compiler cannot be used; empty text where it can.
-        advice: what to do, most important first.
-        sources: the digest of the installed Thunder's sources; empty if it cannot be imported.
-    """
-
-    versions: dict[str, str | None]
-    store: dict[str, Any]
-    unusable: str = ""
-    limits: str = ""
-    off: dict[str, str] = field(default_factory=dict)
-    capabilities: tuple[dict[str, Any], ...] = ()
-    misfits: tuple[dict[str, Any], ...] = ()
-    faults: tuple[str, ...] = ()
-    backends: dict[str, str] = field(default_factory=dict)
-    advice: tuple[str, ...] = ()
-    sources: str = ""
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 if all works, 1 if something is off, 2 if nothing is shared."""
-        return 2 if self.unusable else int(bool(self.limits or self.misfits or self.store["problem"]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all findings for JSON."""
-        return {"status": self.status, **asdict(self)}
-
-
-def diagnose(directory: Path | None) -> Diagnosis:
-    """Examines this machine. Every probe runs, also those of functions whose source is known.
+    - ``status``: the exit status: 0 if all works, 1 if something is off, 2 if nothing is shared.
+    - ``versions``: of what is installed, by name; None where nothing is.
+    - ``store``: on disk: its path, whether it exists and can be written, its bytes and permissions, and any problem.
+    - ``unusable``: why nothing is shared; empty if regions are shared.
+    - ``limits``: what is off in this Thunder and why; empty if everything is on.
+    - ``off``: the accelerators that are off, each with the reason.
+    - ``capabilities``: of Thunder: the name, the accelerators that are off without it, whether it works, how that was
+      established or the problem, and the seconds of its probe.
+    - ``misfits``: the functions of Thunder with another source than the replacement, or what relies on it, was written
+      for: the capability, the name, the digest of the installed source, and the lines of a diff.
+    - ``faults``: what fails in this combination without fusioncache as well.
+    - ``backends``: why each compiler cannot be used; empty text where it can.
+    - ``advice``: what to do, most important first.
+    - ``sources``: the digest of the installed Thunder's sources; empty if it cannot be imported.
 
     Args:
         directory: of the store; None for the default one.
     """
     from fusioncache.thunder_adapter.versions import find_import_problem
 
-    found = Diagnosis(read_versions(), examine_store(directory))
-    problem = find_import_problem()
+    versions, problem = read_versions(), find_import_problem() or ""
+    found: dict[str, Any] = {"status": 2, "versions": versions, "store": examine_store(directory), "unusable": problem}
+    found |= {"limits": "", "off": {}, "capabilities": (), "misfits": (), "faults": (), "backends": {}}
     if problem:
-        return replace(found, unusable=problem, advice=(_advise_import(found.versions),))
+        return {**found, "advice": (_advise_import(versions),), "sources": ""}
     from fusioncache.backends.api import problem as find_problem
     from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable, find_off
     from fusioncache.thunder_adapter.versions import explain_fault, find_faults, read_digest
 
-    capabilities, misfits = tuple(_report_capabilities()), tuple(_report_misfits())
     compilers = {"nvFuser on a GPU": ("nvfuser", "cuda"), "TorchInductor on a CPU": ("inductor", "cpu")}
-    found = replace(
-        found,
-        unusable=explain_unusable() or "",
-        limits=explain_limits() or "",
-        off=dict(find_off()),
-        capabilities=capabilities,
-        misfits=misfits,
-        faults=tuple(map(explain_fault, find_faults())),
-        backends={name: find_problem(*compiler) or "" for name, compiler in compilers.items()},
-        sources=read_digest(),
-    )
-    return replace(found, advice=tuple(_advise(found)))
+    found |= {"capabilities": tuple(_report_capabilities()), "misfits": tuple(_report_misfits())}
+    found |= {"unusable": explain_unusable() or "", "limits": explain_limits() or "", "off": dict(find_off())}
+    found["faults"] = tuple(map(explain_fault, find_faults()))
+    found["backends"] = {name: find_problem(*compiler) or "" for name, compiler in compilers.items()}
+    is_limited = bool(found["limits"] or found["misfits"] or found["store"]["problem"])
+    found["status"] = 2 if found["unusable"] else int(is_limited)
+    return {**found, "advice": tuple(_advise(found)), "sources": read_digest()}
 
 
 def read_versions() -> dict[str, str | None]:
@@ -219,15 +186,15 @@ def _measure(path: Path) -> int:
     return sizes
 
 
-def _advise(found: Diagnosis) -> Iterator[str]:
-    yield from filter(None, [found.unusable or found.limits])
-    yield from found.faults
-    if found.misfits and not found.unusable:
+def _advise(found: Mapping[str, Any]) -> Iterator[str]:
+    yield from filter(None, [found["unusable"] or found["limits"]])
+    yield from found["faults"]
+    if found["misfits"] and not found["unusable"]:
         yield "report the differences above, with fusioncache doctor --json, or see docs/porting.md to accept them"
-    if all(found.backends.values()):
-        yield from found.backends.values()
-    if found.store["problem"]:
-        yield f"the store: {found.store['problem']}. Set FUSIONCACHE_DIR to a directory that can be written"
+    if all(found["backends"].values()):
+        yield from found["backends"].values()
+    if found["store"]["problem"]:
+        yield f"the store: {found['store']['problem']}. Set FUSIONCACHE_DIR to a directory that can be written"
 
 
 def _advise_import(versions: dict[str, str | None]) -> str:
@@ -238,19 +205,21 @@ def _advise_import(versions: dict[str, str | None]) -> str:
     return "repair the installation of Thunder: python -c 'import thunder' shows what it lacks"
 
 
-def _write(found: Diagnosis, width: int | None) -> Iterator[str]:
+def _write(found: Mapping[str, Any], width: int | None) -> Iterator[str]:
     """Yields the paragraphs of a diagnosis."""
-    yield format_pairs((name, text or "none") for name, text in found.versions.items())
-    if found.capabilities:
-        yield format_table(_COLUMNS, [{**each, "how": each["how"] or each["problem"]} for each in found.capabilities])
-        yield f"all probes: {1000 * sum(each['seconds'] for each in found.capabilities):.0f} ms"
-    for misfit in found.misfits:
+    yield format_pairs((name, text or "none") for name, text in found["versions"].items())
+    if found["capabilities"]:
+        yield format_table(
+            _COLUMNS, [{**each, "how": each["how"] or each["problem"]} for each in found["capabilities"]]
+        )
+        yield f"all probes: {1000 * sum(each['seconds'] for each in found['capabilities']):.0f} ms"
+    for misfit in found["misfits"]:
         installed = f"installed: {misfit['digest']}" if misfit["digest"] else "it is not there"
         head = f"{misfit['original']} ({misfit['capability']}), {installed}"
         yield "\n".join((wrap(head, width), *misfit["difference"]))
-    if found.backends:
-        yield format_pairs((name, problem or "works") for name, problem in found.backends.items())
-    store = found.store
+    if found["backends"]:
+        yield format_pairs((name, problem or "works") for name, problem in found["backends"].items())
+    store = found["store"]
     size = "not there yet" if store["bytes"] is None else f"{store['bytes'] / 2**20:.1f} MiB"
     yield format_pairs([("store", store["path"]), ("size", size), ("permissions", store["mode"] or "-")])
-    yield "\n".join(wrap(f"- {text}", width, 2) for text in found.advice or ("everything works",))
+    yield "\n".join(wrap(f"- {text}", width, 2) for text in found["advice"] or ("everything works",))

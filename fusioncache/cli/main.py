@@ -60,7 +60,7 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
 
 def _point_to_store() -> str:
     """Returns where to look if there is no record but a store, as after a pull; else nothing."""
-    from fusioncache.cli.stored import is_expected
+    from fusioncache.cli.things import is_expected
     from fusioncache.observe.record.database import has_record
 
     if has_record() or not is_expected(None):
@@ -76,7 +76,7 @@ COMMANDS = {
     "dir": "fusioncache.cli.upkeep:dir_",
     "doctor": "fusioncache.cli.doctor:doctor",
     "explain": "fusioncache.cli.comparison:explain",
-    "graph": "fusioncache.cli.drawing:graph",
+    "graph": "fusioncache.cli.listings:graph",
     "ls": "fusioncache.cli.overview:ls",
     "prune": "fusioncache.cli.upkeep:prune",
     "pull": "fusioncache.cli.upkeep:pull",

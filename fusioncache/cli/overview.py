@@ -28,8 +28,7 @@ from fusioncache.cli.console import (
     shorten_id,
     wrap,
 )
-from fusioncache.cli.ids import find_record, pick_run
-from fusioncache.cli.stored import StoredKind, format_lengths, list_stored, measure_store
+from fusioncache.cli.things import StoredKind, find_record, format_lengths, list_stored, measure_store, pick_run
 from fusioncache.humanize import (
     describe_savings,
     escape_controls,
@@ -485,8 +484,9 @@ def _list_templates(
     record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool, wide: bool
 ) -> None:
     run = pick_run(record, run_id)
-    all_ = fitting = record.templates(run.id)
-    if only["backend"] is not None or only["text"] is not None:
+    reads_texts = only["backend"] is not None or only["text"] is not None
+    all_ = fitting = record.templates(run.id, texts=reads_texts)
+    if reads_texts:
         fitting = tuple(each for each in all_ if _has_texts(each, only))
     found = _select(fitting, only, _SORTED_BY[only["sort"] or "seconds"])
     if as_json:

@@ -29,7 +29,6 @@ from fusioncache.cli.console import (
     say,
     shorten_id,
 )
-from fusioncache.cli.ids import Kind, find_regions, find_varying, pick
 from fusioncache.cli.listings import (
     describe_code,
     describe_executables,
@@ -39,7 +38,17 @@ from fusioncache.cli.listings import (
     write_definition,
     write_repro,
 )
-from fusioncache.cli.stored import TRACES, Outline, StoredEntry, format_lengths, list_sources
+from fusioncache.cli.things import (
+    TRACES,
+    Kind,
+    Outline,
+    StoredEntry,
+    find_regions,
+    find_varying,
+    format_lengths,
+    list_sources,
+    pick,
+)
 from fusioncache.humanize import format_arities, format_bytes, format_count, format_ranges, format_seconds, format_time
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.keys import GRAPH
@@ -52,10 +61,8 @@ from fusioncache.process.secrets import blur
 from fusioncache.process.settings import PASSES, find_directory
 from fusioncache.template.text import number_literals, read_graph
 
-_OF_TEMPLATES = ("parameters", "regions")
-"""Parts that only a template has, and no executable."""
-_WHOLE = ("ingredients", "key", "programs", "guards", "reads")
-"""Parts of what a store has that are shown if none is named."""
+_WHOLE = ("ingredients", "parameters", "regions", "key", "programs", "guards", "reads")
+"""Parts that are shown if none is named."""
 _OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
 _LONGEST = 100
 _REGION_COLUMNS = (
@@ -161,21 +168,20 @@ def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *,
     kinds: tuple[Kind, ...] = ("template", "program", "executable", "family")
     kinds = ("program",) if "traces" in wanted else ("program", "family") if "reads" in wanted else kinds
     one = pick(id_, directory, kinds)
-    of_templates = [name for name in wanted if name not in ("traces", "reads")]
-    refused = of_templates if one.kind in ("program", "family") else [name for name in wanted if name in _OF_TEMPLATES]
-    if refused and one.kind != "template":
+    value = one.value
+    assert isinstance(value, TemplateStats | StoredEntry)
+    describers = _list_parts(value, directory, chosen["traces"] or TRACES)
+    if refused := next((name for name in wanted if name not in describers), None):
         an = "an" if one.kind == "executable" else "a"
         raise click.UsageError(
-            f"--{refused[0]} shows a part of a template, and {id_} is {an} {one.kind}: leave out --{refused[0]}, or "
+            f"--{refused} shows a part of a template, and {id_} is {an} {one.kind}: leave out --{refused}, or "
             "give the ID of a template, see 'fusioncache ls'."
         )
-    if isinstance(one.value, TemplateStats):
-        _print_template(one.value, wanted, directory, as_json=as_json)
-    elif isinstance(one.value, StoredEntry):
-        describers = _list_parts(one.value, chosen["traces"] or TRACES)
-        parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
-        data = one.value.to_dict()
-        _print_parts(data, "" if wanted else _write_fields(data), describers, parts, as_json=as_json)
+    about = value.to_dict()
+    if isinstance(value, TemplateStats) and not wanted:
+        (about["not_kept"],) = find_reasons_not_kept([value], directory)
+    parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
+    _print_parts(about, "" if wanted else _write_fields(about), describers, parts, as_json=as_json)
 
 
 def _print_passes(id_: str | None, *, as_json: bool) -> None:
@@ -207,22 +213,16 @@ def _compare_traces(before: str, after: str) -> list[str]:
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
 
 
-def _print_template(template: TemplateStats, wanted: Sequence[str], directory: Path | None, *, as_json: bool) -> None:
-    record = RecordReader()
-    describers: Describers = {
-        **_list_describers(template),
-        "parameters": lambda: _describe_parameters(record, template),
-        "regions": lambda: _describe_regions(find_regions(record, template)),
-        "code": lambda: describe_code(template, directory),
+def _list_parts(value: TemplateStats | StoredEntry, directory: Path | None, traces: Sequence[str]) -> Describers:
+    """Returns what describes the parts of a template, or of something in a store."""
+    if isinstance(value, StoredEntry):
+        return _list_stored_parts(value, traces)
+    return {
+        **_list_describers(value),
+        "parameters": lambda: _describe_parameters(RecordReader(), value),
+        "regions": lambda: _describe_regions(find_regions(RecordReader(), value)),
+        "code": lambda: describe_code(value, directory),
     }
-    data = template.to_dict()
-    if wanted:
-        _print_parts(data, "", describers, wanted, as_json=as_json)
-        return
-    (reasons,) = find_reasons_not_kept([template], directory)
-    heading = _write_fields({**data, "not_kept": reasons or None})
-    parts = ("ingredients", *_OF_TEMPLATES)
-    _print_parts({**data, "not_kept": reasons}, heading, describers, parts, as_json=as_json)
 
 
 def _list_describers(template: TemplateStats) -> Describers:
@@ -236,8 +236,7 @@ def _list_describers(template: TemplateStats) -> Describers:
     }
 
 
-def _list_parts(stored: StoredEntry, traces: Sequence[str]) -> Describers:
-    """Returns what describes the parts of something in a store."""
+def _list_stored_parts(stored: StoredEntry, traces: Sequence[str]) -> Describers:
     if stored.kind == "program":
         return {
             "key": lambda: _describe_key(stored),
@@ -269,7 +268,7 @@ def _print_parts(
 
 def _write_fields(data: Mapping[str, Any]) -> str:
     """Returns the fields of something, as its JSON has them, for people."""
-    known = ((name, value) for name, value in data.items() if value is not None)
+    known = ((name, value) for name, value in data.items() if value not in (None, {}))
     return format_pairs(
         (_LABELS.get(name, name.replace("_", " ")), _WRITTEN.get(name, format_number)(value)) for name, value in known
     )

@@ -28,7 +28,7 @@ from fusioncache.cli.console import (
     show_progress,
     wrap,
 )
-from fusioncache.cli.stored import (
+from fusioncache.cli.things import (
     format_contents,
     format_removal,
     is_expected,

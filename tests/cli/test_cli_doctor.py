@@ -39,7 +39,7 @@ def run():
 
 counts = run()
 found = diagnose(None)
-print(json.dumps({"stats": counts, "doctor": found.to_dict()}))
+print(json.dumps({"stats": counts, "doctor": found}))
 """
 
 
@@ -102,7 +102,7 @@ def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
     monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: False)
     found = examine_store(tmp_path / "store")
     assert not found["writable"] and f"{tmp_path} cannot be written" in found["problem"]
-    assert diagnose(tmp_path / "store").status == 1
+    assert diagnose(tmp_path / "store")["status"] == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.problem)

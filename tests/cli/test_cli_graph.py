@@ -7,8 +7,8 @@ import shutil
 import pytest
 from commands import CHAIN, call, get_error, get_output, save_run
 
-from fusioncache.cli import drawing as dot
-from fusioncache.cli.drawing import dot_text, picture_of, svg_text
+from fusioncache.cli import listings as dot
+from fusioncache.cli.listings import dot_text, picture_of, svg_text
 
 
 @pytest.fixture(autouse=True)

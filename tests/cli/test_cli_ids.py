@@ -5,7 +5,7 @@ from commands import CAST, CHAIN, FIRST_RUN, get_error, get_output, save_two_run
 from kept_programs import SavedProgram
 from recorded_templates import make_cast_template
 
-from fusioncache.cli.ids import find_candidates
+from fusioncache.cli.things import find_candidates
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 

@@ -12,7 +12,7 @@ from recorded_templates import count_compile, make_cast_template, make_chain_tem
 from store_contents import make_numbered_key
 from store_contents import save as fill
 
-from fusioncache.cli import ls as pages
+from fusioncache.cli import overview as pages
 from fusioncache.cli.console import shorten
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger

@@ -12,7 +12,7 @@ from recorded_templates import make_ledger, save_ledger
 from store_contents import save as fill
 
 from fusioncache.accelerators.programs.text import CudaGraphReference, TraceText, encode, encode_reads
-from fusioncache.cli.stored import format_inputs
+from fusioncache.cli.things import format_inputs
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.store import Store, default_path
 

@@ -12,7 +12,7 @@ from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_
 from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.backends.script import write_script
-from fusioncache.cli import output as highlight
+from fusioncache.cli import console as highlight
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.store import Store, default_path
 from fusioncache.template.key import make_key

@@ -16,13 +16,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from operator import ne
 from pathlib import Path
 from typing import Any
 
 from fusioncache.ir import codec
 from fusioncache.observe.record.kept_regions import encode_record, pack_trace, unpack, unpack_trace
-from fusioncache.observe.record.ledger import Ledger, Observed
-from fusioncache.observe.record.observations import Lifetime, Record, RegionRecord, Run
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import (
+    ChoiceRecord,
+    CompileRecord,
+    Lifetime,
+    PlacementRecord,
+    Record,
+    RegionRecord,
+    Run,
+)
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.process import files, forks
 from fusioncache.process.files import Schema, make_folders, protect
@@ -89,9 +98,9 @@ def record_path() -> Path:
 
 
 def put_row(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """Inserts a row, or replaces the one with the same key."""
-    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-    database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
+    """Inserts a row, or updates the one with the same key."""
+    names, marks, new = (", ".join(each.format(name) for name in row) for each in ("{0}", ":{0}", "{0} = excluded.{0}"))
+    database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {new}", row)
 
 
 def find_run(database: sqlite3.Connection, run: str) -> int | None:
@@ -103,63 +112,32 @@ def put_run(database: sqlite3.Connection, run: Run) -> int:
     """Writes a run. Returns its number."""
     totals = {name: getattr(run.stats, name) for name in TOTALS}
     row = {"id": run.id, "started": run.started, "updated": run.updated, **totals, "content": encode_record(run)}
-    number = _first(database, "SELECT number FROM runs WHERE id = ?", run.id)
-    put_row(database, "runs", row if number is None else {"number": number, **row})
+    put_row(database, "runs", row)
     found = find_run(database, run.id)
     assert found is not None
     return found
 
 
-class RunRecords:
-    """The records of one run, in a transaction.
+def put_template(database: sqlite3.Connection, run: int, template: TemplateStats) -> None:
+    """Writes a template's share in a run, by its number, and the template if it is new."""
+    content = zlib.compress(json.dumps(template.ingredients).encode())
+    values = (template.digest, template.name, template.ops, content)
+    database.execute("INSERT OR IGNORE INTO templates (digest, name, ops, content) VALUES (?, ?, ?, ?)", values)
+    number = _first(database, "SELECT id FROM templates WHERE digest = ?", template.digest)
+    assert number is not None
+    share = replace(template, name="", digest="", ops=0, ingredients=())
+    put_record(database, run, USES, number, encode_record(share))
 
-    Args:
-        database: it.
-        run: the number of the run.
-    """
 
-    def __init__(self, database: sqlite3.Connection, run: int):
-        self._database = database
-        self._run = run
+def has_template(database: sqlite3.Connection, run: int, digest: str) -> bool:
+    """Returns whether a template has a share in a run, by its number."""
+    query = f"SELECT 1 FROM records JOIN templates ON id = number WHERE run = ? AND kind = '{USES}' AND digest = ?"
+    return _first(database, query, run, digest) is not None
 
-    def put_template(self, template: TemplateStats) -> None:
-        """Writes a template's share in the run, and the template."""
-        number = self._find_template(template.digest) or self._add_template(template)
-        self._put(USES, number, encode_record(replace(template, name="", digest="", ops=0, ingredients=())))
 
-    def has_template(self, digest: str) -> bool:
-        """Returns whether a template has a share in the run."""
-        query = f"SELECT 1 FROM records JOIN templates ON id = number WHERE run = ? AND kind = '{USES}' AND digest = ?"
-        return _first(self._database, query, self._run, digest) is not None
-
-    def put_observations(self, observed: Observed, regions: Sequence[RegionRecord]) -> None:
-        """Writes what is new or changed.
-
-        Args:
-            observed: it.
-            regions: all regions of the traces of which one is new or changed.
-        """
-        traces = defaultdict[int, list[RegionRecord]](list)
-        for region in regions:
-            traces[region.trace_number].append(region)
-        for trace, each in traces.items():
-            self._put(TRACES, trace, pack_trace(each))
-        for kind, records in observed.items():
-            for number, record in records.items() if kind is not RegionRecord else ():
-                self._put(kind.__name__, number, encode_record(record))
-
-    def _put(self, kind: str, number: int, content: bytes) -> None:
-        put_row(self._database, "records", {"run": self._run, "kind": kind, "number": number, "content": content})
-
-    def _find_template(self, digest: str) -> int | None:
-        return _first(self._database, "SELECT id FROM templates WHERE digest = ?", digest)
-
-    def _add_template(self, template: TemplateStats) -> int:
-        content = zlib.compress(json.dumps(template.ingredients).encode())
-        insert = "INSERT INTO templates (digest, name, ops, content) VALUES (?, ?, ?, ?) RETURNING id"
-        values = (template.digest, template.name, template.ops, content)
-        number: int = self._database.execute(insert, values).fetchone()[0]
-        return number
+def put_record(database: sqlite3.Connection, run: int, kind: str, number: int, content: bytes) -> None:
+    """Writes what a run observed, or replaces what it has under this number."""
+    put_row(database, "records", {"run": run, "kind": kind, "number": number, "content": content})
 
 
 def make_room(
@@ -249,9 +227,9 @@ class RecordReader:
         rows = self._rows("SELECT content FROM runs WHERE content IS NOT NULL ORDER BY started DESC, id")
         return self._decode(lambda row: codec.decode(Run, row["content"], "run"), rows)
 
-    def templates(self, run: str) -> tuple[TemplateStats, ...]:
-        """Returns a run's templates, the most expensive first."""
-        return self._read_templates(self._rows(f"{_USES} AND runs.id = :run", run=run))
+    def templates(self, run: str, *, texts: bool = True) -> tuple[TemplateStats, ...]:
+        """Returns a run's templates, the most expensive first, with the texts of their keys if these are asked for."""
+        return self._read_templates(self._rows(f"{_USES} AND runs.id = :run", run=run), texts=texts)
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
         """Returns a run's regions, in the order of its traces and of their positions in these.
@@ -296,8 +274,8 @@ class RecordReader:
         rows = self._rows(f"{_USES} AND {wanted} ORDER BY runs.started, runs.id DESC", **parameters)
         return self._read_templates({row["digest"]: row for row in rows}.values())
 
-    def _read_templates(self, rows: Iterable[sqlite3.Row]) -> tuple[TemplateStats, ...]:
-        found = self._decode(_decode_template, rows)
+    def _read_templates(self, rows: Iterable[sqlite3.Row], *, texts: bool = True) -> tuple[TemplateStats, ...]:
+        found = self._decode(lambda row: _decode_template(row, row["text"] if texts else None), rows)
         return tuple(sorted(found, key=lambda each: (-each.compile_seconds, -each.regions, each.name, each.digest)))
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
@@ -346,9 +324,9 @@ def _has_content(path: Path) -> bool:
         raise RecordError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
 
 
-def _decode_template(row: sqlite3.Row) -> TemplateStats:
+def _decode_template(row: sqlite3.Row, content: bytes | None) -> TemplateStats:
     counts = codec.decode(TemplateStats, row["content"], "template")
-    ingredients = tuple((name, text) for name, text in json.loads(unpack(row["text"])))
+    ingredients = () if content is None else tuple((name, text) for name, text in json.loads(unpack(content)))
     return replace(counts, name=row["name"], digest=row["digest"], ops=row["ops"], ingredients=ingredients)
 
 
@@ -412,6 +390,10 @@ APPEND_SECONDS = 0.5
 """How long what happens in steps is gathered after something was written."""
 
 
+_Records = dict[tuple[str, int | str], Any]
+"""What a run counted and observed, by kinds and numbers: shares of templates by digests, and regions by traces."""
+
+
 class RecordWriter:
     """Saves a ledger's counts as one run, also when the process exits. Its first failure is its last: it warns once.
 
@@ -426,8 +408,8 @@ class RecordWriter:
         self._pid = os.getpid()
         self._lock = forks.lock()
         self._saved: tuple[Stats, tuple[str, ...]] | None = None
+        self._known: _Records = {}  # what was written, or had no room
         self._left_out = 0
-        self._whole = True
         self._broken = self._contended = False
         self._next_append = 0.0
         self._waiting: threading.Timer | None = None
@@ -487,50 +469,62 @@ class RecordWriter:
         if self._path.exists():
             with open_for_writing(self._path, LOCK_SECONDS) as database:
                 if find_run(database, self._run) is not None:
-                    self._put_run(database, ended=True)
+                    self._put_run(database, self._left_out, ended=True)
 
     def _save(self, lock_seconds: float) -> None:
         start = time.perf_counter()
         history = self._ledger.history
         # The counts that are a reason to save a run when they change. Seconds of phases are not.
-        now = (self._ledger.stats(), history.models)
+        now, records = (self._ledger.stats(), history.models), self._list_records()
         # A run is one that traced something, even if there was nothing in it to fuse.
-        if (now[0] == Stats() and not history.traces) or (now == self._saved and not history.changed):
+        if (now[0] == Stats() and not history.traces) or (now == self._saved and records == self._known):
             return
-        # Until this one is written, because then the next has to write what this one took.
-        whole, self._whole = self._whole, True
         with open_for_writing(self._path, lock_seconds) as database:
             # Other processes may have let this run be forgotten since.
-            new = whole or find_run(database, self._run) is None
-            templates, observed = self._ledger.take_changed(), history.take_changes(whole=new)
-            if new:
-                templates, self._left_out = self._ledger.templates(), 0
-            number = self._put_run(database)
-            if new or templates or any(observed.values()):
+            is_new = find_run(database, self._run) is None
+            known, left_out = ({}, 0) if is_new else (self._known, self._left_out)
+            changed = {key: record for key, record in records.items() if record != known.get(key)}
+            number = self._put_run(database, left_out)
+            if is_new or changed:
                 make_room(database, number)
-                self._put_details(database, number, templates, observed)
-        self._saved, self._whole = now, False
+                if lacking := self._put_details(database, number, changed, known):
+                    left_out += lacking
+                    self._put_run(database, left_out)
+        self._saved, self._known, self._left_out = now, records, left_out
         history.add_seconds("recording", time.perf_counter() - start)
 
-    def _put_details(
-        self, database: sqlite3.Connection, number: int, templates: Sequence[TemplateStats], observed: Observed
-    ) -> None:
-        """Writes what is new; only what a template counted that is there, if the file is as large as it may be."""
-        records, is_full = RunRecords(database, number), not has_room(database)
-        for template in templates:
-            if is_full and not records.has_template(template.digest):
-                self._left_out += 1
-            else:
-                records.put_template(template)
-        if is_full:
-            self._left_out += sum(map(len, observed.values()))
-            self._put_run(database)
-            return
-        changed = {region.trace_number for region in observed.get(RegionRecord, {}).values()}
-        regions = self._ledger.history.records(RegionRecord) if changed else ()
-        records.put_observations(observed, [region for region in regions if region.trace_number in changed])
+    def _list_records(self) -> _Records:
+        """Returns all that the run counted and observed one by one. What does not change stays the same object."""
+        history, traces = self._ledger.history, defaultdict[int, list[RegionRecord]](list)
+        for region in history.records(RegionRecord):
+            traces[region.trace_number].append(region)
+        found: _Records = {(USES, each.digest): each for each in self._ledger.templates()}
+        found |= {(TRACES, number): tuple(regions) for number, regions in traces.items()}
+        for kind in (ChoiceRecord, PlacementRecord, CompileRecord):
+            found |= {(kind.__name__, number): each for number, each in enumerate(history.records(kind))}
+        return found
 
-    def _put_run(self, database: sqlite3.Connection, *, ended: bool = False) -> int:
+    def _put_details(self, database: sqlite3.Connection, run: int, changed: _Records, known: _Records) -> int:
+        """Writes what is new; only what a template counted that is there, if the file is as large as it may be.
+
+        Returns:
+            How many templates and observations had no room.
+        """
+        is_full, lacking = not has_room(database), 0
+        for (kind, number), record in changed.items():
+            if isinstance(number, str):
+                if is_full and not has_template(database, run, number):
+                    lacking += 1
+                else:
+                    put_template(database, run, record)
+            elif is_full:
+                before = known.get((kind, number), ())
+                lacking += sum(map(ne, record, (*before, *[None] * len(record)))) if kind == TRACES else 1
+            else:
+                put_record(database, run, kind, number, (pack_trace if kind == TRACES else encode_record)(record))
+        return lacking
+
+    def _put_run(self, database: sqlite3.Connection, left_out: int, *, ended: bool = False) -> int:
         ledger = self._ledger
         run = Run(
             id=self._run,
@@ -539,7 +533,7 @@ class RecordWriter:
             command=shlex.join(list_options(sys.argv)),
             stats=ledger.stats(),
             phases=ledger.phases(),
-            unrecorded=ledger.history.unrecorded + self._left_out,
+            unrecorded=ledger.history.unrecorded + left_out,
             models=ledger.history.models,
             updated=time.time(),
             ended=ended,

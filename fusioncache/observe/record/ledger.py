@@ -60,9 +60,6 @@ _NOTHING_ALONE = Alone(0.0, 0.0)
 _Kind = tuple[str | None, tuple[int, ...]]
 """A template's digest and arities: regions that share these share what is learned when they are called."""
 
-Observed = Mapping[type[Any], Mapping[int, Any]]
-"""Observations of each kind by their numbers, which count from 0. One that changes keeps its number."""
-
 
 class History:
     """Collects observations, on any thread. A cache has one, which all the transforms that use the cache share.
@@ -77,7 +74,6 @@ class History:
         self._lock = forks.lock()
         self._models: dict[str, None] = {}
         self._records: dict[type[Any], list[Any]] = defaultdict(list)
-        self._changed: dict[type[Any], set[int]] = defaultdict(set)
         self._numbers: dict[_Kind, list[int]] = defaultdict(list)
         self._amendments: LruMap[_Kind, dict[str, Any]] = LruMap(MOST_OBSERVATIONS)
         self.traces = self.unrecorded = 0
@@ -102,11 +98,6 @@ class History:
         with self._lock:
             return tuple(self._models)
 
-    @property
-    def changed(self) -> bool:
-        """Whether ``take_changes`` would return anything."""
-        return any(self._changed.values())
-
     def add(self, *records: Record) -> None:
         """Adds observations. What was learned of regions before is filled in."""
         with self._lock:
@@ -119,11 +110,13 @@ class History:
                     kind = (record.digest, record.arities)
                     self._numbers[kind].append(len(known))
                     record = replace(record, **self._amendments.get(kind) or {})
-                self._changed[type(record)].add(len(known))
                 known.append(record)
 
     def records[T: Record](self, kind: type[T], trace_number: int | None = None) -> tuple[T, ...]:
-        """Returns the observations of one kind: all, or those of a forward trace and its backward trace."""
+        """Returns the observations of one kind: all, or those of a forward trace and its backward trace.
+
+        One keeps its place when it changes, and is another object then.
+        """
         with self._lock:
             found = self._records.get(kind, ())
             return tuple(each for each in found if trace_number in (None, getattr(each, "trace_number", None)))
@@ -142,19 +135,11 @@ class History:
             regions = self._records[RegionRecord]
             for number in self._numbers.get(kind, ()):
                 regions[number] = replace(regions[number], **fields)
-                self._changed[RegionRecord].add(number)
 
     def add_seconds(self, phase: str, seconds: float) -> None:
         """Adds seconds to a phase of ``Phases``."""
         with self._lock:
             self.seconds[phase] += seconds
-
-    def take_changes(self, *, whole: bool = False) -> Observed:
-        """Returns what is new or changed since the last call, or all of it."""
-        with self._lock:
-            changed, self._changed = self._changed, defaultdict(set)
-            numbers = {kind: range(len(known)) for kind, known in self._records.items()} if whole else changed
-            return {kind: {number: self._records[kind][number] for number in sorted(numbers[kind])} for kind in numbers}
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +153,7 @@ class _TemplateCounts:
         arities: the numbers of residual terms that it was asked for.
         alone: the seconds that Thunder alone spends on the first regions, and on further ones.
         saved: seconds.
-        is_changed: whether something was counted that was not taken since.
+        frozen: the counts as they were, if nothing was counted since.
     """
 
     template: Template
@@ -177,7 +162,7 @@ class _TemplateCounts:
     arities: set[tuple[int, ...]] = field(default_factory=set)
     alone: Alone = _NOTHING_ALONE
     saved: float = 0.0
-    is_changed: bool = True
+    frozen: TemplateStats | None = None
 
     def save(self, again: float) -> float:
         """Computes what was saved. Returns what is new.
@@ -192,9 +177,9 @@ class _TemplateCounts:
         return self.saved - before
 
     def freeze(self) -> TemplateStats:
-        """Returns the counts now."""
+        """Returns the counts now, and the same object as long as nothing is counted."""
         key, counts = self.template.key, self.counts
-        return TemplateStats(
+        self.frozen = self.frozen or TemplateStats(
             name=self.template.name,
             digest=key.digest,
             ops=len(self.template.graph.ops),
@@ -202,6 +187,7 @@ class _TemplateCounts:
             **{name: counts[name] for name in _OF_TEMPLATE},
             ingredients=tuple((part.name, part.text) for part in key.ingredients),
         )
+        return self.frozen
 
 
 def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
@@ -238,8 +224,7 @@ class Ledger:
         self._events: EventPublisher = parent._events if parent else events or EventPublisher()
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
-        self._counts: dict[str, Any] = dict(_NOTHING)
-        self._counts_of: dict[str, dict[str, Any]] = defaultdict(dict)
+        self._counts: dict[str, Any] = {each.name: _NOTHING.get(each.name, {}) for each in fields(Stats)}
         self._templates: LruMap[str, _TemplateCounts] = LruMap(MOST_TEMPLATES)
         self._seen = 0
         self._saved = 0.0
@@ -256,13 +241,10 @@ class Ledger:
             Whether this is the first time for this reason.
         """
         with self._lock:
-            first = of not in self._counts_of.get(name, ())
+            first = of is None or of not in self._counts[name]
             for ledger in self._lineage:
-                if of is None:
-                    ledger._counts[name] += number
-                else:
-                    counts = ledger._counts_of[name]
-                    counts[of] = counts.get(of, 0) + number
+                counts, key = (ledger._counts, name) if of is None else (ledger._counts[name], of)
+                counts[key] = counts.get(key, 0) + number
         return first
 
     def emit(self, what: What, template: Template | None = None, *, reason: str | None = None, **fields: Any) -> bool:
@@ -343,9 +325,9 @@ class Ledger:
     def stats(self) -> Stats:
         """Returns the counts now."""
         with self._lock:
-            counts, programs = self._counts, self._counts_of.get("program_seconds", {})
-            of = {name: MappingProxyType(dict(each)) for name, each in self._counts_of.items()}
-            spared = counts["loaded_program_seconds"] - sum(programs.values())
+            counts = self._counts
+            of = {name: MappingProxyType(dict(each)) for name, each in counts.items() if isinstance(each, dict)}
+            spared = counts["loaded_program_seconds"] - sum(counts["program_seconds"].values())
             saved = self._saved + spared - counts["canonicalize_seconds"]
             return Stats(**{**counts, **of, "saved_seconds": saved})
 
@@ -365,14 +347,6 @@ class Ledger:
         with self._lock:
             found = self._templates.get(template.key.digest)
             return found is not None and found.counts["regions"] > 0
-
-    def take_changed(self) -> tuple[TemplateStats, ...]:
-        """Returns the counts of those templates for which something was counted since the last call."""
-        with self._lock:
-            changed = [each for each in self._list_templates() if each.is_changed]
-            for each in changed:
-                each.is_changed = False
-            return tuple(each.freeze() for each in changed)
 
     def phases(self) -> Phases:
         """Returns where the seconds went, up to now."""
@@ -407,7 +381,7 @@ class Ledger:
                 # Another transform may have compiled the template.
                 everywhere = parent._templates.get(template.key.digest) if parent else None
                 ledger._saved += found.save(max(found.alone.again, everywhere.alone.again if everywhere else 0.0))
-                found.is_changed = True
+                found.frozen = None
                 if arities is not None:
                     found.arities.add(arities)
                     ledger._counts["templates"] += found.counts["regions"] == 1

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 from commands import CHAIN
 
-from fusioncache.cli.drawing import dot_text, picture_of, svg_text
+from fusioncache.cli.listings import dot_text, picture_of, svg_text
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 
 _VECTOR = TensorType("float32", (4,), "cpu")
