@@ -22,7 +22,6 @@ from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.keys import BACKEND
 from fusioncache.observe.record.observations import Alone
-from fusioncache.process import forks
 from fusioncache.process.files import open_privately
 from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
@@ -130,7 +129,6 @@ class EventFile:
 
     def __init__(self, file: Path):
         self._file: Path | None = file
-        self._lock = forks.lock()
 
     def log_event(self, event: Event) -> None:
         """Writes an event. Never raises."""
@@ -145,12 +143,7 @@ class EventFile:
                 if opened.write(line) != len(line):
                     raise OSError("only part of a line could be written")
         except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        with self._lock:
-            file, self._file = self._file, None
-        if file is not None:
+            self._file = None
             advice = f"set {LOG.name} to a file that can be written, to stderr or to stdout"
             warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
 
