@@ -516,7 +516,7 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
         RecordError: if there is a record that cannot be read, in which it may be.
     """
     if has_record():
-        RecordReader()  # which says what is wrong with it
+        RecordReader().find_templates(wanted)  # which says what is wrong with it
     others = [kind for kind in _LISTS if kind not in kinds]
     takes = _join([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
     for other in find_candidates(wanted, directory, others):
