@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from fusioncache.thunder_adapter.installation import TRACING, find_replacements
-from fusioncache.thunder_adapter.patches import Replacement
+from fusioncache.thunder_adapter.installation import TRACING, Replacement, find_replacements
 
 ALL, OWN = "all", "none"
 """What is installed where not one of the shortcuts is left out: all of them, or none."""

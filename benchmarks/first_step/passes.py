@@ -13,7 +13,7 @@ from thunder.transforms import autodiff
 import fusioncache
 from benchmarks.first_step.stopwatch import Stopwatch
 from fusioncache.backends.api import backend_class
-from fusioncache.thunder_adapter.patches import Importers
+from fusioncache.thunder_adapter.installation import Importers
 from fusioncache.transform.executors import NAME
 
 

@@ -37,7 +37,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "programs": ("accelerators/programs",),
         "sizes": ("accelerators/sizes",),
-        "tracing": ("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
+        "tracing": ("thunder_adapter/shortcuts", "accelerators/layers"),
         "lean steps": ("accelerators/steps",),
         "residual": ("accelerators/residual",),
         "precompile": ("accelerators/precompile",),
@@ -88,7 +88,7 @@ def main(
 
 def describe_accelerator(accelerator: str) -> Point:
     """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
-    from fusioncache.thunder_adapter.probes import list_names
+    from fusioncache.thunder_adapter.capabilities import list_names
 
     package = ROOT / "fusioncache"
     files = [path for folder in FOLDERS[accelerator] for path in sorted((package / folder).rglob("*.py"))]

@@ -146,8 +146,13 @@ def _report_capabilities() -> Iterator[dict[str, Any]]:
 
 
 def _report_misfits() -> Iterator[dict[str, Any]]:
-    from fusioncache.thunder_adapter.installation import find_misfit, read_installed, read_sources, write_difference
-    from fusioncache.thunder_adapter.patches import list_patches
+    from fusioncache.thunder_adapter.installation import (
+        find_misfit,
+        list_patches,
+        read_installed,
+        read_sources,
+        write_difference,
+    )
 
     known, seen = read_sources(), set[str]()
     for group in list_patches().values():

@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.thunder_adapter.installation import find_known
-from fusioncache.thunder_adapter.patches import Replacement
+from fusioncache.thunder_adapter.installation import Replacement, find_known
 
 _NAMES = ("a", "b", "offsets", "bias", "dtype")
 """Thunder's names of the arguments, in the place of torch's."""

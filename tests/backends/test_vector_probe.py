@@ -10,7 +10,7 @@ from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.inductor import joined_kernels
-from fusioncache.thunder_adapter.patches import is_known, list_patches
+from fusioncache.thunder_adapter.installation import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
 
 

@@ -14,7 +14,7 @@ from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
 ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "sizes": ("accelerators/sizes",),
     "programs": ("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/hooks.py"),
-    "tracing": ("thunder_adapter/interpreter", "thunder_adapter/passes", "accelerators/layers"),
+    "tracing": ("thunder_adapter/shortcuts", "accelerators/layers"),
     "lean steps": ("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
     "graphs": ("accelerators/programs/options.py",),
     "schedule": ("accelerators/schedule", "distributed"),

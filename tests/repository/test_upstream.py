@@ -5,7 +5,7 @@ from collections import Counter
 
 from repository import ROOT
 
-from fusioncache.thunder_adapter.patches import list_patches
+from fusioncache.thunder_adapter.installation import list_patches
 
 PAGE = (ROOT / "docs" / "upstream.md").read_text()
 

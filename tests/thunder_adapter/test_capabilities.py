@@ -9,9 +9,9 @@ import thunder
 import torch
 from thunder.core import interpreter, jit_ext
 
-from fusioncache.thunder_adapter import capabilities, hooks, installation, probes, versions
+from fusioncache.thunder_adapter import capabilities, hooks, installation, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS, CAPABILITIES, examine, find_off, list_capabilities
-from fusioncache.thunder_adapter.patches import list_patches
+from fusioncache.thunder_adapter.installation import list_patches
 
 HANDLERS = interpreter._default_opcode_handler_map
 
@@ -75,7 +75,7 @@ def test_an_instruction_with_another_source_isaccepted_if_it_is_observed(monkeyp
 def test_an_instruction_that_is_not_observed_is_a_problem(monkeypatch, name):
     monkeypatch.setattr(hooks, "watch_instruction", lambda own: lambda handler: handler)
     monkeypatch.setattr(hooks, "INSTRUCTIONS", (name,))
-    assert f"{name} was observed 0 times" in probes.find_unobserved()
+    assert f"{name} was observed 0 times" in capabilities.find_unobserved()
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_an_instruction_that_is_not_observed_is_a_problem(monkeypatch, name):
 )
 def test_what_is_not_observed_at_all_is_a_problem(monkeypatch, maker, problem):
     monkeypatch.setattr(hooks, maker, lambda own: own)
-    assert problem in probes.find_unobserved()
+    assert problem in capabilities.find_unobserved()
 
 
 def test_an_observer_that_is_told_twice_is_a_problem(monkeypatch):
     monkeypatch.setattr(hooks, "watch_globals", lambda own, watch=hooks.watch_globals: watch(watch(own)))
-    assert "was observed 6 times, not 3 times" in probes.find_unobserved()
+    assert "was observed 6 times, not 3 times" in capabilities.find_unobserved()
 
 
 def test_a_probe_that_fails_turns_accelerators_off(monkeypatch):
@@ -149,13 +149,13 @@ def test_another_list_of_entries_is_a_problem(monkeypatch):
         return compiled
 
     monkeypatch.setattr(thunder, "jit", jit_otherwise)
-    assert probes.find_other_entries() == "the entries of a compiled function are no list"
+    assert capabilities.find_other_entries() == "the entries of a compiled function are no list"
 
 
 def test_entries_that_are_not_looked_through_are_a_problem(monkeypatch):
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda function, **options: jit(function, cache="no caching", **options))
-    assert probes.find_other_entries() == "a first call asks for interpreter, and leaves 0 entries"
+    assert capabilities.find_other_entries() == "a first call asks for interpreter, and leaves 0 entries"
 
 
 def test_probes_run_where_the_version_was_not_tried(monkeypatch):
@@ -168,4 +168,4 @@ def test_probes_run_where_the_version_was_not_tried(monkeypatch):
 
 def test_probing_computes_what_python_computes():
     x = torch.linspace(-1, 1, 6)
-    assert torch.equal(probes.examine(x, torch.tanh, {"other": 2}), torch.tanh(x) * 11)
+    assert torch.equal(capabilities.exercise(x, torch.tanh, {"other": 2}), torch.tanh(x) * 11)

@@ -11,7 +11,7 @@ from thunder_names import write_names
 from fusioncache.thunder_adapter import accelerator_api
 from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
 from fusioncache.thunder_adapter.api import Symbol
-from fusioncache.thunder_adapter.probes import find_missing, list_names
+from fusioncache.thunder_adapter.capabilities import find_missing, list_names
 
 
 def test_the_list_has_every_name_that_the_package_uses():

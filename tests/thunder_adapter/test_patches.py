@@ -9,9 +9,16 @@ from types import ModuleType
 import pytest
 from replaced_functions import original
 
-from fusioncache.thunder_adapter import installation, patches
-from fusioncache.thunder_adapter.installation import TRACING, find_misfit, find_replacements
-from fusioncache.thunder_adapter.patches import Patch, PatchGroup, digest_source, list_patches
+from fusioncache.thunder_adapter import installation
+from fusioncache.thunder_adapter.installation import (
+    TRACING,
+    Patch,
+    PatchGroup,
+    digest_source,
+    find_misfit,
+    find_replacements,
+    list_patches,
+)
 
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
 """Without those that tests of this repository replace themselves."""
@@ -136,7 +143,7 @@ def test_several_sources_are_accepted(home, install):
 
 @pytest.mark.parametrize("line", ["thunder.home:original  0123456789abcdef  shorten(LATER)  everywhere  around"])
 def test_a_line_is_read(line):
-    (group,) = patches.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
+    (group,) = installation.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
     maker = "fusioncache.thunder_adapter.folder.module:shorten"
     row = Patch("name", "thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
     assert group == PatchGroup("name", True, "other", (row,))

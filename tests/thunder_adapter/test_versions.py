@@ -14,7 +14,7 @@ import fusioncache
 from fusioncache import fusion_cache
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.thunder_adapter import capabilities, installation, probes, versions
+from fusioncache.thunder_adapter import capabilities, installation, versions
 from fusioncache.thunder_adapter.capabilities import ACCELERATORS
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.transform import executors as executors_module
@@ -31,7 +31,7 @@ def other_version(monkeypatch):
 @pytest.fixture
 def unusable(other_version, monkeypatch):
     """A version of Thunder that lacks what regions are read with."""
-    monkeypatch.setattr(probes, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
+    monkeypatch.setattr(capabilities, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
 
 def model(x):
@@ -116,17 +116,17 @@ def test_what_is_given_is_checked_before_it_is_left_out(other_version):
 
 
 def test_this_thunder_compiles_a_small_function_as_expected():
-    probes.find_problem.cache_clear()
-    assert probes.find_problem() is None
+    capabilities.find_problem.cache_clear()
+    assert capabilities.find_problem() is None
 
 
 def test_a_name_that_is_missing_is_a_problem(monkeypatch):
-    for cached in (probes.find_problem, probes.find_missing_name):
+    for cached in (capabilities.find_problem, capabilities.find_missing_name):
         cached.cache_clear()
     monkeypatch.delattr(thunder.core.trace, "from_trace")
-    assert probes.find_problem() == "it lacks thunder.core.trace.from_trace"
+    assert capabilities.find_problem() == "it lacks thunder.core.trace.from_trace"
     assert "nothing is shared, as it lacks thunder.core.trace.from_trace" in capabilities.explain_unusable()
-    for cached in (probes.find_problem, probes.find_missing_name):
+    for cached in (capabilities.find_problem, capabilities.find_missing_name):
         cached.cache_clear()
 
 
@@ -142,27 +142,28 @@ def test_a_name_that_is_missing_is_a_problem(monkeypatch):
     ],
 )
 def test_another_behaviour_is_a_problem(monkeypatch, change, problem):
-    probes.find_problem.cache_clear()
+    capabilities.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda *args, **options: change(jit(*args, **options)))
-    assert problem in probes.find_problem()
-    probes.find_problem.cache_clear()
+    assert problem in capabilities.find_problem()
+    capabilities.find_problem.cache_clear()
 
 
 def test_other_operations_in_a_trace_are_a_problem(monkeypatch):
-    probes.find_problem.cache_clear()
+    capabilities.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda function, **options: jit(lambda *args: function(*args) * 1.0, **options))
-    assert probes.find_problem() == "its forward trace of a small function has other operations: mul, tanh, add, mul"
-    probes.find_problem.cache_clear()
+    problem = "its forward trace of a small function has other operations: mul, tanh, add, mul"
+    assert capabilities.find_problem() == problem
+    capabilities.find_problem.cache_clear()
 
 
 def test_transforms_that_are_not_called_are_a_problem(monkeypatch):
-    probes.find_problem.cache_clear()
+    capabilities.find_problem.cache_clear()
     jit = thunder.jit
     monkeypatch.setattr(thunder, "jit", lambda function, executors, transforms: jit(function, executors=executors))
-    assert probes.find_problem() == "its transforms are not given a forward trace and then a backward one"
-    probes.find_problem.cache_clear()
+    assert capabilities.find_problem() == "its transforms are not given a forward trace and then a backward one"
+    capabilities.find_problem.cache_clear()
 
 
 def test_a_model_runs_and_one_warning_says_what_to_install(unusable):

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from functools import partial, wraps
 from inspect import unwrap
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
 from fusioncache.accelerators.sizes.sizes import (
@@ -37,21 +37,12 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.watch import Watch, strip
 from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
-from fusioncache.thunder_adapter.installation import find_replacements
-from fusioncache.thunder_adapter.interpreter.calls import OPERATIONS, call_method_of_tensor
-from fusioncache.thunder_adapter.interpreter.wrapped import wrap_globals
-from fusioncache.thunder_adapter.patches import Importers
+from fusioncache.thunder_adapter.installation import Importers, find_replacements
+from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
+from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
 
-
-class Listener(Protocol):
-    """The listener that is told of decisions."""
-
-    def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Has something decided for plain sizes, and notes what was decided."""
-
-
-LISTENER: ContextVar[Listener | None] = ContextVar("fusioncache_passes", default=None)
-"""Who is told of the passes that go over a program here."""
+LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
+"""The ``PassWitness`` of the passes that go over a program here."""
 
 _ONE_AT_A_TIME = forks.lock()
 

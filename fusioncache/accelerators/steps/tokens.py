@@ -48,8 +48,7 @@ import torch
 
 from fusioncache.accelerators.attention.executor import CudnnAttention
 from fusioncache.accelerators.steps.views import Leaner, Swaps, is_torchs, skip_views
-from fusioncache.thunder_adapter.installation import is_known_whole
-from fusioncache.thunder_adapter.patches import Replacement
+from fusioncache.thunder_adapter.installation import Replacement, is_known_whole
 
 MASKS = "masks prepared a second time"
 

@@ -9,7 +9,7 @@ import optree
 import pytest
 from thunder.core import pytree
 
-from fusioncache.thunder_adapter import patches
+from fusioncache.thunder_adapter import installation
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,7 +24,7 @@ def _sources_are_read_once() -> Iterator[None]:
         return read(of.co_filename, of.co_firstlineno, of) if isinstance(of, CodeType) else inspect.getsource(of)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patches, "inspect", SimpleNamespace(getsource=getsource))
+        patch.setattr(installation, "inspect", SimpleNamespace(getsource=getsource))
         yield
 
 

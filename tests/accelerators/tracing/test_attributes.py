@@ -12,7 +12,7 @@ from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter import lookups
+from fusioncache.thunder_adapter.shortcuts import lookups
 
 X = torch.linspace(-1, 1, 4)
 CALLS: list[str] = []

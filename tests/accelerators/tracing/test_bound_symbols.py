@@ -14,7 +14,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
 from fusioncache import tracing
-from fusioncache.thunder_adapter.passes import symbols, traces
+from fusioncache.thunder_adapter.shortcuts import symbols, traces
 
 
 @pytest.fixture(autouse=True)

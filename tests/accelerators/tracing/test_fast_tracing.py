@@ -18,7 +18,7 @@ from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.thunder_adapter import capabilities, installation
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements
-from fusioncache.thunder_adapter.interpreter.calls import describe_one_frame
+from fusioncache.thunder_adapter.shortcuts.calls import describe_one_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}

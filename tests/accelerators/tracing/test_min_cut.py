@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from thunder.core import rematerialization
 
 from fusioncache import tracing
-from fusioncache.thunder_adapter.passes import traces
+from fusioncache.thunder_adapter.shortcuts import traces
 
 NAMES = ("source", "a", "b", "c", "d", "sink")
 CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))

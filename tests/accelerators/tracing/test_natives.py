@@ -12,7 +12,7 @@ from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING, find_known
-from fusioncache.thunder_adapter.interpreter import calls
+from fusioncache.thunder_adapter.shortcuts import calls
 
 X = torch.linspace(-1, 1, 4)
 Y = torch.linspace(1, 2, 4)

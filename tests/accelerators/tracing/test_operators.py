@@ -9,7 +9,7 @@ from same_traces import OWN, trace_with
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter import calls
+from fusioncache.thunder_adapter.shortcuts import calls
 
 X = torch.linspace(-1, 1, 4)
 WHOLE = torch.arange(1, 5)

@@ -14,7 +14,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch.fx.immutable_collections import immutable_list
 
-from fusioncache.thunder_adapter.passes.symbols import (
+from fusioncache.thunder_adapter.shortcuts.symbols import (
     shorten_flatten,
     shorten_infer_properties,
     shorten_normalize,

@@ -12,7 +12,7 @@ from replaced_functions import original, shorten
 from thunder.core import interpreter, pytree
 
 from fusioncache.thunder_adapter import installation
-from fusioncache.thunder_adapter.patches import Replacement, digest_source
+from fusioncache.thunder_adapter.installation import Replacement, digest_source
 
 
 class Methods:

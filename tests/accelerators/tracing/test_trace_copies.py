@@ -12,8 +12,8 @@ from thunder.core.trace import tracectx
 from thunder.executors.utils import Region
 
 from fusioncache import tracing
-from fusioncache.thunder_adapter.passes.symbols import shorten_remove_duplicates
-from fusioncache.thunder_adapter.passes.traces import shorten_dce, shorten_region
+from fusioncache.thunder_adapter.shortcuts.symbols import shorten_remove_duplicates
+from fusioncache.thunder_adapter.shortcuts.traces import shorten_dce, shorten_region
 
 
 def program(x, weight):

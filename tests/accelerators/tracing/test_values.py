@@ -12,7 +12,7 @@ from thunder.core.proxies import Proxy
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
-from fusioncache.thunder_adapter.interpreter.values import index_constraints
+from fusioncache.thunder_adapter.shortcuts.values import index_constraints
 
 X = torch.linspace(-1, 1, 4)
 

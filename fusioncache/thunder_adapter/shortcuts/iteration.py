@@ -10,7 +10,7 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any
 
-from fusioncache.thunder_adapter.interpreter.wrapped import (
+from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     is_wrapped,
     look_up_builtins,

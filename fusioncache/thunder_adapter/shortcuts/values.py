@@ -1,5 +1,8 @@
-"""Values as Thunder's interpreter makes them by the ten thousand: wrappers, records of their origins, constraints.
+"""Values as Thunder's interpreter has them: each in a wrapper that says where it comes from.
 
+Also whether each step that the interpreter takes is wanted, as by a history, so that shortcuts leave out none.
+
+The interpreter makes wrappers by the ten thousand, with records of their origins, and constraints.
 Most of them hold a name, a number, None or a function, of which only the first few questions that Thunder asks of any
 value are to be asked. A constraint on an input, which the prologue checks, is compared only with those on the same one.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -20,6 +23,94 @@ from types import (
 )
 from typing import Any
 from weakref import WeakKeyDictionary
+
+
+def keeps_history() -> bool:
+    """Returns whether each call and each instruction that is interpreted is written down."""
+    kept: bool = _interpreter_and_options()[0].get_interpreterruntimectx()._record_history
+    return kept
+
+
+def wants_every_step() -> bool:
+    """Returns whether more than a trace is made: a history is kept, or values of no known origin are reported."""
+    interpreter, jit_ext, allow = _interpreter_and_options()
+    if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
+        return True
+    return keeps_history() or jit_ext.get_jit_ctx().sharp_edges is not allow
+
+
+@cache
+def _interpreter_and_options() -> tuple[Any, Any, Any]:
+    """Imports it once: an import takes longer than the rest of a question."""
+    from thunder.core import interpreter, jit_ext
+    from thunder.core.options import SHARP_EDGES_OPTIONS
+
+    return interpreter, jit_ext, SHARP_EDGES_OPTIONS.ALLOW
+
+
+def is_wrapped(value: Any, *types: type) -> bool:
+    """Returns whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    return isinstance(value, _thunder().WrappedValue) and type(value.value) in types
+
+
+def call_method(name: str, container: Any, *args: Any) -> Any:
+    """Calls what the interpreter has in place of a container's method."""
+    return find_function(getattr(type(container.value), name))(container, *args)
+
+
+def find_function(function: Any) -> Any:
+    """Returns what the interpreter has in place of a builtin function; None if nothing.
+
+    That stays the same while a program is interpreted. So it is kept with what the interpreter keeps as long.
+    """
+    interpreter = _thunder()
+    found = vars(interpreter.get_interpreterruntimectx()).setdefault("_found_by_fusioncache", {})
+    if function not in found:
+        found[function] = interpreter.get_interpretercompilectx().lookaside(function)
+    return found[function]
+
+
+def wrap_globals(function: Any) -> Any:
+    """Wraps the globals of a function of Thunder's, as its frame has them and keeps them while it is interpreted."""
+    interpreter = _thunder()
+    known = interpreter.get_interpreterruntimectx()._known_wrappers.get(id(function.__globals__))
+    wrapper = known and known[0]()
+    if wrapper is not None:
+        return wrapper
+    wrap = interpreter.wrap_const
+    return interpreter.wrap_attribute(function.__globals__, wrap(function), wrap("__globals__"))
+
+
+def look_up_builtins(globals_dict: Any, *names: str) -> None:
+    """Wraps builtins that the interpreter would look up in what a shortcut does without.
+
+    If these globals, or the dict of builtins, have a wrapper elsewhere, those of the builtins live as long. Code that
+    meets the same builtin elsewhere is then given its wrapper, and the prologue guards where that is from, or does not.
+    """
+    wrap = _thunder().wrap_const
+    builtins = globals_dict.item_wrappers.get("__builtins__")
+    if builtins is None:
+        builtins = call_method("__getitem__", globals_dict, wrap("__builtins__"))
+    for name in names:
+        if name not in builtins.item_wrappers:
+            call_method("__getitem__", builtins, wrap(name))
+
+
+@cache
+def _thunder() -> Any:
+    """Imports it once: an import takes longer than the rest of a question."""
+    from thunder.core import interpreter
+
+    return interpreter
+
+
+def pass_stack(value: Any) -> Any:
+    """Does to a value what it undergoes on the interpreter's stack: if it is a tuple, its items are wrapped."""
+    if isinstance(value, _thunder().WrappedValue) and isinstance(value.value, tuple):
+        value.track_items()
+        for item, wrapper in zip(value.value, value.item_wrappers, strict=False):
+            assert item is wrapper.value or item is wrapper.original_value, f"{item}, {wrapper.value}"
+    return value
 
 
 def shorten_instruction(original: Callable[..., Any]) -> Callable[..., Any]:

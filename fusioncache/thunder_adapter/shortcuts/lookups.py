@@ -27,7 +27,7 @@ from types import (
 from typing import Any
 
 from fusioncache.thunder_adapter.installation import find_known
-from fusioncache.thunder_adapter.interpreter.wrapped import (
+from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     find_function,
     is_wrapped,
@@ -233,35 +233,26 @@ _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 _SIZED = (dict, OrderedDict, list, tuple)
 
 
-def shorten_jump_if_true(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Jumps if a plain value is true."""
-    tell = make_judge()
+def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Jumps if a plain value is ``TRUE``, or ``FALSE``."""
+    jumps_if = truth == "TRUE"
 
-    @wraps(original)
-    def pop_jump_if_true_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        truth = tell(stack.getitem_wrapped(-1), True)
-        if truth is None:
-            return original(inst, stack=stack, **kwargs)
-        if type(stack.pop_wrapped().value) is not bool:
-            look_up_builtins(wrap_globals(original), "bool")
-        return inst.arg if truth else None
+    def shorten(original: Callable[..., Any]) -> Callable[..., Any]:
+        tell = make_judge()
 
-    return pop_jump_if_true_handler
+        @wraps(original)
+        def pop_jump_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+            is_true = tell(stack.getitem_wrapped(-1), jumps_if)
+            if is_true is None:
+                return original(inst, stack=stack, **kwargs)
+            value = stack.pop_wrapped().value
+            if jumps_if and type(value) is not bool:
+                look_up_builtins(wrap_globals(original), "bool")
+            return inst.arg if is_true is jumps_if else None
 
+        return pop_jump_handler
 
-def shorten_jump_if_false(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Jumps if a plain value is false."""
-    tell = make_judge()
-
-    @wraps(original)
-    def pop_jump_if_false_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        truth = tell(stack.getitem_wrapped(-1), False)
-        if truth is None:
-            return original(inst, stack=stack, **kwargs)
-        stack.pop_wrapped()
-        return None if truth else inst.arg
-
-    return pop_jump_if_false_handler
+    return shorten
 
 
 def make_judge() -> Callable[[Any, bool], bool | None]:

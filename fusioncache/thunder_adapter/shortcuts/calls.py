@@ -29,7 +29,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, Non
 from typing import Any
 
 from fusioncache.thunder_adapter.installation import find_known
-from fusioncache.thunder_adapter.interpreter.wrapped import (
+from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     find_function,
     is_wrapped,
