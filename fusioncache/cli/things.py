@@ -225,7 +225,7 @@ class StoredEntry:
 
     def read_outline(self) -> Outline:
         """Returns what is known of a family without its programs."""
-        from fusioncache.accelerators.sizes.journal import decode_outline
+        from fusioncache.accelerators.sizes.families import decode_outline
 
         passes, programs = self._decode("family", decode_outline)
         pairs = ([f"({', '.join(map(str, each))})" for each in pair] for pair in passes.unequal)

@@ -8,7 +8,8 @@ from commands import call, drop_first_break, get_error, get_output
 from kept_programs import OWN_SILU, SILU, SavedProgram
 
 from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.journal import Decision, Look, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.families import Decision, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.store import Store, default_path
 

@@ -12,8 +12,7 @@ import thunder
 from thunder.core.compile_data import get_compile_data
 
 from fusioncache.accelerators.sizes.hooks import watch_sizes
-from fusioncache.accelerators.sizes.journal import Journal
-from fusioncache.accelerators.sizes.passes import replay
+from fusioncache.accelerators.sizes.journal import Journal, replay
 from fusioncache.accelerators.sizes.values import find_sizes
 from fusioncache.ir.errors import Declined
 

@@ -19,7 +19,8 @@ from long_names import fill_long_store, record_long_runs
 from recorded_templates import STARTED, count_compile, count_load, make_cast_template, save_ledger
 
 from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.journal import Look, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
+from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger

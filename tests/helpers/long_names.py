@@ -8,7 +8,8 @@ from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
 from recorded_templates import count_compile, make_cast_template, make_chain_template, save_ledger
 
 from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.journal import Look, PassJournal, encode_outline
+from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
+from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger

@@ -9,13 +9,14 @@ from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText,
 from fusioncache.accelerators.sizes.families import (
     MOST_KNOWN,
     Family,
+    PassJournal,
     decode_family,
     encode_family,
     find_families,
     forget_family,
     keep_family,
 )
-from fusioncache.accelerators.sizes.journal import Look, PassJournal
+from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions

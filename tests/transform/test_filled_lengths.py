@@ -13,7 +13,7 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 
 import fusioncache
-from fusioncache.accelerators.sizes import families
+from fusioncache.accelerators.sizes import lengths
 
 LENGTHS = (64, 96, 65, 200, 100, 40, 96)
 WIDTH = 40
@@ -306,10 +306,10 @@ def test_where_one_of_the_first_two_lengths_is_the_longest_the_others_are_filled
 
 def test_programs_that_are_of_no_family_are_tried_a_few_times(tmp_path, monkeypatch):
     """Each of these lengths has a program of its own kind."""
-    monkeypatch.setattr(families, "MOST_LOOSE", 3)
+    monkeypatch.setattr(lengths, "MOST_LOOSE", 3)
     tried = []
-    go_through = families.go_through_passes
-    monkeypatch.setattr(families, "go_through_passes", lambda *args: tried.append(1) or go_through(*args))
+    go_through = lengths.go_through_passes
+    monkeypatch.setattr(lengths, "go_through_passes", lambda *args: tried.append(1) or go_through(*args))
     model = Program(roots)
     compiled, transform = compile_anew(model, tmp_path)
     for length in (64, 96, 65, 200, 100, 40):
@@ -331,13 +331,13 @@ def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, m
     model, pairs = Program(scaled), []
     own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
     compiled, _ = compile_anew(model, tmp_path / "store")
-    family = families.Family
+    family = lengths.Family
 
     def note(reads, passes, known):
         pairs.append({each.sizes[0][1] for each in known})
         return family(reads, passes, known)
 
-    monkeypatch.setattr(families, "Family", note)
+    monkeypatch.setattr(lengths, "Family", note)
     for length, scale in ((12, 8), (10, 8), (9, 9), (8, 8), (7, 8), (6, 8), (5, 9)):
         monkeypatch.setitem(globals(), "SCALE", scale)
         assert all(map(torch.equal, train(compiled, model, length), train(own, model, length))), length
@@ -346,7 +346,7 @@ def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, m
 
 def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
     """Where it is put depends on how much it is. Here a product stands for it."""
-    monkeypatch.setattr(families, "exchanges", lambda symbol: symbol.sym.name == "matmul")
+    monkeypatch.setattr(lengths, "exchanges", lambda symbol: symbol.sym.name == "matmul")
     model = Program(rows)
     compiled, transform = compile_anew(model, tmp_path)
     for length in (40, 41, 42):

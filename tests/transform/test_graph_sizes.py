@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fusioncache.accelerators.sizes.lengths import vary_sizes
+from fusioncache.accelerators.sizes.values import vary_sizes
 
 
 def capture(function, *calls, **options):

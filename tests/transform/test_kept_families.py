@@ -14,7 +14,7 @@ from thunder.dynamo import thunderfx
 import fusioncache
 from fusioncache.accelerators.programs import key
 from fusioncache.accelerators.programs.programs import ProgramKeeper
-from fusioncache.accelerators.sizes import families
+from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
@@ -249,7 +249,7 @@ def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
 
 
 def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypatch):
-    monkeypatch.setattr(families, "keep_family", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(lengths, "keep_family", Mock(side_effect=ZeroDivisionError))
     model = Model()
     compiled, transform = compile_anew(model, tmp_path / "store")
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):

@@ -12,11 +12,11 @@ from blank_programs import blank
 from instructions import list_instructions
 from stored_programs import compile_anew, without_interpreter
 
-from fusioncache.accelerators.layers import blocks
+from fusioncache.accelerators.layers import session
 from fusioncache.accelerators.programs import build, program_list
 from fusioncache.accelerators.programs.build import compile_trace, write_program
 from fusioncache.accelerators.programs.template_loader import find_references
-from fusioncache.accelerators.sizes import families
+from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.lengths import Lengths
 
 SCALE = 2.0
@@ -142,7 +142,7 @@ def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fil
 def test_a_later_process_has_the_program_of_a_third_length(tmp_path, monkeypatch, is_family_kept):
     """It fills it in as well, or else loads it."""
     if not is_family_kept:
-        monkeypatch.setattr(families, "keep_family", lambda *_: False)
+        monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
     model, compiled, _ = make_known(tmp_path)
     found = train(compiled, model, tokens(200))
     again, transform = compile_anew(model, tmp_path)
@@ -342,7 +342,7 @@ def test_blocks_that_are_copied_are_called_again(tmp_path):
     compiled, transform = compile_anew(model, tmp_path)
     for length in (64, 96):
         train(compiled, model, tokens(length))
-        assert blocks.OUTCOMES[-1].written == 1
+        assert session.OUTCOMES[-1].written == 1
     expected = expect(model, tmp_path, tokens(200, 3))
     with without_interpreter():
         found = train(compiled, model, tokens(200, 3))
@@ -446,7 +446,7 @@ def test_nothing_is_called_again(tmp_path, options):
 
 def test_it_goes_on_where_no_more_programs_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(program_list, "MOST_KINDS", 3)
-    monkeypatch.setattr(families, "keep_family", lambda *_: False)
+    monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
     compiled, transform = compile_anew(scale, tmp_path)
     for length in (64, 96, 200, 65, 8):
         assert torch.equal(compiled(torch.ones(2, length)), torch.full((2, length), 2.0))

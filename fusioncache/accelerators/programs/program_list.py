@@ -34,8 +34,8 @@ from weakref import ref
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
 from fusioncache.accelerators.programs.derivation import Derivation
 from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, Candidate, ProgramKeeper, find_keeper
-from fusioncache.accelerators.sizes.lengths import Lengths, has_symbols, note_form, vary_sizes
-from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
+from fusioncache.accelerators.sizes.lengths import Lengths, note_form
+from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes, has_symbols, vary_sizes
 from fusioncache.ir import Scope, is_declined
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector

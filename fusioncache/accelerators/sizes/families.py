@@ -9,43 +9,321 @@ A family is stored under the form of its programs, so that a process goes on fro
 the programs read, and what the passes looked at, is compared as for any program. The artifacts are ``reads``, for each
 program that is known ``program-0``, ``program-1`` and so on, ``regions-0`` where that is known, and::
 
-    family = the outline of ``journal.py``: what passes looked at, and the sizes of each program
+    family = what passes looked at, and the sizes of each program: a ``_FamilyOutline``, written by ``ir/codec.py``
 
 The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
 filled in from a family that is stored is not stored itself: a later process fills it in as well.
+
+What the passes looked at is data. Some of it is decided by code that is not interpreted, as by the library that has a
+kernel or has none. A question says what a function is asked about, with expressions for sizes, so that it can be asked
+again, also in another process.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+from typing import Annotated, Any
 
-from fusioncache.accelerators.programs.derivation import Derivation, KnownProgram
+from fusioncache.accelerators.programs.derivation import KnownProgram
 from fusioncache.accelerators.programs.general import (
     FilledProgram,
     GeneralProgram,
     Identify,
     list_templates,
 )
-from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import ProgramText, Read, decode, decode_reads, encode, encode_reads
-from fusioncache.accelerators.schedule.collectives import exchanges
-from fusioncache.accelerators.sizes.journal import Journal, PassJournal, decode_outline, encode_outline
-from fusioncache.accelerators.sizes.passes import go_through_passes
-from fusioncache.accelerators.sizes.sizes import SYMBOLIC
-from fusioncache.accelerators.sizes.values import ArgumentSizes
-from fusioncache.accelerators.steps.lean_steps import look_at_sizes
-from fusioncache.accelerators.steps.views import find_saved_twice
-from fusioncache.ir import Key, is_declined
+from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT, Look
+from fusioncache.accelerators.sizes.sizes import (
+    COMPARISONS,
+    SYMBOLIC,
+    Expression,
+    Float,
+    Integer,
+    Number,
+    Operation,
+    evaluate,
+    express,
+)
+from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
+from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
-from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
-from fusioncache.transform.rewrite import find_saved
+
+logger = logging.getLogger("fusioncache")
+
+DECIDERS: Mapping[str, str] = MappingProxyType(
+    {
+        "_fused_sdp_choice": "thunder.executors.utils",
+        "can_attend_with_cudnn": "fusioncache.accelerators.attention.executor",
+    }
+)
+"""The functions that decide by sizes, and by what else they are asked about, each with the module that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTensor:
+    """A tensor that something is decided about.
+
+    Attributes:
+        shape: its sizes.
+        device: that it is on, as torch writes it.
+        dtype: the name that its type has in torch.
+        requires_grad: whether it needs a gradient.
+    """
+
+    shape: tuple[Expression, ...]
+    device: str
+    dtype: Annotated[str, re.compile(r"[a-z]\w*")]
+    requires_grad: bool
+
+
+type Asked = AskedTensor | Integer | Float | Number | Operation | bool | float | None
+"""What one argument of a question is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something that was decided.
+
+    Attributes:
+        function: decides: one of ``DECIDERS``.
+        args: what it was asked about.
+        answer: what it decided, as Python writes it.
+    """
+
+    function: Annotated[str, re.compile("|".join(DECIDERS))]
+    args: tuple[Asked, ...]
+    answer: str
+
+    def ask(self, numbers: Mapping[int, int]) -> str:
+        """Returns what is decided where numbers have these values, by their positions.
+
+        Raises:
+            ValueError: if no module decides it.
+        """
+        if self.function not in DECIDERS:
+            raise ValueError(f"{self.function} decides nothing")
+        return str(decide(getattr(find_home(self.function), self.function), self.args, numbers))
+
+
+def find_home(decider: str) -> ModuleType:
+    """Returns the module of one of ``DECIDERS``, where its users look it up."""
+    return import_module(DECIDERS[decider])
+
+
+def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
+    """Returns what a function decides where numbers have these values."""
+    from fusioncache.thunder_adapter.api import TraceCtx, tracectx
+
+    with tracectx(TraceCtx()):
+        return function(*(_fill(each, numbers) for each in args))
+
+
+def describe_asked(arg: Any) -> Asked:
+    """Returns an argument of a question as data.
+
+    Raises:
+        TypeError: if it is of a kind that is not known.
+    """
+    from fusioncache.thunder_adapter.api import TensorProxy, to_torch_dtype
+
+    if isinstance(arg, TensorProxy):
+        dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
+        return AskedTensor(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
+    if type(arg) in SYMBOLIC:
+        return arg.expression
+    if arg is None or type(arg) in (bool, int, float):
+        return arg  # type: ignore[no-any-return]
+    raise TypeError(f"something is decided about a {type(arg).__name__}")
+
+
+def _fill(asked: Asked, numbers: Mapping[int, int]) -> Any:
+    if isinstance(asked, AskedTensor):
+        return _make_proxy(asked, numbers)
+    return evaluate(asked, numbers) if isinstance(asked, Number | Operation) else asked
+
+
+def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
+    import torch
+
+    from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
+
+    return TensorProxy(
+        shape=tuple(evaluate(size, numbers) for size in asked.shape),
+        device=devices.to_device(asked.device),
+        dtype=dtypes.to_dtype(getattr(torch, asked.dtype)),
+        requires_grad=asked.requires_grad,
+    )
+
+
+type Expressions = tuple[Expression, ...]
+
+_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PassJournal:
+    """What Thunder's passes did with the sizes of one program.
+
+    Attributes:
+        sizes: of each argument, by its place: numbers of which this is about, and those that may be no others.
+        looks: comparisons.
+        unequal: arguments of operations that would be the same operation if they were equal.
+        decisions: of others.
+        expressions: each that may be in a final trace or a region.
+        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
+    """
+
+    sizes: Mapping[Place, tuple[int | Number, ...]]
+    looks: tuple[Look, ...]
+    unequal: tuple[tuple[Expressions, Expressions], ...]
+    decisions: tuple[Decision, ...]
+    expressions: frozenset[Expression]
+    shapes: Mapping[str, tuple[Expression, ...]] = _NO_SHAPES
+
+    def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
+        """Returns the value of each number where the arguments have these sizes.
+
+        Raises:
+            Declined: if the passes might do something else there.
+        """
+        numbers = self.read(arguments)
+        try:
+            self._check(numbers)
+        except ArithmeticError as error:
+            raise Declined(str(error), Scope.LENGTH) from error
+        return numbers
+
+    def _check(self, numbers: Mapping[int, int]) -> None:
+        for look in self.looks:
+            left, right = (evaluate(each, numbers) for each in (look.left, look.right))
+            if COMPARISONS[look.symbol](left, right) is not look.outcome:
+                raise Declined(f"a Thunder pass may do something else: {look}", Scope.LENGTH)
+        for one, other in self.unequal:
+            if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
+                raise Declined("two operations become the same at these sizes", Scope.LENGTH)
+        for decision in self.decisions:
+            if decision.ask(numbers) != decision.answer:
+                raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
+
+    def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
+        """True if there is each number of the final traces where sizes have these values."""
+        try:
+            return all(evaluate(each, numbers) is not None for each in self.expressions)
+        except ArithmeticError:
+            return False
+
+    def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
+        """Returns the value of each number where the arguments have these sizes.
+
+        Raises:
+            Declined: if a size is another one that is no number.
+        """
+        if arguments.keys() != self.sizes.keys():
+            raise Declined("there are other arguments", Scope.LENGTH)
+        numbers: dict[int, int] = {}
+        for place, sizes in self.sizes.items():
+            for size, value in zip(sizes, arguments[place], strict=True):
+                if isinstance(size, Number) and value > 1:
+                    numbers[size.position] = value
+                elif size != value:
+                    raise Declined(f"a size is {value}", Scope.LENGTH)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _FamilyOutline:
+    """What is stored of a family beside its programs. Attributes are as in ``PassJournal``, in a fixed order.
+
+    Attributes:
+        known: the sizes of the arguments of each program.
+    """
+
+    sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
+    looks: tuple[Look, ...]
+    unequal: tuple[tuple[Expressions, Expressions], ...]
+    decisions: tuple[Decision, ...]
+    expressions: Expressions
+    shapes: Mapping[str, Expressions]
+    known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
+
+    def validate(self) -> None:
+        """Checks what types do not say.
+
+        Raises:
+            ValueError: if a number is not the size of one argument, or lists differ in length.
+        """
+        numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
+        if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
+            raise ValueError("does not have all numbers, each once")
+        if any(len(one) != len(other) for one, other in self.unequal):
+            raise ValueError("compares lists of two lengths")
+        _check_places([place for place, _ in self.sizes])
+        if any(list(map(_count, each)) != list(map(_count, self.sizes)) for each in self.known):
+            raise ValueError("has sizes of other arguments")
+
+
+def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes:
+    """Returns what passes looked at, and the sizes of the programs that a family is made of. Equal ones are equal.
+
+    Raises:
+        ValueError: if there is a number in it that JSON has not.
+    """
+    outline = _FamilyOutline(
+        tuple(passes.sizes.items()),
+        passes.looks,
+        passes.unequal,
+        passes.decisions,
+        tuple(sorted(passes.expressions, key=repr)),
+        passes.shapes,
+        tuple(tuple(each.items()) for each in sizes),
+    )
+    return codec.encode(outline, format=FAMILY_FORMAT)
+
+
+def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ...]]:
+    """Returns what ``encode_outline`` was given.
+
+    Raises:
+        ValueError: if this is anything else.
+    """
+    found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
+    expressions = frozenset(found.expressions)
+    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions, found.shapes)
+    return passes, tuple(map(dict, found.known))
+
+
+def _find_numbers(value: Any) -> Iterator[Number]:
+    """Yields the numbers in looks, decisions and expressions."""
+    if isinstance(value, Number):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _find_numbers(each)
+    elif isinstance(value, Look | Operation):
+        yield from _find_numbers((value.left, value.right))
+    elif isinstance(value, Decision | AskedTensor):
+        yield from _find_numbers(value.args if isinstance(value, Decision) else value.shape)
+
+
+def _check_places(places: Sequence[Place]) -> None:
+    keys = [key for place in places for key in (place if isinstance(place, tuple) else (place,))]
+    is_deep = all(len(place) > 1 for place in places if isinstance(place, tuple))
+    if len(set(places)) < len(places) or not is_deep or any(isinstance(key, int) and key < 0 for key in keys):
+        raise ValueError("does not have arguments, each once")
+
+
+def _count(sizes: tuple[Place, tuple[Any, ...]]) -> tuple[Place, int]:
+    return sizes[0], len(sizes[1])
+
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
@@ -263,209 +541,3 @@ def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
         except Declined as error:  # then it is left to what this process has seen
             error.require(Scope.LENGTH)
             logger.info("a stored program is of no family here: %s", error)
-
-
-logger = logging.getLogger("fusioncache")
-
-MOST_LOOSE = 5
-"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
-
-
-class Families:
-    """The families that are known of one form of programs.
-
-    Args:
-        form: of the programs.
-    """
-
-    def __init__(self, form: Key) -> None:
-        self._form = form
-        self._families: list[Family] | None = None
-        self._loose: list[tuple[tuple[Read, ...], KnownProgram]] = []
-
-    def fill(self, derivation: Derivation) -> Candidate | None:
-        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
-        reason = None
-        for family in self._list_families(derivation):
-            try:
-                check_reads(family.reads, derivation)
-                with derivation.keeper.time("fill"):
-                    candidate = _fill(family, derivation)
-                derivation.is_in_family = family.is_stored
-                return candidate
-            except Exception as error:  # whatever it is, Thunder can derive the program
-                if is_declined(error, Scope.LENGTH):
-                    reason = error.reason
-                    continue
-                logger.info("a program is not filled in", exc_info=error)
-                reason = f"failed: {type(error).__name__}"
-        if reason is not None:
-            _count_repeated(derivation, reason)
-        return None
-
-    def _list_families(self, derivation: Derivation) -> tuple[Family, ...]:
-        """Returns the families, of which the store is asked once."""
-        if self._families is None:
-            self._families = []  # whatever goes wrong here, it does so once
-            self._families += _load_families(derivation, self._form)
-        return tuple(self._families)
-
-    def unite(
-        self, derivation: Derivation, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
-    ) -> None:
-        """Makes a family of a program and the first of others that differs from it in numbers alone.
-
-        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
-
-        Args:
-            derivation: of one of them, with the reads of all.
-            journal: what is done in each.
-            program: at whose sizes the passes are gone through.
-            others: as above.
-        """
-        reads, keeper = derivation.reads, derivation.keeper
-        assert reads is not None
-        try:
-            with keeper.time("passes"), without_collector():
-                passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
-                family = _find_family(reads, passes, program, others)
-        except Exception as error:
-            is_expected = is_declined(error, Scope.LENGTH)
-            logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
-            return
-        self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
-        _keep(family, derivation, self._form)
-
-    def learn(self, derivation: Derivation, journal: Journal | None) -> None:
-        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
-
-        Args:
-            derivation: of the program.
-            journal: what is done in it, if that was proved.
-        """
-        program, reads = derivation.program, derivation.reads
-        if program is None or reads is None:
-            return
-        families = [family for family in self._families or () if family.reads == reads]
-        for family in families:
-            try:
-                if family.learn(program):
-                    _keep(family, derivation, self._form)
-            except Declined as error:
-                error.require(Scope.LENGTH)
-                logger.info("a program is of no family any more: %s", error)
-                self._families = [each for each in self._families or () if each is not family]
-                _tell_store(derivation, partial(forget_family, form=self._form, family=family))
-        # What was derived from something else may differ in numbers of which sizes only happen to be the values.
-        others = [each for read, each in self._loose if read == reads]
-        is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
-        if len(self._loose) < MOST_LOOSE:
-            if is_new and journal is not None and others:
-                self.unite(derivation, journal, program, others)
-            self._loose.append((reads, program))
-
-
-def _find_family(
-    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
-) -> Family:
-    """Returns the family of a program with the first of others that is of it.
-
-    Raises:
-        Declined: if passes may do something else for each of them.
-        Declined: if one for which they do the same differs in more than numbers.
-    """
-    reason = Declined("no program of another length is known", Scope.LENGTH)
-    for other in others:
-        try:
-            passes.check(other.sizes)
-            return Family(reads, passes, (program, other))
-        except Declined as declined:
-            declined.require(Scope.LENGTH)
-            reason = declined
-    raise reason
-
-
-def _look(trace: Any) -> None:
-    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
-
-    Raises:
-        Declined: if a collective moves as many bytes as a size says: where it is put depends on that.
-    """
-    for symbol in trace.bound_symbols:
-        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
-        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
-            raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
-    look_at_sizes(trace)
-    saved = {proxy.name: proxy for proxy in find_saved(trace)}
-    _ = dict(find_saved_twice(trace.bound_symbols, saved))
-
-
-def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
-    """Compares what programs were derived from besides their keys with what is there now.
-
-    Raises:
-        Declined: if something is another one.
-    """
-    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
-    if difference is not None:
-        raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
-
-
-def _fill(family: Family, derivation: Derivation) -> Candidate:
-    keeper, call = derivation.keeper, derivation.call
-    filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
-    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
-
-
-def _count_repeated(derivation: Derivation, reason: str) -> None:
-    logger.info("Thunder's passes go over a program at another length: %s", reason)
-    derivation.keeper.ledger.count("passes_repeated", of=reason)
-
-
-def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
-    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
-    keeper = derivation.keeper
-    if keeper.cache.store is None:
-        return
-    with keeper.time("load"):
-        found = find_families(keeper.cache.store, form)
-    for family in found:
-        known = family.known[0].text
-        try:
-            identities = keeper.identify(known.templates(), derivation.call)
-            here = [identities[name].digest for name in list_templates(known)]
-        except Exception as error:  # whatever it is, Thunder can derive the program
-            logger.info("a stored family is not used", exc_info=error)
-            here = []
-        if here == list_digests(known):
-            family.is_stored = True
-            yield family
-        else:
-            _count_repeated(derivation, "its templates are others here")
-
-
-def _keep(family: Family, derivation: Derivation, form: Key) -> None:
-    """Keeps a family for later processes, and has it ready for the next length in this one."""
-
-    def keep(store: Store) -> None:
-        family.is_stored = keep_family(store, form, family, derivation.call.name)
-
-    try:
-        family.prepare()
-    except Exception as error:  # that is counted where a program is to be filled in
-        logger.info("a family is not ready for further lengths", exc_info=error)
-    family.is_stored = False
-    _tell_store(derivation, keep)
-
-
-def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
-    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
-    store = derivation.keeper.cache.store
-    if store is None:
-        return
-    try:
-        with derivation.keeper.time("record"), without_collector():
-            tell(store)
-    except Exception as error:
-        derivation.keeper.report_failure(error)

@@ -4,37 +4,24 @@ The entries are in the order in which it happened. To do the same at other sizes
 every look has the same outcome, interpreting the program would do just this. A journal ends with Thunder's first
 traces, before any pass.
 
-What Thunder's passes looked at while they went over a program, as data, and whether it is the same at other sizes.
-
-Some of it is decided by code that is not interpreted, as by the library that has a kernel or has none. A question says
-what a function is asked about, with expressions for sizes, so that it can be asked again, also in another process.
-
-What is stored is a ``_FamilyOutline``, as ``fusioncache.ir.codec`` writes it.
+What ``replay`` makes is the first trace that Thunder would make by interpreting the program at these sizes, to the
+letter, names included. Where a look has another outcome, or an operation returns something of another kind,
+interpreting might go another way: that is said, and no trace is made.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from types import MappingProxyType, ModuleType
 from typing import Annotated, Any
 
-from fusioncache.accelerators.sizes.sizes import (
-    COMPARISONS,
-    SYMBOLIC,
-    Expression,
-    Float,
-    Integer,
-    Number,
-    Operation,
-    evaluate,
-    express,
-)
-from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
-from fusioncache.ir import codec
+from fusioncache.accelerators.sizes.sizes import COMPARISONS, Expression, Number, Operation, evaluate, is_whole, plain
+from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, exchange, is_numel
 from fusioncache.ir.errors import Declined, Scope
+
+FAMILY_FORMAT = 6
+"""Of a form, and of what is stored for it: what ``accelerators/sizes/families.py`` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,272 +291,213 @@ class Journal:
             self.refusals.append(reason)
 
 
-DECIDERS: Mapping[str, str] = MappingProxyType(
-    {
-        "_fused_sdp_choice": "thunder.executors.utils",
-        "can_attend_with_cudnn": "fusioncache.accelerators.attention.executor",
-    }
-)
-"""The functions that decide by sizes, and by what else they are asked about, each with the module that has it."""
+def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces:
+    """Returns Thunder's first traces at other sizes.
 
-
-@dataclass(frozen=True, slots=True)
-class AskedTensor:
-    """A tensor that something is decided about.
-
-    Attributes:
-        shape: its sizes.
-        device: that it is on, as torch writes it.
-        dtype: the name that its type has in torch.
-        requires_grad: whether it needs a gradient.
-    """
-
-    shape: tuple[Expression, ...]
-    device: str
-    dtype: Annotated[str, re.compile(r"[a-z]\w*")]
-    requires_grad: bool
-
-
-type Asked = AskedTensor | Integer | Float | Number | Operation | bool | float | None
-"""What one argument of a question is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Something that was decided.
-
-    Attributes:
-        function: decides: one of ``DECIDERS``.
-        args: what it was asked about.
-        answer: what it decided, as Python writes it.
-    """
-
-    function: Annotated[str, re.compile("|".join(DECIDERS))]
-    args: tuple[Asked, ...]
-    answer: str
-
-    def ask(self, numbers: Mapping[int, int]) -> str:
-        """Returns what is decided where numbers have these values, by their positions.
-
-        Raises:
-            ValueError: if no module decides it.
-        """
-        if self.function not in DECIDERS:
-            raise ValueError(f"{self.function} decides nothing")
-        return str(decide(getattr(find_home(self.function), self.function), self.args, numbers))
-
-
-def find_home(decider: str) -> ModuleType:
-    """Returns the module of one of ``DECIDERS``, where its users look it up."""
-    return import_module(DECIDERS[decider])
-
-
-def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
-    """Returns what a function decides where numbers have these values."""
-    from fusioncache.thunder_adapter.api import TraceCtx, tracectx
-
-    with tracectx(TraceCtx()):
-        return function(*(_fill(each, numbers) for each in args))
-
-
-def describe_asked(arg: Any) -> Asked:
-    """Returns an argument of a question as data.
+    Args:
+        journal: what happened at some sizes.
+        sizes: of the arguments. All other inputs keep theirs.
+        compiled: what Thunder knows of the function.
 
     Raises:
-        TypeError: if it is of a kind that is not known.
+        Declined: if the program has to be interpreted at these sizes, with the reason.
     """
-    from fusioncache.thunder_adapter.api import TensorProxy, to_torch_dtype
-
-    if isinstance(arg, TensorProxy):
-        dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
-        return AskedTensor(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
-    if type(arg) in SYMBOLIC:
-        return arg.expression
-    if arg is None or type(arg) in (bool, int, float):
-        return arg  # type: ignore[no-any-return]
-    raise TypeError(f"something is decided about a {type(arg).__name__}")
+    computation = perform(journal, sizes, compiled)
+    assert journal.traces is not None
+    return journal.traces.with_computation(computation, sizes)
 
 
-def _fill(asked: Asked, numbers: Mapping[int, int]) -> Any:
-    if isinstance(asked, AskedTensor):
-        return _make_proxy(asked, numbers)
-    return evaluate(asked, numbers) if isinstance(asked, Number | Operation) else asked
+def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
+    """Returns the trace of the computation alone, at sizes that may be symbols. See ``replay`` for all else."""
+    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
+
+    if journal.refusals or journal.traces is None:
+        raise Declined(next(iter(journal.refusals), "its replay is not complete"), Scope.LENGTH)
+    performance = _Performance(*_read_sizes(journal, journal.traces, sizes))
+    enabled = compiled.is_grad_enabled
+    try:
+        with (
+            compile_data_and_stats(compiled, find_stats(compiled)),
+            langctx(compiled.langctx),
+            tracectx(performance.trace),
+        ):
+            for entry in journal.entries:
+                performance.do(entry, compiled)
+            return performance.finish(journal.traces.computation, journal.renamed)
+    finally:
+        compiled.is_grad_enabled = enabled
 
 
-def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
-    import torch
-
-    from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
-
-    return TensorProxy(
-        shape=tuple(evaluate(size, numbers) for size in asked.shape),
-        device=devices.to_device(asked.device),
-        dtype=dtypes.to_dtype(getattr(torch, asked.dtype)),
-        requires_grad=asked.requires_grad,
-    )
-
-
-type Expressions = tuple[Expression, ...]
-
-_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
+def _read_sizes(
+    journal: Journal, traces: FirstTraces, sizes: Mapping[Place, tuple[Any, ...]]
+) -> tuple[Mapping[str, tuple[Any, ...]], Mapping[int, Any]]:
+    """Returns the shapes of the inputs, by the names that they have first, and the values of numbers."""
+    if not journal.integers.keys() <= sizes.keys():
+        raise Declined("an argument is another kind of number", Scope.LENGTH)
+    names = traces.find_names()
+    shapes = {names[place]: each for place, each in sizes.items() if place in names and place not in journal.integers}
+    numbers = {position: sizes[place][0] for place, position in journal.integers.items()}
+    return {journal.renamed.get(name, name): shape for name, shape in shapes.items()}, numbers
 
 
-@dataclass(frozen=True, slots=True)
-class PassJournal:
-    """What Thunder's passes did with the sizes of one program.
+def find_stats(compiled: Any) -> Any:
+    """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
+    from fusioncache.thunder_adapter.accelerator_api import _compile_data
+    from fusioncache.thunder_adapter.api import CompileStats
 
-    Attributes:
-        sizes: of each argument, by its place: numbers of which this is about, and those that may be no others.
-        looks: comparisons.
-        unequal: arguments of operations that would be the same operation if they were equal.
-        decisions: of others.
-        expressions: each that may be in a final trace or a region.
-        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
-    """
+    current, stats = _compile_data.get()
+    return stats if current is compiled and stats is not None else CompileStats()
 
-    sizes: Mapping[Place, tuple[int | Number, ...]]
-    looks: tuple[Look, ...]
-    unequal: tuple[tuple[Expressions, Expressions], ...]
-    decisions: tuple[Decision, ...]
-    expressions: frozenset[Expression]
-    shapes: Mapping[str, tuple[Expression, ...]] = _NO_SHAPES
 
-    def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these sizes.
+class _Performance:
+    """One replay, while it is going on."""
 
-        Raises:
-            Declined: if the passes might do something else there.
-        """
-        numbers = self.read(arguments)
+    def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:
+        from fusioncache.thunder_adapter.api import TraceCtx
+
+        self.trace = TraceCtx()
+        self._shapes = shapes
+        self._tensors: dict[str, Any] = {}
+        self._numbers: dict[int, Any] = dict(numbers)
+        self._renamed: dict[Any, Any] = {}
+        self._known: dict[int, Any] = {}
+        self._names = 0
+
+    def do(self, entry: Any, compiled: Any) -> None:
+        """Does what an entry says, as at the first sizes."""
+        match entry:
+            case OperationCall():
+                compiled.is_grad_enabled = entry.has_gradients
+                self._call(entry)
+            case Look():
+                self._look(entry)
+            case Reading():
+                self._read(entry)
+            case Naming():
+                self._name(entry)
+
+    def _count_names(self, before: int) -> None:
+        """Counts off the names that were counted off between two entries."""
+        self.trace.name_ctr += before - self._names
+
+    def _look(self, look: Look) -> None:
+        left, right = (self._evaluate(each) for each in (look.left, look.right))
+        if COMPARISONS[look.symbol](left, right) is not look.outcome:
+            raise Declined(str(look), Scope.LENGTH)
+
+    def _read(self, reading: Reading) -> None:
+        proxy = reading.proxy
+        shape = self._shapes.get(proxy.name)
+        self._count_names(reading.names[0])
+        self.trace.names.discard(proxy.name)
+        self._tensors[proxy.name] = proxy if shape is None else _reshape(proxy, shape)
+        self.trace.names.add(proxy.name)
+        self._known[id(self._tensors[proxy.name])] = self._tensors[proxy.name]
+        self.trace.name_ctr += reading.names[1] - reading.names[0]
+        self._names = reading.names[1]
+
+    def _name(self, naming: Naming) -> None:
+        from fusioncache.thunder_adapter.accelerator_api import is_proxy_name_available
+        from fusioncache.thunder_adapter.api import variableify
+
+        proxy = self._tensors.get(naming.tensor)
+        if proxy is None:
+            raise Declined(f"the origin of {naming.tensor} is unknown", Scope.LENGTH)
+        variable = variableify(proxy)
+        if is_proxy_name_available(naming.name) and variable not in self._renamed:
+            self._renamed[variable] = proxy.replace_name(naming.name)
+
+    def _call(self, call: OperationCall) -> None:
+        self._count_names(call.names[0])
+        self.trace.set_current_source_location(*call.location)
+        args = exchange(call.args, self._fill)
+        kwargs = exchange(call.kwargs, self._fill)
         try:
-            self._check(numbers)
+            result = _find_function(call)(*args, **kwargs)
+        except Exception as error:
+            raise Declined(f"an operation raised {type(error).__name__}", Scope.LENGTH) from error
+        self._match(call.result, result)
+        self._names = call.names[1]
+
+    def _fill(self, leaf: Any) -> Any:
+        if isinstance(leaf, TensorName):
+            if leaf.name not in self._tensors:
+                raise Declined(f"the origin of {leaf.name} is unknown", Scope.LENGTH)
+            return self._tensors[leaf.name]
+        return self._evaluate(leaf) if isinstance(leaf, Number | Operation) else leaf
+
+    def _evaluate(self, expression: Expression) -> Any:
+        try:
+            return evaluate(expression, self._numbers)
         except ArithmeticError as error:
             raise Declined(str(error), Scope.LENGTH) from error
-        return numbers
 
-    def _check(self, numbers: Mapping[int, int]) -> None:
-        for look in self.looks:
-            left, right = (evaluate(each, numbers) for each in (look.left, look.right))
-            if COMPARISONS[look.symbol](left, right) is not look.outcome:
-                raise Declined(f"a Thunder pass may do something else: {look}", Scope.LENGTH)
-        for one, other in self.unequal:
-            if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
-                raise Declined("two operations become the same at these sizes", Scope.LENGTH)
-        for decision in self.decisions:
-            if decision.ask(numbers) != decision.answer:
-                raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
+    def _match(self, known: Any, new: Any) -> None:
+        """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
+        if isinstance(known, TensorName):
+            from fusioncache.thunder_adapter.api import Proxy
 
-    def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
-        """True if there is each number of the final traces where sizes have these values."""
-        try:
-            return all(evaluate(each, numbers) is not None for each in self.expressions)
-        except ArithmeticError:
-            return False
+            if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
+                raise Declined("an operation returned another tensor", Scope.LENGTH)
+            if self._tensors.setdefault(known.name, new) is not new:
+                raise Declined("an operation returned another tensor", Scope.LENGTH)
+            self._known[id(new)] = new
+        elif isinstance(known, Number):
+            number = int(new) if is_numel(new) else new
+            if type(number) is bool or not is_whole(number):
+                raise Declined("an operation returned no integer", Scope.LENGTH)
+            self._numbers[known.position] = number
+        elif isinstance(known, tuple | list):
+            if type(new) is not type(known) or len(new) != len(known):
+                raise Declined("an operation returned another number of values", Scope.LENGTH)
+            for one, other in zip(known, new, strict=True):
+                self._match(one, other)
+        elif type(known) is not type(new) or not (known is new or known == new):
+            raise Declined("an operation returned another value", Scope.LENGTH)
 
-    def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these sizes.
+    def finish(self, first: Any, renamed: Mapping[str, str]) -> Any:
+        """Returns the trace, with the inputs and the results of the first one.
 
-        Raises:
-            Declined: if a size is another one that is no number.
+        Args:
+            first: the trace at the first sizes.
+            renamed: the names that proxies had there while they were made, by those that they have.
         """
-        if arguments.keys() != self.sizes.keys():
-            raise Declined("there are other arguments", Scope.LENGTH)
-        numbers: dict[int, int] = {}
-        for place, sizes in self.sizes.items():
-            for size, value in zip(sizes, arguments[place], strict=True):
-                if isinstance(size, Number) and value > 1:
-                    numbers[size.position] = value
-                elif size != value:
-                    raise Declined(f"a size is {value}", Scope.LENGTH)
-        return numbers
+        from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename, update_tags
+        from fusioncache.thunder_adapter.api import prims, tracectx
+
+        def find(proxy: Any) -> Any:
+            return self._tensors[renamed.get(proxy.name, proxy.name)]
+
+        returned = tuple(find(each) for each in first.bound_symbols[-1].args[0])
+        inputs = tuple(find(each) for each in first.args)
+        self.trace.set_current_source_location(None, None)
+        prims.python_return(returned)
+        self._count_names(first.name_ctr)
+        body = self.trace.bound_symbols
+        self.trace.bound_symbols = []
+        self.trace.scopes = [self.trace.bound_symbols]
+        with tracectx(self.trace):
+            for proxy in inputs:
+                prims.unpack_trivial(proxy, name=proxy.name)
+        self.trace.bound_symbols += body
+        self.trace.args = inputs
+        update_tags(self._renamed)
+        return _apply_trace_proxy_rename(self.trace, self._renamed, "computation")
 
 
-FAMILY_FORMAT = 6
-"""Of a form, and of what is stored for it: what is written here, and in ``accelerators/sizes/families.py``."""
+def _find_function(call: OperationCall) -> Callable[..., Any]:
+    """Returns what does an operation: a tensor has the number of its elements as an attribute if that is a symbol."""
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    is_counting = call.function is TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
+    return getattr if is_counting else call.function
 
 
-@dataclass(frozen=True, slots=True)
-class _FamilyOutline:
-    """What is stored of a family beside its programs. Attributes are as in ``PassJournal``, in a fixed order.
-
-    Attributes:
-        known: the sizes of the arguments of each program.
-    """
-
-    sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
-    looks: tuple[Look, ...]
-    unequal: tuple[tuple[Expressions, Expressions], ...]
-    decisions: tuple[Decision, ...]
-    expressions: Expressions
-    shapes: Mapping[str, Expressions]
-    known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
-
-    def validate(self) -> None:
-        """Checks what types do not say.
-
-        Raises:
-            ValueError: if a number is not the size of one argument, or lists differ in length.
-        """
-        numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
-        if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
-            raise ValueError("does not have all numbers, each once")
-        if any(len(one) != len(other) for one, other in self.unequal):
-            raise ValueError("compares lists of two lengths")
-        _check_places([place for place, _ in self.sizes])
-        if any(list(map(_count, each)) != list(map(_count, self.sizes)) for each in self.known):
-            raise ValueError("has sizes of other arguments")
-
-
-def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes:
-    """Returns what passes looked at, and the sizes of the programs that a family is made of. Equal ones are equal.
-
-    Raises:
-        ValueError: if there is a number in it that JSON has not.
-    """
-    outline = _FamilyOutline(
-        tuple(passes.sizes.items()),
-        passes.looks,
-        passes.unequal,
-        passes.decisions,
-        tuple(sorted(passes.expressions, key=repr)),
-        passes.shapes,
-        tuple(tuple(each.items()) for each in sizes),
-    )
-    return codec.encode(outline, format=FAMILY_FORMAT)
-
-
-def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ...]]:
-    """Returns what ``encode_outline`` was given.
-
-    Raises:
-        ValueError: if this is anything else.
-    """
-    found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
-    expressions = frozenset(found.expressions)
-    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions, found.shapes)
-    return passes, tuple(map(dict, found.known))
-
-
-def _find_numbers(value: Any) -> Iterator[Number]:
-    """Yields the numbers in looks, decisions and expressions."""
-    if isinstance(value, Number):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _find_numbers(each)
-    elif isinstance(value, Look | Operation):
-        yield from _find_numbers((value.left, value.right))
-    elif isinstance(value, Decision | AskedTensor):
-        yield from _find_numbers(value.args if isinstance(value, Decision) else value.shape)
-
-
-def _check_places(places: Sequence[Place]) -> None:
-    keys = [key for place in places for key in (place if isinstance(place, tuple) else (place,))]
-    is_deep = all(len(place) > 1 for place in places if isinstance(place, tuple))
-    if len(set(places)) < len(places) or not is_deep or any(isinstance(key, int) and key < 0 for key in keys):
-        raise ValueError("does not have arguments, each once")
-
-
-def _count(sizes: tuple[Place, tuple[Any, ...]]) -> tuple[Place, int]:
-    return sizes[0], len(sizes[1])
+def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:
+    """Returns a proxy that is the same but for its shape."""
+    if len(shape) != len(proxy.shape):
+        raise Declined(f"{proxy.name} has another number of dimensions", Scope.LENGTH)
+    sizes = map(plain, shape)
+    if any(old != new and min(old, new) < 2 for old, new in zip(proxy.shape, sizes, strict=True)):
+        raise Declined(f"{proxy.name} has a size of 0 or 1", Scope.LENGTH)
+    return proxy.replace(shape=shape)

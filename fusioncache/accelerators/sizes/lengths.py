@@ -7,159 +7,51 @@ from is compared each time: its key, and what was read.
 
 Where it is known what the passes look at, programs are a family, and those at further lengths are filled in. Families
 are kept, so that a later process fills in its first program already.
-
-For a graph of Dynamo's there are arguments of other sizes: those for which its guards hold. These guards decide nothing
-but whether what is made of such arguments is of any use: whatever the sizes, Thunder derives the right program.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fusioncache.accelerators.programs.derivation import Derivation, KnownProgram
+from fusioncache.accelerators.programs.general import list_templates
 from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
 from fusioncache.accelerators.programs.options import find_groups
 from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import Read
-from fusioncache.accelerators.sizes.families import Families, check_reads
+from fusioncache.accelerators.schedule.collectives import exchanges
+from fusioncache.accelerators.sizes.families import (
+    Family,
+    PassJournal,
+    find_families,
+    forget_family,
+    keep_family,
+    list_digests,
+)
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
-from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
-from fusioncache.accelerators.sizes.passes import list_sharing, replay
-from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
+from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, replay
+from fusioncache.accelerators.sizes.passes import go_through_passes, list_sharing
+from fusioncache.accelerators.sizes.sizes import SYMBOLIC
+from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes, has_symbols
+from fusioncache.accelerators.steps.lean_steps import look_at_sizes
+from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
-from fusioncache.transform.dynamo_graphs import is_graph
-
-_MOST_ALIKE = 64
-"""By which power of two, at most, a size and the one in its stead are divisible alike: attention may ask for that."""
-
-type Values = Mapping[Any, int]
-"""What each symbol is."""
-
-
-def has_symbols(function: Any) -> bool:
-    """True if a function is a graph that Dynamo made for many sizes."""
-    return is_graph(function) and any(map(_is_symbolic, chain.from_iterable(_read_sizes(function))))
-
-
-def vary_sizes(graph: Any, args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Returns arguments of other sizes for a graph. What has no symbols is the same.
-
-    Args:
-        graph: a ``torch.fx.GraphModule``.
-        args: that it is called with.
-
-    Returns:
-        Arguments for which Dynamo's guards hold as well, with tensors that hold any numbers; None if nothing varies,
-        or a symbol may have no other value.
-    """
-    import torch
-
-    sizes = _read_sizes(graph)
-    if len(sizes) != len(args):
-        return None
-    varying = [(size.node, arg) for each, arg in zip(sizes, args, strict=True) for size in each if _is_symbolic(size)]
-    if not all(type(arg) in (int, torch.Tensor) for _, arg in varying):
-        return None
-    known = _read_symbols(sizes, args)
-    if not known or not all(node.expr.free_symbols <= known.keys() for node, _ in varying):
-        return None
-    present = frozenset(chain.from_iterable(map(_list_sizes, args)))
-    values = _choose_values(known, present, varying[0][0].shape_env)
-    return None if values is None else tuple(_vary(*each, values) for each in zip(args, sizes, strict=True))
-
-
-def _read_sizes(graph: Any) -> list[tuple[Any, ...]]:
-    """Returns the sizes of each argument of a graph, symbols among them."""
-    return [_list_sizes(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"]
-
-
-def _list_sizes(value: Any) -> tuple[Any, ...]:
-    """Returns the sizes of an argument: of a tensor in each dimension, or an integer alone."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape)
-    return (value,) if isinstance(value, int | torch.SymInt) else ()
-
-
-def _is_symbolic(size: Any) -> bool:
-    import torch
-
-    return isinstance(size, torch.SymInt)
-
-
-def _read_symbols(sizes: Iterable[tuple[Any, ...]], args: Sequence[Any]) -> Values:
-    """Returns the value of each symbol that is a size by itself."""
-    return {
-        size.node.expr: actual
-        for each, arg in zip(sizes, args, strict=True)
-        for size, actual in zip(each, _list_sizes(arg), strict=True)
-        if _is_symbolic(size) and size.node.expr.is_Symbol
-    }
-
-
-def _choose_values(known: Values, present: frozenset[int], environment: Any) -> Values | None:
-    """Returns another value for each symbol, which none of the sizes has that are present; None if one may have none.
-
-    A length that is as large as a width would be another program, in which both are one.
-    """
-    values = dict(known)
-    for symbol, actual in known.items():
-        taken = {*present, *values.values()}
-        others = [actual + step for step in _list_steps(actual)]
-        fitting = (each for each in others if each > 1 and each not in taken)
-        found = next((each for each in fitting if _holds(environment, {**values, symbol: each})), None)
-        if found is None:
-            return None
-        values[symbol] = found
-    return values
-
-
-def _list_steps(size: int) -> tuple[int, ...]:
-    """Returns how far from a size others may lie, first those that are divisible as it is."""
-    alike = min(size & -size, _MOST_ALIKE)
-    return (2 * alike, -2 * alike, alike, -alike, 2, -2, 1, -1)
-
-
-def _holds(environment: Any, values: Values) -> bool:
-    """True if Dynamo's guards hold for these values, as far as they are about nothing else."""
-    ranges = [(environment.var_to_range.get(symbol), value) for symbol, value in values.items()]
-    if any(known is not None and value not in known for known, value in ranges):
-        return False
-    guards = [guard.expr for guard in environment.guards if guard.expr.free_symbols <= values.keys()]
-    return all(_evaluate(each, values) for each in guards)
-
-
-def _evaluate(expression: Any, values: Values) -> Any:
-    """Returns an expression, or a condition, with these values: an integer, or whether it is true."""
-    import sympy
-
-    return expression.xreplace({symbol: sympy.Integer(value) for symbol, value in values.items()})
-
-
-def _vary(arg: Any, sizes: tuple[Any, ...], values: Values) -> Any:
-    """Returns an argument with other values for its symbols."""
-    import torch
-
-    if not any(map(_is_symbolic, sizes)):
-        return arg
-    shape = [int(_evaluate(each.node.expr, values)) if _is_symbolic(each) else each for each in sizes]
-    if isinstance(arg, int):
-        return shape[0]
-    with torch.enable_grad():
-        new = torch.empty(shape, dtype=arg.dtype, device=arg.device, requires_grad=arg.requires_grad)
-        return new if arg.is_leaf else new.view_as(new)
-
+from fusioncache.process.collector import without_collector
+from fusioncache.store import Store
+from fusioncache.transform.rewrite import find_saved
 
 logger = logging.getLogger("fusioncache")
 
 MOST_WAYS = 4
 """How many ways through a program are known at once: each may have been taken because of other sizes."""
+
+MOST_LOOSE = 5
+"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
 
 MOST_FORMS = 16
 """Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
@@ -200,19 +92,105 @@ class WatchedProgram:
     is_proved: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _KnownForm:
+class Form:
     """What is known of the programs that have all but sizes in common.
 
+    Args:
+        key: of the form.
+
     Attributes:
-        families: of those programs.
-        instances: those that were interpreted, a few of them.
+        instances: programs that were interpreted, a few of them.
         ways: those that were watched.
     """
 
-    families: Families
-    instances: list[InterpretedProgram] = field(default_factory=list)
-    ways: list[WatchedProgram] = field(default_factory=list)
+    def __init__(self, key: Key) -> None:
+        self.instances: list[InterpretedProgram] = []
+        self.ways: list[WatchedProgram] = []
+        self._key = key
+        self._families: list[Family] | None = None
+        self._loose: list[tuple[tuple[Read, ...], KnownProgram]] = []
+
+    def fill(self, derivation: Derivation) -> Candidate | None:
+        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        reason = None
+        for family in self._list_families(derivation):
+            try:
+                check_reads(family.reads, derivation)
+                with derivation.keeper.time("fill"):
+                    candidate = _fill(family, derivation)
+                derivation.is_in_family = family.is_stored
+                return candidate
+            except Exception as error:  # whatever it is, Thunder can derive the program
+                if is_declined(error, Scope.LENGTH):
+                    reason = error.reason
+                    continue
+                logger.info("a program is not filled in", exc_info=error)
+                reason = f"failed: {type(error).__name__}"
+        if reason is not None:
+            _count_repeated(derivation, reason)
+        return None
+
+    def _list_families(self, derivation: Derivation) -> tuple[Family, ...]:
+        """Returns the families, of which the store is asked once."""
+        if self._families is None:
+            self._families = []  # whatever goes wrong here, it does so once
+            self._families += _load_families(derivation, self._key)
+        return tuple(self._families)
+
+    def unite(
+        self, derivation: Derivation, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
+    ) -> None:
+        """Makes a family of a program and the first of others that differs from it in numbers alone.
+
+        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
+
+        Args:
+            derivation: of one of them, with the reads of all.
+            journal: what is done in each.
+            program: at whose sizes the passes are gone through.
+            others: as above.
+        """
+        reads, keeper = derivation.reads, derivation.keeper
+        assert reads is not None
+        try:
+            with keeper.time("passes"), without_collector():
+                passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
+                family = _find_family(reads, passes, program, others)
+        except Exception as error:
+            is_expected = is_declined(error, Scope.LENGTH)
+            logger.info("it is not known what Thunder's passes look at", exc_info=error)
+            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
+            return
+        self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
+        _keep(family, derivation, self._key)
+
+    def learn(self, derivation: Derivation, journal: Journal | None) -> None:
+        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
+
+        Args:
+            derivation: of the program.
+            journal: what is done in it, if that was proved.
+        """
+        program, reads = derivation.program, derivation.reads
+        if program is None or reads is None:
+            return
+        families = [family for family in self._families or () if family.reads == reads]
+        for family in families:
+            try:
+                if family.learn(program):
+                    _keep(family, derivation, self._key)
+            except Declined as error:
+                error.require(Scope.LENGTH)
+                logger.info("a program is of no family any more: %s", error)
+                self._families = [each for each in self._families or () if each is not family]
+                _tell_store(derivation, partial(forget_family, form=self._key, family=family))
+        # What was derived from something else may differ in numbers of which sizes only happen to be the values.
+        others = [each for read, each in self._loose if read == reads]
+        is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
+        if len(self._loose) < MOST_LOOSE:
+            if is_new and journal is not None and others:
+                self.unite(derivation, journal, program, others)
+            self._loose.append((reads, program))
 
 
 class Lengths:
@@ -220,7 +198,7 @@ class Lengths:
 
     def __init__(self) -> None:
         """Knows of none yet."""
-        self._forms: OrderedDict[Key, _KnownForm] = OrderedDict()
+        self._forms: OrderedDict[Key, Form] = OrderedDict()
         self._hopeless: dict[str, str] = {}
         """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
 
@@ -248,12 +226,12 @@ class Lengths:
         if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
         form = self._find_form(derivation)
-        return None if self._find_reason(derivation) else form.families.fill(derivation)
+        return None if self._find_reason(derivation) else form.fill(derivation)
 
-    def _find_form(self, derivation: Derivation) -> _KnownForm:
+    def _find_form(self, derivation: Derivation) -> Form:
         """Returns what is known of a program's form. If there are too many forms, the one used first is forgotten."""
         key = note_form(derivation)
-        form = self._forms.pop(key, None) or _KnownForm(Families(key))
+        form = self._forms.pop(key, None) or Form(key)
         self._forms[key] = form
         while len(self._forms) > MOST_FORMS:
             self._forms.popitem(last=False)
@@ -339,7 +317,7 @@ class Lengths:
             return
         form = self._find_form(derivation)
         ways = (way for way in form.ways if way.is_proved and way.instance.reads == derivation.reads)
-        form.families.learn(derivation, next((way.journal for way in ways), None))
+        form.learn(derivation, next((way.journal for way in ways), None))
         if derivation.is_replayed:
             return
         first = derivation.first or FirstTraces(
@@ -360,9 +338,7 @@ class Lengths:
         if len(form.instances) <= MOST_WAYS:
             form.instances.append(new)
 
-    def _prove(
-        self, form: _KnownForm, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation
-    ) -> bool:
+    def _prove(self, form: Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
         """True if what was done in one program is also what was done in another one."""
         own = way.instance
         if own.reads != instance.reads or own.sizes == instance.sizes:
@@ -378,7 +354,7 @@ class Lengths:
         if not way.is_proved:
             way.is_proved = True
             if own.known is not None and instance.known is not None:
-                form.families.unite(derivation, way.journal, own.known, (instance.known,))
+                form.unite(derivation, way.journal, own.known, (instance.known,))
         return True
 
     def _give_up(self, derivation: Derivation, reason: str) -> None:
@@ -431,3 +407,108 @@ def _find_foreign_transform(compile_data: Any) -> str | None:
     sharing = list_sharing(compile_data)  # what these are given is their own
     found = [type(each) for each in compile_data.transforms or () if each not in sharing]
     return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)
+
+
+def _find_family(
+    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
+) -> Family:
+    """Returns the family of a program with the first of others that is of it.
+
+    Raises:
+        Declined: if passes may do something else for each of them.
+        Declined: if one for which they do the same differs in more than numbers.
+    """
+    reason = Declined("no program of another length is known", Scope.LENGTH)
+    for other in others:
+        try:
+            passes.check(other.sizes)
+            return Family(reads, passes, (program, other))
+        except Declined as declined:
+            declined.require(Scope.LENGTH)
+            reason = declined
+    raise reason
+
+
+def _look(trace: Any) -> None:
+    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
+
+    Raises:
+        Declined: if a collective moves as many bytes as a size says: where it is put depends on that.
+    """
+    for symbol in trace.bound_symbols:
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
+        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
+            raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
+    look_at_sizes(trace)
+    saved = {proxy.name: proxy for proxy in find_saved(trace)}
+    _ = dict(find_saved_twice(trace.bound_symbols, saved))
+
+
+def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
+    """Compares what programs were derived from besides their keys with what is there now.
+
+    Raises:
+        Declined: if something is another one.
+    """
+    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
+    if difference is not None:
+        raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
+
+
+def _fill(family: Family, derivation: Derivation) -> Candidate:
+    keeper, call = derivation.keeper, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
+    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
+
+
+def _count_repeated(derivation: Derivation, reason: str) -> None:
+    logger.info("Thunder's passes go over a program at another length: %s", reason)
+    derivation.keeper.ledger.count("passes_repeated", of=reason)
+
+
+def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
+    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
+    keeper = derivation.keeper
+    if keeper.cache.store is None:
+        return
+    with keeper.time("load"):
+        found = find_families(keeper.cache.store, form)
+    for family in found:
+        known = family.known[0].text
+        try:
+            identities = keeper.identify(known.templates(), derivation.call)
+            here = [identities[name].digest for name in list_templates(known)]
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            logger.info("a stored family is not used", exc_info=error)
+            here = []
+        if here == list_digests(known):
+            family.is_stored = True
+            yield family
+        else:
+            _count_repeated(derivation, "its templates are others here")
+
+
+def _keep(family: Family, derivation: Derivation, form: Key) -> None:
+    """Keeps a family for later processes, and has it ready for the next length in this one."""
+
+    def keep(store: Store) -> None:
+        family.is_stored = keep_family(store, form, family, derivation.call.name)
+
+    try:
+        family.prepare()
+    except Exception as error:  # that is counted where a program is to be filled in
+        logger.info("a family is not ready for further lengths", exc_info=error)
+    family.is_stored = False
+    _tell_store(derivation, keep)
+
+
+def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
+    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
+    store = derivation.keeper.cache.store
+    if store is None:
+        return
+    try:
+        with derivation.keeper.time("record"), without_collector():
+            tell(store)
+    except Exception as error:
+        derivation.keeper.report_failure(error)

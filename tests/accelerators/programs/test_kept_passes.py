@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.sizes.journal import (
+from fusioncache.accelerators.sizes.families import (
     DECIDERS,
     AskedTensor,
     Decision,
-    Look,
     PassJournal,
     decode_outline,
     encode_outline,
 )
+from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import ARITHMETIC, COMPARISONS, Number, Operation, write_constant
 
 NUMBERS = [Number(1, "x[0]"), Number(2, "x[1]")]

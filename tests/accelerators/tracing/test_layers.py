@@ -11,7 +11,7 @@ from block_models import InBlocks, Model
 import fusioncache
 from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
-from fusioncache.accelerators.layers import blocks
+from fusioncache.accelerators.layers import session
 from fusioncache.accelerators.layers.indifference import is_plain
 from fusioncache.thunder_adapter.hooks import is_hashed_alone
 from fusioncache.thunder_adapter.installation import TRACING
@@ -88,9 +88,9 @@ def compare(trace):
     """Traces a model with and without blocks being written out; returns what became of them."""
 
     def compare(model):
-        blocks.OUTCOMES.clear()
+        session.OUTCOMES.clear()
         texts = trace(model, TRACING)
-        (outcome,) = blocks.OUTCOMES
+        (outcome,) = session.OUTCOMES
         assert texts == trace(model, OTHERS) and len(texts) == 3
         return outcome
 
@@ -145,17 +145,17 @@ def test_other_forms_of_a_list_of_blocks_are_found(compare):
 def test_no_other_group_is_needed(trace):
     model = Model(block_models.Block, COUNT)
     assert trace(model, ["layers"]) == trace(model, OTHERS)
-    assert blocks.OUTCOMES[-1].written == COUNT - 3
+    assert session.OUTCOMES[-1].written == COUNT - 3
 
 
 def test_what_is_computed_is_the_same():
     model = Model(block_models.Block, COUNT)
     expected = model(X)
     tracing.install()
-    blocks.OUTCOMES.clear()
+    session.OUTCOMES.clear()
     compiled = thunder.jit(model)
     with recording():
-        assert torch.allclose(compiled(X), expected, atol=1e-6) and blocks.OUTCOMES[-1].written == COUNT - 3
+        assert torch.allclose(compiled(X), expected, atol=1e-6) and session.OUTCOMES[-1].written == COUNT - 3
     compiled(X).sum().backward()
     assert model.blocks[-1].linear.weight.grad is not None
 
@@ -166,7 +166,7 @@ def test_each_block_that_was_written_out_is_guarded():
     compiled = thunder.jit(model)
     with recording():
         compiled(X)
-    assert blocks.OUTCOMES[-1].written == COUNT - 3
+    assert session.OUTCOMES[-1].written == COUNT - 3
     model.blocks[-1].factor = 7.0
     assert torch.allclose(compiled(X), model(X), atol=1e-6)
     assert thunder.cache_misses(compiled) == 2
@@ -176,22 +176,22 @@ def test_an_error_is_thunders_own(trace):
     model = InBlocks(block_models.Block, block_models.fail_late, COUNT)
     with_layers = trace(model, TRACING)
     assert with_layers == trace(model, OTHERS) and with_layers[0] == "ZeroDivisionError"
-    assert blocks.OUTCOMES[-1].reasons["an exception was raised"] == 1
+    assert session.OUTCOMES[-1].reasons["an exception was raised"] == 1
 
 
 def test_nothing_is_written_out_where_nobody_vouches_for_the_trace():
     tracing.install()
-    blocks.OUTCOMES.clear()
+    session.OUTCOMES.clear()
     thunder.jit(Model(block_models.Block, COUNT))(X)
-    assert not blocks.OUTCOMES
+    assert not session.OUTCOMES
 
 
 @pytest.mark.parametrize("programs", [True, False])
 def test_a_program_that_is_kept_has_blocks_written_out(programs):
-    blocks.OUTCOMES.clear()
+    session.OUTCOMES.clear()
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(store=True), programs=programs)
     thunder.jit(Model(block_models.Block, COUNT), executors=["fusioncache"], transforms=[transform])(X)
-    assert [outcome.written for outcome in blocks.OUTCOMES] == [COUNT - 3] * programs
+    assert [outcome.written for outcome in session.OUTCOMES] == [COUNT - 3] * programs
     assert not transform.stats().programs_refused
     assert transform.stats().programs_made == programs
 
@@ -199,7 +199,7 @@ def test_a_program_that_is_kept_has_blocks_written_out(programs):
 def test_what_a_program_was_derived_from_is_the_same(trace):
     model = Model(block_models.Globals, COUNT)
     trace(model, TRACING)
-    written = blocks.OUTCOMES[-1].written
+    written = session.OUTCOMES[-1].written
     found = [trace(model, groups) and trace.recorder.reads() for groups in (TRACING, OTHERS)]
     assert written == COUNT - 3 and found[0] == found[1] and any(read.name.endswith("FLAG") for read in found[0])
 

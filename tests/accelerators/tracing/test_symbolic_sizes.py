@@ -16,8 +16,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from fusioncache.accelerators.sizes import families, hooks, passes
-from fusioncache.accelerators.sizes.journal import Decision, PassJournal, describe_asked
+from fusioncache.accelerators.sizes import hooks, lengths, passes
+from fusioncache.accelerators.sizes.families import Decision, PassJournal, describe_asked
 from fusioncache.accelerators.sizes.sizes import Number, Size, SymbolicSize, evaluate, gives_float, to_float
 from fusioncache.ir.errors import Declined
 
@@ -181,7 +181,7 @@ def go_through(model, directory, shape, monkeypatch):
         found.append(passes.go_through_passes(*args))
         return found[-1]
 
-    monkeypatch.setattr(families, "go_through_passes", note)
+    monkeypatch.setattr(lengths, "go_through_passes", note)
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()
