@@ -11,7 +11,6 @@ Each round times blocks of calls between two synchronizations; a variant's figur
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,8 +69,7 @@ def make_variants(inputs: int, backend: str) -> Mapping[str, Call]:
         raise click.ClickException(f"fusioncache left the region as it was: {dict(transform.stats().bypasses)}")
     calls = {} if backend != "nvfuser" else _nvfuser_calls(uncached.last_used, args_of_region)
     if backend != "nvfuser":
-        function = inspect.getclosurevars(uncached).nonlocals["function"]
-        calls = {"execute": lambda: function(*args_of_region)}
+        calls = {"execute": lambda: uncached.function(*args_of_region)}
     calls |= {"thunder": lambda: uncached(*args_of_region), "fusioncache": lambda: cached(*args_of_template)}
     _check_agreement(calls)
     return calls

@@ -231,13 +231,14 @@ class _AloneRegion:
 
     Attributes:
         fusion: the bound symbol of the region in its trace.
+        function: the compiled function; None before the first call.
     """
 
     def __init__(self, executor: FusionCacheExecutor, bound_symbols: list, inputs: list, outputs: list):
         self.fusion: BoundSymbol | None = None
         self._executor = executor
         self._region = bound_symbols, inputs, outputs
-        self._function: Callable[..., Any] | None = None
+        self.function: Callable[..., Any] | None = None
         self._instance: Instance | None = None
         self._shaping: tuple[int, ...] = ()
         self._runs: dict[Any, Run] = {}
@@ -262,7 +263,7 @@ class _AloneRegion:
         results = self._compute(args)
         if self._instance is None and (instance := _read_instance(self.fusion)) is not None:
             self._instance, self._shaping = instance, shaping_inputs(instance.region)
-        run = _take_sequence(self._function)
+        run = _take_sequence(self.function)
         if self._instance is not None:
             run, results = as_torch_gives(run, self._instance, args, results)
         if len(self._runs) >= _MOST_LAYOUTS:
@@ -272,8 +273,8 @@ class _AloneRegion:
 
     def _compute(self, args: Sequence[Any]) -> Any:
         try:
-            if self._function is not None:
-                return self._function(*args)
+            if self.function is not None:
+                return self.function(*args)
             start = time.perf_counter()
             compiled = self._executor.compile_alone(*self._region)
             results = compiled(*args)
@@ -281,13 +282,13 @@ class _AloneRegion:
             raise
         except Exception as error:
             return self._fall_back(args, error)
-        self._function = compiled
+        self.function = compiled
         self._executor.tell(time.perf_counter() - start)
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:
         operations = torch_function(*self._region)
-        results, self._function = operations(*args), operations
+        results, self.function = operations(*args), operations
         self._runs.clear()
         _warn_of_failure(error)
         return results

@@ -12,7 +12,7 @@ import torch
 
 import fusioncache
 
-_TOOL = 4
+_TOOL = 5
 """A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
 
 

@@ -15,7 +15,7 @@ import thunder
 from thunder.core import interpreter
 
 _ROOT = Path(thunder.__file__).parent
-_TOOL = 3
+_TOOL = 2
 """A number in ``sys.monitoring`` that neither debuggers, nor profilers, nor coverage, nor other helpers have."""
 
 

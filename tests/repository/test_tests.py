@@ -9,7 +9,7 @@ from pathlib import Path
 from repository import HELPERS, PACKAGE, ROOT
 
 TESTS = ROOT / "tests"
-NO_ROOMS = {"helpers", "programs", "repository", "benchmarks", "golden"}
+NO_ROOMS = {"helpers", "programs", "repository", "benchmarks", "golden", "spec"}
 FILES = sorted(TESTS.rglob("*.py"))
 THUNDERS = {"_call_ctx", "_implmap"}
 """Attributes of Thunder's, which the package sets as well."""

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import torch._inductor.config
 from models import are_same, compile_with
 
 import fusioncache
-from fusioncache.backends.api import Backend
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.backend_executables import OFTEN
 from fusioncache.cache.peers import Ask, Wait
@@ -203,7 +203,8 @@ def test_a_size_that_is_used_often_gets_its_own_function(two_lengths, tmp_path):
 
 def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):
     """As with nvFuser. Without it two lengths would be compiled in each process, where ``static`` keeps both."""
-    monkeypatch.setattr(Inductor, "persist_general", Backend.persist_general)
+    persist = Inductor.persist_general
+    monkeypatch.setattr(Inductor, "persist_general", lambda *args: replace(persist(*args), artifacts=None))
     cache = fusioncache.Cache(store=tmp_path, record=False)
     cache.helpers = beside = Beside(tmp_path)
     compiled, transform = compile_with(scale, backend="inductor", cache=cache)

@@ -142,6 +142,8 @@ def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[V
     """
     if (problem := find_mode()) is not None or writes_in_place(carried.general.graph):
         raise Declined(problem or "in-place effects", Scope.GENERAL)
+    if any(arg.device.type != "cpu" for arg in args):  # its conditions were compared with results on a CPU only
+        raise Declined(_ELSEWHERE, Scope.GENERAL)
     function = define_source(carried.source(find_gpu(args)))
     symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
     compiled = compile_traced(_with_symbols(function), _fake(layouts, args, symbols), mode)

@@ -199,14 +199,14 @@ def test_code_is_the_same_while_it_is_watched():
         function(2)  # Python writes other instructions in the place of those that run often
     assert list(dis.get_instructions(function)) != list(dis.get_instructions(function, adaptive=True))
     assert described(function) == before
-    sys.monitoring.use_tool_id(4, "a test")
-    sys.monitoring.set_events(4, sys.monitoring.events.LINE | sys.monitoring.events.PY_RETURN)
+    sys.monitoring.use_tool_id(5, "a test")
+    sys.monitoring.set_events(5, sys.monitoring.events.LINE | sys.monitoring.events.PY_RETURN)
     try:
         function(2)
         assert described(make(shift=0)) == described(function) == before
     finally:
-        sys.monitoring.set_events(4, 0)
-        sys.monitoring.free_tool_id(4)
+        sys.monitoring.set_events(5, 0)
+        sys.monitoring.free_tool_id(5)
 
 
 def test_code_that_was_described_is_covered():
