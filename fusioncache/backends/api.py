@@ -175,11 +175,15 @@ class Backend(ABC):
 
         Args:
             device: its type, such as ``cpu``.
-            joined: whether the compile that follows is one of ``persist``.
+            joined: whether the compile that follows is joined: see ``is_joined``.
 
         Raises:
             Exception: if nothing can be compiled here. The compile that follows says why.
         """
+
+    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
+        """True if ``persist`` would compile the graph in the way of ``compiled_together``."""
+        return False
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
@@ -389,7 +393,7 @@ class CompilerStarts:
             backend: the compiler.
             graph: that is compiled next.
             on_start: is told of a start.
-            joined: whether ``Backend.persist`` compiles it.
+            joined: whether the graph is compiled in the way of ``Backend.compiled_together``.
 
         Returns:
             The seconds that this call took. Waiting for another thread's start counts as start time.

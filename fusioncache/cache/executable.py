@@ -131,6 +131,10 @@ class Task[F](ABC):
     def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[F]:
         """Makes the function of artifacts. Raises whatever is wrong with these."""
 
+    def is_joined(self) -> bool:
+        """True if the compiler compiles this in the way of ``Backend.compiled_together``."""
+        return self.backend.is_joined(self.region, ())
+
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
         return {}
@@ -165,6 +169,10 @@ class RegionTask(Task[Run]):
         if _types(stored) != _types(self.instance) or len(stored.outputs) != len(self.instance.outputs):
             raise ValueError("a stored region with other inputs or outputs")
         return BuiltFunction(self.backend.load(artifacts, stored.region, pick(args, stored.inputs)), stored)
+
+    def is_joined(self) -> bool:
+        """See ``Task``."""
+        return self.backend.is_joined(self.region, tuple(pick(self.request.layouts, self.instance.inputs)))
 
     def describe(self) -> dict[str, bytes]:
         """See ``Task``."""
@@ -360,7 +368,7 @@ class Builder:
                 return built, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Declined("another process compiles it", Scope.TURN)
-            started = self._start(task, joined=True)
+            started = self._start(task, joined=task.is_joined())
             start = time.perf_counter()
             try:
                 compiled = task.persist(args)

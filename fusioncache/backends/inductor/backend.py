@@ -123,6 +123,11 @@ _COMPILER = "clang++" if sys.platform == "darwin" else "g++"
 """The C++ compiler that TorchInductor runs if the variable ``CXX`` names none."""
 
 
+_MOST_ALONE = 5
+"""How many regions are compiled alone with all headers, each a second more than with headers that were compiled before.
+That takes five seconds, which TorchInductor spends from then on."""
+
+
 class Inductor(Backend):
     """Compiles a graph with ``torch.compile``.
 
@@ -145,6 +150,7 @@ class Inductor(Backend):
         super().__init__(fold=fold)
         self._mode = mode
         self._scratch = scratch
+        self._alone = 0
         # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
 
@@ -194,6 +200,15 @@ class Inductor(Backend):
         """See ``Backend``."""
         start_compiler(device, joined=joined)
 
+    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
+        """See ``Backend``."""
+        return (graph, layouts) in self._together or self._alone < _MOST_ALONE
+
+    def _join(self) -> bool:
+        """True if the next region that is compiled by itself is joined."""
+        self._alone += 1
+        return self._alone <= _MOST_ALONE
+
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
         return compile_alone(seconds, operations, loaded=loaded)
@@ -239,7 +254,7 @@ class Inductor(Backend):
         """See ``Backend``."""
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
-        made = persist(carried, args, values, self._mode, self._scratch)
+        made = persist(carried, args, values, self._mode, self._scratch, joined=self._join())
         code = made.run or compile_here(carried, args, values, self._mode)
         run = carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
@@ -268,7 +283,8 @@ class Inductor(Backend):
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
         package = self._together.pop((graph, layouts_of(args)), None)
-        made = persist(carry_nothing(graph), args, (), self._mode, self._scratch, package)
+        joined = package is None and self._join()
+        made = persist(carry_nothing(graph), args, (), self._mode, self._scratch, package, joined=joined)
         run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph, args)
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def persist(
     mode: str | None,
     scratch: Path | None,
     package: Package | None = None,
+    *,
+    joined: bool,
 ) -> Compiled[Code | None]:
     """Compiles a region and gives the artifacts to load it from, or nothing and the reason.
 
@@ -88,13 +91,15 @@ def persist(
         mode: as for ``torch.compile``.
         scratch: where libraries lie for the moment of being loaded.
         package: the code, if it was compiled together with that of other regions.
+        joined: whether one run of the C++ compiler compiles all kernels, with all headers. Else TorchInductor compiles
+            each kernel, with headers that it compiled before.
 
     Raises:
         Declined: if it cannot be compiled for any sizes.
     """
     try:
         if package is None:
-            with collect_kernels():
+            with collect_kernels() if joined else nullcontext():
                 (package,) = compile_kernels([_lower(carried, args, values, mode)], scratch)
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)
