@@ -97,7 +97,7 @@ class _Partitioner:
         # Else it gives numbers, or what it takes.
 
     def _compute_elements(self, symbol: Any) -> bool:
-        """Computes a part element by element; tells whether that is possible."""
+        """Returns whether a part could be computed element by element, and computes it then."""
         (given,) = symbol.flat_proxy_outs
         cuts = [(value, cut) for value in symbol.flat_proxy_args if (cut := self._values.cut_of(value))]
         dims = {align_right(cut.dim, value.ndim, given.ndim) for value, cut in cuts}

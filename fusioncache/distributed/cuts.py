@@ -129,7 +129,7 @@ class CutValues:
             self._cuts[value.name] = cut
 
     def compute(self, symbol: Any, now: Mapping[str, Any], cut: Cut | None) -> bool:
-        """Does what a bound symbol does, with other values; tells whether it gave what it should.
+        """Does what a bound symbol does, with other values; returns whether the result is as expected.
 
         Args:
             symbol: gives one tensor.
@@ -297,7 +297,7 @@ def cut_embedding(values: CutValues, symbol: Any) -> bool:
 
 
 Rule = Callable[[CutValues, Any], bool]
-"""Takes a bound symbol of which one operand is cut at least; tells whether it wrote what this rank does."""
+"""Takes a bound symbol with at least one cut operand; returns whether it wrote what this rank does."""
 Moved = tuple[int, tuple[Any, ...]] | None
 Move = Callable[[Any, int, int], Moved]
 """Takes a bound symbol, along which dimension its tensor is cut and the number of ranks. Returns along which one its

@@ -29,7 +29,7 @@ def test_the_table_has_commands_that_can_be_run(line):
     module = import_module(f"benchmarks.{name}")
     if hasattr(module, "__path__"):
         module = import_module(f"{module.__name__}.__main__")
-    module.main.make_context(name, options)
+    assert module.main.make_context(name, options).params
 
 
 def test_the_table_has_the_commits_of_the_results():

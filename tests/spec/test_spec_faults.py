@@ -47,7 +47,9 @@ def test_each_damaged_file_of_a_store_is_a_miss(tmp_path):
 def test_an_empty_store_is_no_fault(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="fusioncache")
-        call(fusioncache.Cache(store=tmp_path / "new" / "store"), torch.ones(2))
+        result, stats = call(fusioncache.Cache(store=tmp_path / "new" / "store"), torch.ones(2))
+    assert torch.equal(result, compute(torch.ones(2)))
+    assert (stats.bypasses, stats.programs_made) == ({}, 1)
 
 
 def test_a_compiler_that_fails_costs_one_warning(monkeypatch):

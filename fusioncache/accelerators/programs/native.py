@@ -53,7 +53,7 @@ _MOST_ITEMS = 10_000
 
 _SINGLETON_TYPES_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _CONSTANT_TYPES = ids_of(*_ATOMS, slice, *WATCHED, *_SINGLETON_TYPES_OF_TORCH, torch.device, torch.finfo, torch.iinfo)
-"""Types whose objects run no Python code; a size tells its witness alone."""
+"""Types whose objects run no Python code, or only that of the observer of a size."""
 _SINGLETON_TYPES = ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *_SINGLETON_TYPES_OF_TORCH)
 _SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 

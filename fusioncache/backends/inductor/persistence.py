@@ -5,7 +5,7 @@ region for arguments of one layout is the general one without variables.
 
 What varies is a symbolic integer from the start, one for each variable, and code takes these behind its tensors. What
 TorchInductor found out about them while it compiled, and how arguments lie, are conditions that each use asks first.
-Code for any sizes that cannot be stored, as on a GPU, is made in the same way, and stays in this process.
+Code for any sizes that cannot be stored is made in the same way, and stays in this process. On a GPU none is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fusioncache.backends.api import Compiled, Progress, Run
-from fusioncache.backends.bound_symbols import define_source, find_gpu
+from fusioncache.backends.bound_symbols import define_source
 from fusioncache.backends.inductor.artifacts import (
     Fakes,
     Package,
@@ -64,12 +64,10 @@ class Code:
     Attributes:
         run: takes the arguments, plain tensors, and behind them the values of the variables.
         conditions: what must hold of sizes and strides, if there are variables.
-        gpu: the only one that the code runs on, if it may run on any.
     """
 
     run: Run
     conditions: tuple[str, ...]
-    gpu: int | None = None
 
 
 def persist(
@@ -140,7 +138,7 @@ def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[
 
 
 def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Code:
-    """Compiles a region for any sizes, whatever it consists of and wherever it runs. It cannot be stored.
+    """Compiles a region for any sizes on a CPU, whatever it consists of. It cannot be stored.
 
     Raises:
         Declined: if that cannot be done.
@@ -149,7 +147,7 @@ def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[V
         raise Declined(problem or "in-place effects", Scope.GENERAL)
     if any(arg.device.type != "cpu" for arg in args):  # its conditions were compared with results on a CPU only
         raise Declined(_ELSEWHERE, Scope.GENERAL)
-    function = define_source(carried.source(find_gpu(args)))
+    function = define_source(carried.source(gpu=0))
     symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
     compiled = compile_traced(_with_symbols(function), _fake(layouts, args, symbols), mode)
     conditions = (*_write_layouts(layouts), *symbols.guards())
@@ -159,7 +157,7 @@ def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[V
         raise Declined(declined.reason, Scope.GENERAL) from declined
     run = outside_autograd(lambda args: compiled(*args))
     run([*args, *values])  # what cannot run shows here
-    return Code(run, conditions, find_gpu(args))
+    return Code(run, conditions)
 
 
 def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any], values: Sequence[Value]) -> Run:
@@ -181,7 +179,7 @@ def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any
     def add_values(run: Run) -> Run:
         return lambda args: run([*args, *values])
 
-    return guard_plain(add_values(code.run), args, lambda args: add_values(compile_(args)), code.gpu)
+    return guard_plain(add_values(code.run), args, lambda args: add_values(compile_(args)))
 
 
 def package_together(
@@ -293,7 +291,7 @@ def _find_odd_tensor(args: Sequence[Any]) -> str | None:
     return None
 
 
-def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]], Run], gpu: int | None = None) -> Run:
+def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]], Run]) -> Run:
     """Makes a function that asks another one where arguments of the same layout are not plain tensors.
 
     Calls of one layout may differ in the type of tensors, and in whether values are to be negated or conjugated when
@@ -304,7 +302,6 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
         run: for plain tensors.
         args: some of them.
         compile_: makes the other function, which takes tensors of any kind. It is called when one is first needed.
-        gpu: the only one that ``run`` runs on; None for the CPU.
     """
     import torch
 
@@ -327,8 +324,6 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
     def for_these(args: Sequence[Any]) -> Sequence[Any]:
         # Types first: tensors of other types may answer the other questions in their own way.
         if not are_plain(map(type, args)) or any(map(is_neg, args)) or (complex_ and any(map(is_conj, args))):
-            return for_any(args)
-        if gpu is not None and any(arg.is_cuda and arg.get_device() != gpu for arg in args):
             return for_any(args)
         return run(args)
 

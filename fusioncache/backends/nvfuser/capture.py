@@ -415,7 +415,7 @@ def resolve_addresses(
 ) -> tuple[Step, ...]:
     """Returns the steps of a run that was captured twice, with everything at other addresses. They name no cubin yet.
 
-    The memories of both are the same, range by range, and ``is_pointer`` tells whether a number is an address of memory
+    The memories of both are the same, range by range, and ``is_pointer`` is true if a number is an address of memory
     that the GPU reads.
 
     Raises:
