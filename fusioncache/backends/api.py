@@ -109,6 +109,7 @@ class Backend(ABC):
             it is the template's name.
         compiles: whether there is a compiler, and not only torch's operations.
         generalizes: whether it compiles regions for any sizes, where it can.
+        stores_general: whether what it compiles for any sizes can be stored.
         captures_general: whether what it compiles for any sizes may be captured in a CUDA graph: kernels that the
             compiler may unload while the process goes on may not.
         lays_out_as_torch: whether results are to have the strides of torch's own operations; else those that the
@@ -120,6 +121,7 @@ class Backend(ABC):
     source_hint: ClassVar[str] = ""
     compiles: ClassVar[bool] = True
     generalizes: ClassVar[bool] = False
+    stores_general: ClassVar[bool] = True
     captures_general: ClassVar[bool] = True
     lays_out_as_torch: ClassVar[bool] = True
 

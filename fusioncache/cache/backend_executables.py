@@ -7,8 +7,8 @@ as well. The store has that the whole is rejected, so that the next process does
 
 Code for any sizes may be slower than code for one: TorchInductor divides a small region's work among threads where it
 does not know that it is small, and nvFuser looks at each argument in every call. And of nvFuser only code for one set
-of sizes can be stored: it is asked for at the first call, so that a later process with these sizes compiles nothing. So
-a size that is used again gets a function of its own, compiled by the pool or, before a capture, in this process.
+of sizes can be stored. So a size that is used again gets a function of its own, compiled by the pool or, before a
+capture, in this process.
 
 nvFuser's code for any sizes may also not be captured in a CUDA graph: nvFuser owns its kernels, and unloads one when it
 compiles it again for a larger block. Where a call is captured, or is the one before a capture, the region runs code of
@@ -32,7 +32,7 @@ from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import forbids_changes, is_capturing, is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, Executable, OnBuild, RejectedRegion
+from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
 from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Instance, Scope
@@ -72,8 +72,6 @@ OFTEN = 100
 """The call with one layout that asks for a function of its own where code for any sizes is stored."""
 SOON = 8
 """The same where code for any sizes is not stored: a later process would compile it again."""
-AT_ONCE = 4
-"""How many sizes of such code get a function of their own at their first call."""
 MOST, MOST_UNSTORED = 4, 64
 """How many sizes of code for any sizes get a function of their own: where it is stored, and where it is not."""
 _BETWEEN = 5
@@ -339,20 +337,21 @@ class BackendExecutables:
             Exception: whatever else the backend raises.
         """
         environment = self.backend.environment()
-        executable = self._find_executable(asked.graph, asked.instance, environment)
+        executable, may_share = self._find_executable(asked.graph, asked.instance, environment), False
         if self._sizes is not Sizes.STATIC and asked.generation is not None:
             region = _find_region(executable, asked)
             found = self._cache.generals.join(region, asked.generation, self._sizes, self.builder(environment))
             run = self._serve_general(executable, region, args, asked, found) if found else None
             if run is not None:
                 return run
+            may_share = found is not None
         rejections = self._cache.rejections
         if len(rejections) and not executable.is_built:
             rejected = rejections.get(self._name_rejection(executable, asked))
             if rejected is not None:
                 raise RejectedRegion(rejected)
         try:
-            return executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
+            return executable.run_for(args, asked.layouts, self._note_costs(asked, may_share=may_share), asked.instance)
         except Exception as error:
             reason = self.backend.find_rejection(error)
             if reason is None:
@@ -399,9 +398,29 @@ class BackendExecutables:
         """True if the function of a graph is likely to be one for any sizes."""
         if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
             return False
+        if not self._takes_general(generation):
+            return False
         region = in_order_of_template(instance) if instance else graph
         builder = self.builder(self.backend.environment())
         return self._cache.generals.expects(region, generation, self._sizes, builder)
+
+    def _takes_general(self, generation: Generation | None) -> bool:
+        """True if a program is to get code for any sizes now. Where that is not stored, it has to pay first."""
+        if self.backend.stores_general or self._sizes is Sizes.DYNAMIC or generation is None:
+            return True
+        return self._cache.length_rule.takes_general(generation)
+
+    def _note_costs(self, asked: BuildRequest, *, may_share: bool) -> OnBuild:
+        """Returns what is told of a function for its own sizes."""
+        program = asked.generation
+        if self.backend.stores_general or program is None:
+            return asked.on_build
+
+        def note(executable: Executable, built: BuiltFunction[Run]) -> None:
+            self._cache.length_rule.note(program, built.cost, built.seconds, may_share=may_share)
+            asked.on_build(executable, built)
+
+        return note
 
     def _serve_general(
         self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
@@ -411,6 +430,8 @@ class BackendExecutables:
             kept = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
             if kept is not None:
                 return kept
+        if not found.executable.is_ready(asked.layouts) and not self._takes_general(asked.generation):
+            return None
         try:
             check_general(region)
             served = found.executable.serve(args, asked.layouts, found.values)
@@ -463,8 +484,7 @@ class BackendExecutables:
         def build_apart(args: Sequence[Any]) -> Run:
             return executable.build_apart(args, asked.instance)
 
-        at_once = not is_stored and helpers is not None and allowance.is_below(AT_ONCE)
-        after = 1 if at_once else OFTEN if is_stored else SOON
+        after = OFTEN if is_stored else SOON
         return replace_if_reused(served.run, Order(place, is_done, fetch, build, build_apart, after, captures))
 
 

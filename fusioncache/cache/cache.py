@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fusioncache.cache.executable import Executable
 from fusioncache.cache.generals import GeneralRegions
+from fusioncache.cache.length_rule import LengthRule
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.observe.record.database import RecordWriter
@@ -45,6 +46,7 @@ class Cache:
         helpers: the processes that compile for this one, if there are any.
         batch: compiles for this process itself where there are no such processes, if that pays.
         generals: what was compiled for regions that differ only in sizes.
+        length_rule: which programs get code for any sizes, where that is not stored.
         rejections: why a compiler rejected regions, by their skeletons and environments.
     """
 
@@ -60,6 +62,7 @@ class Cache:
         self.helpers: Helpers | None = None
         self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
+        self.length_rule = LengthRule()
         self.rejections: LruMap[Hashable, str] = LruMap(capacity)
         self._lock = forks.lock()
 

@@ -207,10 +207,6 @@ class Allowance:
             self._taken += has_one
             return has_one
 
-    def is_below(self, most: int) -> bool:
-        """True if fewer are taken than this."""
-        return self._taken < most
-
 
 class GeneralExecutable:
     """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.

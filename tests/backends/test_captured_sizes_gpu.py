@@ -13,7 +13,7 @@ from benchmarks.random_lengths.__main__ import train
 from benchmarks.random_lengths.models import VOCABULARY, EncoderDecoder
 from fusioncache.cache.backend_executables import WAITING
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("general_at_once")]
 
 FIRST, CAPTURED, LARGER = (64, 96), 65, (200, 400)
 """Lengths: those that general code is made of, one that is captured, and some for which nvFuser compiles again."""

@@ -175,4 +175,4 @@ def test_a_preparation_ends():
 def test_an_allowance_ends():
     allowance = Allowance()
     assert [allowance.take(2) for _ in range(4)] == [True, True, False, False]
-    assert allowance.take(3) and not allowance.is_below(3) and allowance.is_below(4)
+    assert allowance.take(3) and not allowance.take(3) and allowance.take(4)

@@ -252,6 +252,7 @@ def step_at(compiled, model, shape):
     return step(compiled, model, x)
 
 
+@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lengths_from_the_third_on_are_not_compiled(dtype):
     """Element by element every bit is that of the region at its own sizes; sums may be added up in another order."""
@@ -268,6 +269,7 @@ def test_lengths_from_the_third_on_are_not_compiled(dtype):
     assert transform.stats().general_hits > 0 and not transform.stats().bypasses
 
 
+@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
     def function(x, y):
@@ -285,6 +287,7 @@ def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
     assert compiles[2:] == [0] * 4 and not transform.stats().own_sizes
 
 
+@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(dtype):
     def function(x, weight):

@@ -76,6 +76,7 @@ class NvFuser(Backend):
     name = "nvfuser"
     title = "nvFuser"
     generalizes = True
+    stores_general = False
     captures_general = False  # it compiles a kernel again for a larger block, and unloads the one before
     lays_out_as_torch = False
     source_hint = (
