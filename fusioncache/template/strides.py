@@ -63,6 +63,37 @@ def _contiguous_layout(type_: ValueType) -> ArgumentLayout | None:
     return packed.shape, packed.strides
 
 
+def lay_out_alike(layouts: ArgumentLayouts, graph: Graph) -> ArgumentLayouts | None:
+    """Returns the layouts of a graph's arguments if their axes lie in memory in the order that others have.
+
+    Args:
+        layouts: of the others, which are arguments of the same graph with other sizes.
+        graph: the graph.
+
+    Returns:
+        The layouts; None if the graph does not say its sizes, or if one of the others has gaps or overlaps.
+    """
+    if graph.sizes or len(layouts) != len(graph.inputs):
+        return None
+    found: list[ArgumentLayout | None] = []
+    for layout, type_ in zip(layouts, graph.inputs, strict=True):
+        if layout is None or not isinstance(type_, TensorType):
+            found.append(None)
+            continue
+        shape = tuple(size for size in type_.shape if isinstance(size, int))
+        packed = _pack_alike(_as_strided(layout), shape)
+        if packed is None:
+            return None
+        found.append((packed.shape, packed.strides))
+    return tuple(found)
+
+
+def _pack_alike(other: Strided, shape: tuple[int, ...]) -> Strided | None:
+    if len(shape) != len(other.shape) or not _is_dense(other):
+        return None
+    return _pack(shape, sorted(range(len(shape)), key=lambda axis: (-other.strides[axis], axis)))
+
+
 def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:
     """Returns the layout of a result of an op; None if it is not known, or if its shape is not as the op says.
 

@@ -16,7 +16,7 @@ from fusioncache.ir import Const, Op, Ref, TensorType
 from fusioncache.ir.template import layouts_of
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.strides import Strided, depends_on_operand_order, strides_of
+from fusioncache.template.strides import Strided, depends_on_operand_order, lay_out_alike, strides_of
 from fusioncache.template.writer import instance_of
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -209,3 +209,29 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]
     assert process.told == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [
+        (lambda *shape: torch.empty(shape), (2, 64, 8)),
+        (lambda *shape: torch.empty(shape[1], shape[0], shape[2]).transpose(0, 1), (2, 64, 8)),
+        (lambda *shape: torch.empty(*reversed(shape)).permute(2, 1, 0), (2, 64, 8)),
+        (lambda *shape: torch.empty(shape), (1, 64, 1)),
+        (lambda *shape: torch.empty(shape), ()),
+    ],
+)
+def test_arguments_of_other_sizes_lie_alike(tensor, shape):
+    other = tuple(96 if size == 64 else size for size in shape)
+    s = Sketch()
+    type_ = TensorType("float32", other, "cpu")
+    graph = s.graph(s.op("tanh", s.input(type_), type_=type_))
+    assert lay_out_alike(layouts_of([tensor(*shape)]), graph) == layouts_of([tensor(*other)])
+
+
+def test_how_arguments_with_gaps_or_overlaps_lie_is_not_known():
+    s = Sketch()
+    type_ = TensorType("float32", (2, 96), "cpu")
+    graph = s.graph(s.op("tanh", s.input(type_), type_=type_))
+    for tensor in (torch.empty(2, 128)[:, ::2], torch.empty(1, 64).expand(2, 64), torch.empty(64)):
+        assert lay_out_alike(layouts_of([tensor]), graph) is None

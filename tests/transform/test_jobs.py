@@ -155,6 +155,23 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, expected):
     assert stats.helped == len(expected[1]) - compiled_here(tmp_path)
 
 
+def test_what_a_filled_program_misses_is_compiled_beside(tmp_path, monkeypatch):
+    """At each new length there is code of that length alone, where code for any sizes does not pay yet."""
+    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 1e9)
+    monkeypatch.setattr(Logging, "stores_general", False)
+    job = Job(tmp_path, 2)
+    made = []
+    for length in (5, 7, 9, 11):
+        job.x = torch.randn(2, length, 16)
+        job.run()
+        stats = job.transform.stats()
+        made.append((stats.programs_filled, stats.handed_over))
+    (_, first), (_, second), (_, third), (filled, fourth) = made
+    assert filled > 0 and second > first
+    assert third - second == fourth - third == second - first  # whether a program was traced or filled in
+    assert not stats.generalizations and not stats.bypasses
+
+
 def test_what_nobody_has_begun_is_compiled_here_and_what_somebody_is_at_is_waited_for(tmp_path, monkeypatch, expected):
     """One worker, that does not end with its first one before this process has compiled another."""
     here = os.getpid()

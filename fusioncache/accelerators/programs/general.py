@@ -34,6 +34,9 @@ from fusioncache.accelerators.programs.text import (
 from fusioncache.accelerators.sizes.sizes import Expression, Float, evaluate, gives_float, write_constant
 from fusioncache.accelerators.steps import prologue as rewriting
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Scope, TensorType
+from fusioncache.ir.template import ArgumentLayouts
+from fusioncache.template.plan import inline
+from fusioncache.template.strides import lay_out_alike
 
 type Numbers = Mapping[int, int]
 """The values of the numbers that sizes are made of, by their positions."""
@@ -118,6 +121,7 @@ class GeneralProgram:
         self._shapes = shapes
         self._names = [{name: f"{_TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
         self._templates: dict[str, _Part] = {}
+        self._layouts: dict[str, tuple[tuple[ArgumentLayouts, ...], ...]] = {}
         _require_same([(text.backward is None, text.returns_none_for_gradients) for text in texts])
         waiting = zip(*(text.traces() for text in texts), strict=True)
         self._places = texts[0].map_traces(lambda _: self._unify_traces(next(waiting)))
@@ -141,6 +145,7 @@ class GeneralProgram:
             part = self._parts.unify([_forget_process(each) for each in references])
             if self._templates.setdefault(name, part) != part:
                 raise Declined("two templates have one name", Scope.LENGTH)
+            self._layouts.setdefault(name, tuple(use.layouts for use in first.uses))
         elif isinstance(first, CudaGraphReference):
             _require_same([(type(each), each.static_inputs) for each in references])
             return replace(first, trace=self._unify_traces([each.trace for each in references]))
@@ -201,13 +206,21 @@ class GeneralProgram:
         templates, values = self.fill_templates(numbers)
         identities = identify(templates)
         names = {name: each.name for name, each in identities.items()}
-        known = {name: replace(each, digest=identities[name].digest) for name, each in templates.items()}
+        known = {name: self._recall_process(name, each, identities[name].digest) for name, each in templates.items()}
         text = self._places.map_traces(lambda trace: _fill_trace(trace, values, names, known))
         files = map(build.name_file, text.texts())
         codes = tuple(_fill_code(*each, values, names) for each in zip(self._codes, files, strict=True))
         digests = tuple(identities[f"{_TEMPLATE}{number}"].digest for number in range(len(identities)))
         compiled = CompiledProgram(codes, lambda prologue: self._rewrite_prologue(prologue, values, names))
         return FilledProgram(text, compiled, digests)
+
+    def _recall_process(self, name: str, reference: TemplateReference, digest: str) -> TemplateReference:
+        """Returns a template with what this process knows of it at its sizes: see ``_forget_process``."""
+        uses = tuple(
+            replace(use, layouts=_lay_out(use, reference.graph, layouts))
+            for use, layouts in zip(reference.uses, self._layouts[name], strict=True)
+        )
+        return replace(reference, digest=digest, uses=uses)
 
     def fill_templates(self, numbers: Numbers) -> tuple[dict[str, TemplateReference], Sequence[int | float]]:
         """Returns the templates at other sizes, by what stands for their names, and the values of variables."""
@@ -271,6 +284,13 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _forget_process(reference: TemplateReference) -> TemplateReference:
     """Returns a template without what one process knows of it at its sizes."""
     return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in reference.uses))
+
+
+def _lay_out(use: TemplateUse, template: Graph, layouts: Sequence[ArgumentLayouts]) -> tuple[ArgumentLayouts, ...]:
+    """Returns how the arguments of a template lie at its sizes if they lie alike at all sizes, as far as is known."""
+    graph = inline(template, use.arities)
+    found = (lay_out_alike(each, graph) for each in layouts)
+    return tuple(each for each in found if each is not None)
 
 
 def _mark(position: int, expressions: Sequence[Expression]) -> str:

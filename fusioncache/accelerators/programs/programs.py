@@ -342,19 +342,19 @@ class ProgramKeeper(Accelerator):
             self._helpers.get_ready()
 
     def _compile_beside(self, program: ProgramText) -> None:
-        """Has the templates of a program that was loaded compiled beside this process, if the store lacks one."""
+        """Has the templates of a program that is not traced compiled beside this process, if the store lacks one."""
         if self._helpers is None:
             return
-        uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
-        wanted = [
-            (call, use.arities, layouts)
-            for call in self._calls.all()
-            for digest, use in uses
-            if call.template.key.digest == digest and use.arities in call.arities()
-            for layouts in use.layouts
-        ]
 
         def foresee() -> list[Ask]:
+            uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
+            wanted = [
+                (call, use.arities, layouts)
+                for call in self._calls.all()
+                for digest, use in uses
+                if call.template.key.digest == digest and use.arities in call.arities()
+                for layouts in use.layouts
+            ]
             return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
 
         self._helpers.expect(foresee, self._count_handed_over)
@@ -376,6 +376,7 @@ class ProgramKeeper(Accelerator):
     def note_filled(self, candidate: Candidate, call: Call) -> None:
         """Counts a program that runs because it is known at other lengths."""
         self.ledger.emit("program filled", model=call.name)
+        self._compile_beside(candidate.text)
         self._count_regions(candidate.regions, call)
         self.cache.append()
 
