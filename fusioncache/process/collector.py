@@ -86,22 +86,26 @@ class FullCollections:
         self._seconds = usual
         self._worked = 0.0
 
-    def follow(self, seconds: float) -> None:
+    def follow(self, seconds: float) -> float:
         """Counts work that has just ended, and starts a full collection if one is due.
 
         Args:
             seconds: that the work took, a trace or a compilation.
+
+        Returns:
+            The seconds that the collection took; 0 if there was none.
         """
         if seconds < LEAST_WORK or not gc.isenabled() or gc.get_threshold()[0] in (0, _NEVER):
-            return
+            return 0.0
         with self._lock:
             self._worked += seconds
             if self._worked < WORK_PER_COLLECTION * self._seconds:
-                return
+                return 0.0
             self._worked = 0.0
         begun = self._clock()
         gc.collect()
         self._seconds = self._clock() - begun
+        return self._seconds
 
 
 _pause = Pause()
@@ -113,6 +117,10 @@ def without_collector() -> AbstractContextManager[None]:
     return _pause
 
 
-def collect_behind(seconds: float) -> None:
-    """Starts a full collection if that takes little beside the work so far, of which the last took these seconds."""
-    _full_collections.follow(seconds)
+def collect_behind(seconds: float) -> float:
+    """Starts a full collection if that takes little beside the work so far, of which the last took these seconds.
+
+    Returns:
+        The seconds that the collection took; 0 if there was none.
+    """
+    return _full_collections.follow(seconds)

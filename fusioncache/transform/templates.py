@@ -32,20 +32,19 @@ class _TemplateGroup:
     """The calls of one template: one for each way in which regions write it. It lives as long as one of them does.
 
     Args:
-        called: is told at the end of each first call for a layout.
+        called: is told at the end of each first call for a layout, and of the seconds of a full collection behind it.
 
     Attributes:
         calls: these.
     """
 
-    def __init__(self, called: Callable[[Template], None]):
+    def __init__(self, called: Callable[[Template, float], None]):
         self.calls: list[TemplateCall] = []
         self._called = called
 
     def note_first_call(self, template: Template, seconds: float) -> None:
         """Is told at the end of a first call. Each call has this method, and so keeps its group."""
-        collect_behind(seconds)
-        self._called(template)
+        self._called(template, collect_behind(seconds))
 
 
 class TemplateCalls:
@@ -54,10 +53,10 @@ class TemplateCalls:
     A call stays as long as a program has it. Of those that no program has the last ones stay.
 
     Args:
-        called: is told at the end of each first call for a layout.
+        called: is told at the end of each first call for a layout, and of the seconds of a full collection behind it.
     """
 
-    def __init__(self, called: Callable[[Template], None]):
+    def __init__(self, called: Callable[[Template, float], None]):
         self._groups: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
         self._named: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
         self._recent: LruMap[str, _TemplateGroup] = LruMap(MOST_CALLED)

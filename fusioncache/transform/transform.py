@@ -201,8 +201,14 @@ class TemplateTransform(Transform):
         self.cache.save()
         return trace
 
-    def _count_first_call(self, template: Template) -> None:
-        """Counts what a template compiled and what it loaded, at the end of its first call for a layout."""
+    def _count_first_call(self, template: Template, collecting: float) -> None:
+        """Counts what a template compiled and what it loaded, at the end of its first call for a layout.
+
+        Args:
+            template: that was called.
+            collecting: seconds of the full collection behind the call.
+        """
+        self.ledger.count("collector_seconds", collecting)
         self.cache.append()
         if self._misses:
             self._misses.note_call(template)

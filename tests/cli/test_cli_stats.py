@@ -154,7 +154,7 @@ def test_stats_as_json(monkeypatch):
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},
         **{"captures": 0, "graph_replays": 0, "gradients_copied": 0, "not_captured": {}},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
-        **{"start_seconds": {}, "saved_seconds": 6.08984375, "canonicalize_seconds": 0.03125},
+        **{"start_seconds": {}, "saved_seconds": 6.08984375, "canonicalize_seconds": 0.03125, "collector_seconds": 0.0},
         **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},
         "phases": {"planning": 0.0, "canonicalizing": 0.03125, "compiling": 2.125, "loading": 0.00390625},
         "unrecorded": 0,

@@ -30,7 +30,7 @@ def build(
     compiled: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None
 ) -> tuple[Any, TemplateCalls]:
     """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
-    cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template: None)
+    cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
     data = thunder.compile_data(compiled)
     backends = RegionBackends(backend, "auto", cache, Ledger(cache.ledger))
     compiled = compile_program(program, bytecode)

@@ -147,7 +147,7 @@ def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thun
         for trace in traces:
             transform.transform_trace_post_optimization(trace)
         backends = RegionBackends("auto", "auto", cache, Ledger(cache.ledger))
-        load = TemplateLoader(cache, backends, TemplateCalls(lambda template: None), data)
+        load = TemplateLoader(cache, backends, TemplateCalls(lambda template, collecting: None), data)
         calls = [load.load(refer_to(call)) for call in transform.calls()]
         for allowed in (each for call in calls for each in call.allowed()):
             with mock.patch.object(type(executor), "fuse", take), pytest.raises(Taken):

@@ -306,11 +306,12 @@ def test_thunders_examination_finds_the_calls_by_their_names(cache):
 def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
     """And no later step does."""
     told: list[float] = []
-    monkeypatch.setattr(templates, "collect_behind", told.append)
+    monkeypatch.setattr(templates, "collect_behind", lambda seconds: told.append(seconds) or 0.5)
     model, x = Blocks(2), torch.randn(5, 16)
     compiled, transform = compile_with(model, cache=cache)
     step(compiled, model, x)
     assert len(told) >= transform.stats().templates > 0 and min(told) > 0
+    assert transform.stats().collector_seconds == 0.5 * len(told)
     told.clear()
     step(compiled, model, x)
     assert told == []

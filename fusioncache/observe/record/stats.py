@@ -78,10 +78,11 @@ class Stats:
             compiling regions and on tracing programs, less what fusioncache itself took for that. Less than nothing is
             a loss. A hit saves what Thunder alone spends on a further equal region, which is little with TorchInductor,
             as it has a cache of its own. What was loaded saves a compile, or tracing a program, less
-            ``load_seconds``. Taken off are ``canonicalize_seconds`` and ``program_seconds``. Not counted are
-            ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later steps.
-            ``general_saved_seconds`` are among them.
+            ``load_seconds``. Taken off are ``canonicalize_seconds``, ``program_seconds`` and ``collector_seconds``.
+            Not counted are ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later
+            steps. ``general_saved_seconds`` are among them.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
+        collector_seconds: seconds of Python's full garbage collections that follow compilations.
         verified: regions that verify mode compared with their templates and found equal, each counted once for each
             layout of its inputs.
         verify_compiles: regions that verify mode compiled on their own for that, once for each layout: what Thunder's
@@ -124,6 +125,7 @@ class Stats:
     start_seconds: Mapping[str, float] = _NO_REASONS
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
+    collector_seconds: float = 0.0
     verified: int = 0
     verify_compiles: int = 0
     verify_compile_seconds: float = 0.0

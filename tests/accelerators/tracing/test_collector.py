@@ -211,10 +211,10 @@ def test_a_full_collection_follows_work_that_took_far_longer():
     collections = FullCollections(usual=1.0, clock=itertools.count(step=2.0).__next__)
     with counted() as full:
         for _ in range(19):
-            collections.follow(1.0)
+            assert collections.follow(1.0) == 0.0
             collections.follow(0.04)
         assert not full
-        collections.follow(1.0)
+        assert collections.follow(1.0) == 2.0
         assert len(full) == 1
         collections.follow(39.0)  # with what was before it starts anew
         assert len(full) == 1
