@@ -16,9 +16,9 @@ from fusioncache.cache.generals import Generation
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
-GENERAL_COST = 3.0
-"""How many times as long code for any sizes takes to compile as code for one. Measured on an H200 with a narrow Llama
-of four layers (``benchmarks/results/h200/prices-sizes.json``): 18 s and 6 s beside tracing."""
+GENERAL_COST = 1.3
+"""How many times as long code for any sizes takes to compile as code for one, both region by region. Measured on an
+H200 with a narrow Llama of four layers by ``benchmarks/lengths``: 20 s and 16 s. The pool takes 4 s for the latter."""
 _MOST_FUNCTIONS = 1024
 _MOST_PROGRAMS = 64
 
