@@ -69,8 +69,8 @@ _DAMAGE_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold
 def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
     """Remove everything from the store, and the record of all runs.
 
-    It asks first. What a running process uses stays, and so does what another version of fusioncache wrote. Where there
-    is nothing to remove, it says so.
+    It asks first. A running process keeps what it has loaded, and compiles again what it needs later. What another
+    version of fusioncache wrote stays. Where there is nothing to remove, it says so.
 
     \b
     Examples:
@@ -134,8 +134,8 @@ def prune(
     """Make the store and the record fit their limits.
 
     What is too old goes, and then what was not used for longest, until the rest fits; of the record it is the oldest
-    runs. Without options it applies the limits that every process applies. What a running process uses stays, and so
-    does the newest run, and what another version of fusioncache wrote. With --dir only that store is looked at.
+    runs. Without options it applies the limits that every process applies. A running process keeps what it has loaded.
+    The newest run stays, and so does what another version of fusioncache wrote. --dir limits it to that store.
 
     \b
     Examples:
