@@ -28,13 +28,13 @@ _FILE = "FUSIONCACHE_TURNS"
 
 
 def call_in_turns(
-    module: str | Path, arguments: Sequence[Any], at_once: int, limit: float | None = None
+    target: str | Path, arguments: Sequence[Any], at_once: int, limit: float | None = None
 ) -> Iterator[Any | ProcessFailed]:
-    """Runs a module once for each argument, as ``processes.call`` does, and yields the answers in order.
+    """Runs a function once for each argument, as ``processes.call`` does, and yields the answers in order.
 
     Args:
-        module: the one to run, or its file, which measures in ``turn``.
-        arguments: of its function.
+        target: as for ``processes.call``; it measures in ``turn``.
+        arguments: of the function.
         at_once: how many processes get ready beside each other.
         limit: the seconds after which a process is ended, its waiting for the others among them.
 
@@ -42,7 +42,7 @@ def call_in_turns(
         An answer, or what happened to the process instead.
     """
     if at_once == 1 and _FILE not in os.environ:
-        yield from (_call(module, limit, argument) for argument in arguments)
+        yield from (_call(target, limit, argument) for argument in arguments)
         return
     with TemporaryDirectory(prefix="fusioncache-turns-") as directory:
         path = Path(os.environ.get(_FILE) or Path(directory, "lock"))
@@ -53,7 +53,7 @@ def call_in_turns(
                 shared = [_share(path) for _ in some]
                 for descriptor in shared:
                     stack.callback(os.close, descriptor)
-                yield from pool.map(partial(_call_with, module, limit), some, shared)
+                yield from pool.map(partial(_call_with, target, limit), some, shared)
 
 
 @contextmanager
@@ -77,16 +77,16 @@ def _share(path: Path) -> int:
     return descriptor
 
 
-def _call_with(module: str | Path, limit: float | None, argument: Any, descriptor: int) -> Any | ProcessFailed:
+def _call_with(target: str | Path, limit: float | None, argument: Any, descriptor: int) -> Any | ProcessFailed:
     variables = {_DESCRIPTOR: str(descriptor)}
     try:
-        return _call(module, limit, argument, environment=variables, inherited=(descriptor,))
+        return _call(target, limit, argument, environment=variables, inherited=(descriptor,))
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # of a process that ended before it was ready
 
 
-def _call(module: str | Path, limit: float | None, argument: Any, **options: Any) -> Any | ProcessFailed:
+def _call(target: str | Path, limit: float | None, argument: Any, **options: Any) -> Any | ProcessFailed:
     try:
-        return processes.call(module, argument, limit=limit, **options)
+        return processes.call(target, argument, limit=limit, **options)
     except ProcessFailed as failure:
         return failure

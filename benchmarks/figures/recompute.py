@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.common.choices import name_plans
 from benchmarks.figures.markdown import format_seconds, make_table
 from benchmarks.figures.tables import list_compiles
-from benchmarks.memory.report import format_bitwise, format_gibibytes
+from benchmarks.memory import format_bitwise, format_gibibytes
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
