@@ -1,7 +1,6 @@
 """Tokens a second of greedy generation with a key-value cache, beside eager PyTorch, torch.compile and Thunder.
 
-Each way is a fresh process with empty cache directories; ``--at-once`` of these get ready beside each other, and then
-measure one after the other, with nothing beside them. In each litgpt's Llama generates ``--tokens`` tokens behind
+Each way is a fresh process with empty cache directories. In each litgpt's Llama generates ``--tokens`` tokens behind
 prompts of ``--prompts`` tokens, one at a time, as litgpt's ``generate`` does at temperature 0. The first tokens behind
 each prompt are timed as they come, with what was compiled and traced for them; then all is done ``--repeat`` times
 more: the time of a first token, and tokens a second behind it, none of which is waited for, are medians of these. Host
@@ -33,13 +32,13 @@ from benchmarks.common.options import (
     count_option,
     json_option,
     layers_option,
+    limit_option,
     require_litgpt,
 )
-from benchmarks.common.processes import ProcessFailed, say
-from benchmarks.common.runner import Point, begin, describe_failure, pick
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Point, begin, pick
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest_all
-from benchmarks.common.turns import call_in_turns, turn
 from benchmarks.common.ways import WAYS, choose_ways
 
 _NAMES = ("eager", "torch.compile", "reduce-overhead", "thunder", "fusioncache", "graphs", "cudnn", "cudnn graphs")
@@ -159,9 +158,8 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         subject = Subject(spec, compiled, (places[0].to(spec.device), places[1].to(spec.device)))
         prompts = [_begin(subject, length) for length in spec.prompts]
         before = compiled.counts()
-        with turn():
-            later = [_continue(subject, length) for length in spec.prompts]
-            host = _measure_host(subject)
+        later = [_continue(subject, length) for length in spec.prompts]
+        host = _measure_host(subject)
         counts = subtract(compiled.counts(), before)
         check = _check(model, subject)
     return {"prompts": prompts, "later": later, "later_counts": counts, "host_ms": host, **check, **compiled.graphs()}
@@ -244,27 +242,26 @@ def _measure_host(subject: Subject) -> float:
 @count_option("--tokens", 100, "Tokens behind each prompt.", least=10)
 @count_option("--repeat", 5, "How often all is done once it is compiled.")
 @click.option("--ways", type=Words(_NAMES), default=_NAMES, help="As in eager,fusioncache.")
-@count_option("--at-once", 1, "Processes that get ready beside each other.")
-@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
+@limit_option
 @backend_option()
 @json_option
 def main(
     json_file: Path | None,
     ways: tuple[str, ...],
-    at_once: int,
     limit: float | None,
     backend: str,
     **options: Any,
 ) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    run = begin(json_file, {**options, "ways": ways, "at_once": at_once}, backend)
+    run = begin(json_file, {**options, "ways": ways}, backend, limit=limit)
     common: dict[str, Any] = {"backend": run.machine.backend, "device": run.machine.device, **options}
     common["dtype"] = run.machine.choose_dtype("llama")
-    chosen = [way.name for way in choose_ways(ways, run.machine.device)]
-    specs = [asdict(InferenceSpec(way=way, **common)) for way in chosen]
-    for way, answer in zip(chosen, call_in_turns("benchmarks.inference:measure", specs, at_once, limit), strict=True):
-        run.keep(_make_point(way, answer))
+    for way in choose_ways(ways, run.machine.device):
+        spec = InferenceSpec(way=way.name, **common)
+        run.keep(run.ask({"way": way.name}, "benchmarks.inference:measure", asdict(spec)))
+        if "error" not in run.points[-1]:
+            say(f"{way.name}: {run.points[-1]['later'][0]['tokens_per_second']:.1f} tokens a second\n")
     good = {point["way"]: point for point in run.points if "error" not in point}
     columns = {
         "<way": pick("way"),
@@ -278,14 +275,6 @@ def main(
     }
     caption = "seconds of first tokens; compiles and traces behind the second prompt; tokens that eager generates"
     run.finish("generating text", columns, caption)
-
-
-def _make_point(way: str, answer: Any) -> Point:
-    """Returns what one way's process said; what went wrong if it said nothing."""
-    if isinstance(answer, ProcessFailed):
-        return describe_failure({"way": way}, answer)
-    say(f"{way}: {answer['later'][0]['tokens_per_second']:.1f} tokens a second\n")
-    return {"way": way, **answer}
 
 
 def _pick_prompt(place: int) -> Callable[[Point], str]:

@@ -1,7 +1,6 @@
 """Host time of a later step, part by part, of a narrow Llama, or of one of real width.
 
-Each way has a fresh process with empty cache folders; ``--at-once`` of these get ready beside each other, and then
-measure one after the other, with nothing beside them. Before each part the device has nothing to do, so that the host
+Each way has a fresh process with empty cache folders. Before each part the device has nothing to do, so that the host
 is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what is
 computed is in them as well. The prologue is the part of the forward pass that checks the arguments and the model.
 Figures are medians of all steps, and of a way's ``--processes`` of their medians: on some hosts a process is slower
@@ -40,12 +39,11 @@ from benchmarks.common.options import (
     command,
     count_option,
     json_option,
+    limit_option,
     require_litgpt,
 )
-from benchmarks.common.processes import ProcessFailed, say
 from benchmarks.common.runner import Point, begin, find_medians, pick
 from benchmarks.common.steps import synchronize
-from benchmarks.common.turns import call_in_turns, turn
 from benchmarks.common.ways import WAYS, choose_ways
 
 NAMES = (
@@ -155,24 +153,22 @@ class Subject:
             samples["prologue"].append(taken / 1e6)
 
 
-def measure(argument: Mapping[str, Any]) -> list[dict[str, Any]]:
+def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     """Returns milliseconds, medians of all steps that count, bytes, and what a GPU does, of each of the ``specs``.
 
     Their steps are taken in turn. Bytes are only known of one that has the process for itself.
     """
     torch.set_num_threads(1)  # others wait for each other, and narrow layers have nothing for them to do
     subjects = [Subject.prepare(StepSpec.read(each)) for each in argument["specs"]]
-    with turn():
-        samples: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in subjects]
-        places = list(range(len(subjects)))
-        for _ in range(subjects[0].spec.steps):
-            for place in places:
-                subjects[place].take_apart(samples[place])
-            places.reverse()
-        return [
-            _measure(subject, summarize_parts(found), alone=len(subjects) == 1)
-            for subject, found in zip(subjects, samples, strict=True)
-        ]
+    samples: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in subjects]
+    places = list(range(len(subjects)))
+    for _ in range(subjects[0].spec.steps):
+        for place in places:
+            subjects[place].take_apart(samples[place])
+        places.reverse()
+    alone = len(subjects) == 1
+    pairs = zip(subjects, samples, strict=True)
+    return {"subjects": [_measure(subject, summarize_parts(found), alone=alone) for subject, found in pairs]}
 
 
 def _measure(subject: Subject, milliseconds: dict[str, float], *, alone: bool) -> dict[str, Any]:
@@ -249,8 +245,7 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
 @click.option("--mode", type=click.Choice(["training", "inference"]), default="training", help="Or forward alone.")
 @count_option("--steps", 200, "Steps that count.")
 @count_option("--processes", 1, "For each way; the medians of theirs count.")
-@count_option("--at-once", 1, "Processes that get ready beside each other.")
-@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
+@limit_option
 @click.option("--together", is_flag=True, help="All ways in one process, a step of each in turn.")
 @backend_option()
 @json_option
@@ -258,7 +253,6 @@ def main(
     layers: Sequence[int],
     ways: tuple[str, ...],
     tokens: Sequence[int] | None,
-    at_once: int,
     limit: float | None,
     backend: str,
     json_file: Path | None,
@@ -268,8 +262,8 @@ def main(
     require_litgpt("Llama")
     width, mode, together = (options[name] for name in ("width", "mode", "together"))
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
-    chosen = {**options, "layers": layers, "tokens": lengths, "at_once": at_once}
-    run = begin(json_file, chosen, backend)
+    chosen = {**options, "layers": layers, "tokens": lengths}
+    run = begin(json_file, chosen, backend, limit=limit)
     machine = run.machine
     names = [way.name for way in choose_ways(ways, machine.device)]
     model = ModelSpec("llama", 0, machine.backend, machine.device, machine.choose_dtype("llama"), width)
@@ -281,18 +275,11 @@ def main(
     groups = [[StepSpec(way, size, options["steps"]) for way in names] for size in sizes]
     if not together:
         groups = [[spec] for group in groups for spec in group]
-    rounds = [
-        group for _ in range(options["processes"]) for group in groups
-    ]  # those of one way do not follow each other
-    arguments = [{"specs": [asdict(spec) for spec in group]} for group in rounds]
-    found: dict[StepSpec, list[Any]] = {}
-    for group, answer in zip(
-        rounds, call_in_turns("benchmarks.step_overhead:measure", arguments, at_once, limit), strict=True
-    ):
-        said = [answer] * len(group) if isinstance(answer, ProcessFailed) else answer
-        for spec, each in zip(group, said, strict=True):
-            failed = isinstance(each, ProcessFailed)
-            say(f"{spec}: {each.message if failed else each['milliseconds']['step']}\n")
+    found: dict[StepSpec, list[Point]] = {}
+    for group in groups * options["processes"]:  # those of one way do not follow each other
+        specs = [asdict(spec) for spec in group]
+        said = run.ask({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
+        for spec, each in zip(group, said.get("subjects") or [said] * len(group), strict=True):
             found.setdefault(spec, []).append(each)
         run.points = [make_point(*each, mode) for each in found.items()]
         run.save()
@@ -311,7 +298,7 @@ def _sum_gpu(point: Point) -> str | None:
     return f"{sum(each['milliseconds'] for each in point['kernels'].values()):.3f}" if point["kernels"] else None
 
 
-def make_point(spec: StepSpec, answers: Sequence[Any], mode: str) -> Point:
+def make_point(spec: StepSpec, answers: Sequence[Point], mode: str) -> Point:
     """Returns what one way's processes said, with medians of their times; what went wrong if none said anything.
 
     Kernels are those of the first one, as all of them do the same.
@@ -320,9 +307,9 @@ def make_point(spec: StepSpec, answers: Sequence[Any], mode: str) -> Point:
     tokens = length if rows == 1 else None
     point: Point = {"layers": spec.model.layers, "width": spec.model.width, "tokens": tokens, "mode": mode}
     point["way"] = spec.way
-    said = [answer for answer in answers if not isinstance(answer, ProcessFailed)]
+    said = [answer for answer in answers if "error" not in answer]
     if not said:
-        return {**point, "error": answers[0].message, "log": answers[0].log}
+        return {**point, "error": answers[0]["error"], "log": answers[0].get("log", "")}
     medians = {name: find_medians([answer[name] for answer in said]) for name in ("milliseconds", "synchronized")}
     return {**point, **said[0], **medians, "processes": [answer["milliseconds"] for answer in said]}
 

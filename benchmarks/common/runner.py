@@ -1,8 +1,8 @@
 """Runs a benchmark: processes, turns, medians, one result with its environment, and a table.
 
 A result is one JSON object: ``schema``; ``environment``, which is machine, versions, commit and the ``options`` of the
-run; ``points``; ``notes``, if there are any; and whatever else a benchmark adds. A point says what it is about, then
-what was measured, or ``error``, with the end of the process's ``log``.
+run; ``points``; ``seconds`` that the run took; ``notes``, if there are any; and whatever else a benchmark adds. A point
+says what it is about, then what was measured, or ``error``, with the end of the process's ``log``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.common.environment import Machine, inspect_machine
 from benchmarks.common.processes import ProcessFailed, say
 
 SCHEMA = 1
-_WIDTH = 120
+_WIDTH = 200
 
 Point = dict[str, Any]
 """A point as it is in the JSON."""
@@ -90,6 +90,7 @@ class Run:
     def save(self) -> None:
         """Writes the result, if a file is asked for."""
         more = {**self.more, **({"notes": self.notes} if self.notes else {})}
+        more["seconds"] = round(time.monotonic() - self._begun, 1)
         write_result(self.file, make_result(self.machine.environment, self.options, points=self.points, **more))
 
     def finish(self, title: str, columns: Columns, caption: str | None = None) -> NoReturn:
