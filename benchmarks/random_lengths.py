@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.common.errors import find_worst
-from benchmarks.common.options import Words, command, count_option, json_option
+from benchmarks.common.options import Words, backend_option, command, count_option, json_option
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, begin, pick
 from benchmarks.zoo.token_models import MODELS, VOCABULARY
@@ -39,10 +39,11 @@ _SAID = 20
 @count_option("--every", 1, "Compare the first of so many steps.")
 @click.option("--graphs/--no-graphs", default=False, help="Capture CUDA graphs.")
 @click.option("--seed", type=int, default=0)
+@backend_option()
 @json_option
 def main(json_file: Path | None, models: tuple[str, ...], **options: Any) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, options)
+    run = begin(json_file, options, options["backend"])
     for name in models:
         run.keep(train(name, **options))
     columns = {name: pick(name, digits=6) for name in ("model", "steps", "lengths", "distance", "eager_distance")}
@@ -50,7 +51,9 @@ def main(json_file: Path | None, models: tuple[str, ...], **options: Any) -> Non
     run.finish("errors of the loss and the gradients", columns)
 
 
-def train(name: str, *, steps: int, lengths: int, longest: int, graphs: bool, seed: int, every: int = 1) -> Point:
+def train(
+    name: str, *, steps: int, lengths: int, longest: int, graphs: bool, seed: int, every: int = 1, backend: str = "auto"
+) -> Point:
     """Returns what the steps of one model gave: its error, that of eager PyTorch, seconds, and counts."""
     import thunder
 
@@ -61,7 +64,7 @@ def train(name: str, *, steps: int, lengths: int, longest: int, graphs: bool, se
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     model = MODELS[name]().to(device, dtype)
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).float()
-    transform = fusioncache.FusionCache(graphs=graphs)
+    transform = fusioncache.FusionCache(graphs=graphs, backend=backend)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     choices = [chance.randint(2, longest) for _ in range(lengths)]
     errors, start, slowest = [0.0, 0.0], time.perf_counter(), 0.0

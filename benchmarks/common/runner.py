@@ -8,6 +8,7 @@ says what it is about, then what was measured, or ``error``, with the end of the
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from benchmarks.common.processes import ProcessFailed, say
 
 SCHEMA = 1
 _WIDTH = 200
+_PACKAGES = ("benchmarks", "fusioncache", "litgpt", "nvfuser_direct", "thunder", "torch", "transformers", "triton")
+_FOLDERS = re.compile(rf"(?<![\w.])(/[\w.+-]+)+/(?=({'|'.join(_PACKAGES)})/)")
 
 Point = dict[str, Any]
 """A point as it is in the JSON."""
@@ -56,7 +59,7 @@ class Run:
     points: list[Point] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
-    _begun: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=lambda: time.monotonic())
 
     def time_left(self) -> float | None:
         """Returns the seconds that are left of the limit; None without one."""
@@ -136,8 +139,13 @@ def write_result(file: Path | None, result: Mapping[str, Any]) -> None:
     if file:
         # In one go, so that ending this process while it writes leaves the last result whole.
         part = file.with_name(file.name + ".part")
-        part.write_text(json.dumps(result, indent=1) + "\n")
+        part.write_text(drop_folders(json.dumps(result, indent=1)) + "\n")
         part.replace(file)
+
+
+def drop_folders(text: str) -> str:
+    """Returns a text in which files of packages are named from where Python imports them, without a machine's folders."""
+    return _FOLDERS.sub("", text)
 
 
 def take_turns[Item](items: Sequence[Item], rounds: int) -> Iterator[Item]:

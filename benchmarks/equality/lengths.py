@@ -10,8 +10,6 @@ counted for themselves.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -58,15 +56,8 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         steps.append(step | counts | compare(found, own, again))
     stats = transform.stats()
     names = ("own_sizes", "passes_repeated", "programs_interpreted")
-    reasons = {name: {shorten(reason): times for reason, times in getattr(stats, name).items()} for name in names}
+    reasons = {name: dict(getattr(stats, name)) for name in names}
     return {"layers": workload.layers, "way": workload.way, "steps": steps, **reasons}
-
-
-def shorten(reason: str) -> str:
-    """Returns a reason whose files are named from where Python imports them, without a machine's folders."""
-    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
-        reason = reason.replace(f"{folder}{os.sep}", "")
-    return reason
 
 
 def take_step(workload: zoo.Workload, call: Call, batch: int, length: int, most: int) -> dict[str, torch.Tensor]:

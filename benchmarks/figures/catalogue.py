@@ -238,7 +238,8 @@ def _list_cells(entry: Entry, results: Mapping[str, Any]) -> list[str]:
 
 def _name_machine(environment: Mapping[str, Any]) -> str:
     gpu = str(environment.get("gpu") or "").removeprefix("NVIDIA ").partition(" ")[0]
-    return gpu or f"{environment.get('cpus')} CPUs"
+    cpus = environment.get("cpus")
+    return gpu or f"{cpus} CPU{'s' * (cpus != 1)}"
 
 
 def name_commit(result: Mapping[str, Any]) -> str:
