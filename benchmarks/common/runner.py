@@ -144,7 +144,7 @@ def write_result(file: Path | None, result: Mapping[str, Any]) -> None:
 
 
 def drop_folders(text: str) -> str:
-    """Returns a text in which files of packages are named from where Python imports them, without a machine's folders."""
+    """Returns a text in which files of packages are named from where Python imports them."""
     return _FOLDERS.sub("", text)
 
 

@@ -110,6 +110,33 @@ def test_answers_of_a_job_count_when_all_ranks_have_given_them(tmp_path):
     assert job.read_answers(tmp_path, 2, 1) == job.read_answers(tmp_path, 3, 0) == []
 
 
+JOB = """
+import torch
+import torch.distributed as distributed
+
+def answer(argument, rank):
+    total = torch.tensor([rank + 1])
+    distributed.all_reduce(total)
+    yield {"rank": rank, "total": int(total)}
+    if argument["fails"]:
+        raise ValueError("out of ideas")
+    yield "the end"
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ranks_of_a_job_answer_as_they_go_on(tmp_path, fails):
+    (tmp_path / "some_job.py").write_text(JOB)
+    found, where = [], {"environment": {"PYTHONPATH": f"{processes.ROOT}:{tmp_path}"}}
+    jobs = job.run_job("some_job:answer", {"device": "cpu", "fails": fails}, 2, **where)
+    try:
+        found += jobs
+    except ProcessFailed as failure:
+        assert fails and "out of ideas" in failure.log
+    assert found[0] == [{"rank": 0, "total": 3}, {"rank": 1, "total": 3}]
+    assert found[1:] == ([] if fails else [["the end", "the end"]])
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
