@@ -64,7 +64,7 @@ golden: $(STAMP)
 
 bench: $(STAMP)
 	@mkdir -p build
-	$(BIN)/python -m benchmarks.starts --models residual --recompute --layers 1,2,4,8,16,32 --ways thunder,templates,own \
+	$(BIN)/python -m benchmarks.starts --models residual --recompute --layers 1,2,4,8 --ways thunder,templates,own \
 	  --json build/bench.json --plot build/bench.svg
 
 overhead: $(STAMP)

@@ -12,6 +12,7 @@ the host ahead; a chain of many launches on small tensors may take its host time
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ import torch
 from benchmarks.common.environment import Machine, probe
 from benchmarks.common.options import Numbers, Words, command, json_option
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, Run, print_table
+from benchmarks.common.runner import Point, Run, is_wrong, name_point, print_points, print_table
 from benchmarks.common.tensors import same_bits
 from fusioncache.backends.api import Backend
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
@@ -325,7 +326,9 @@ def main(
             run.keep(*bench.measure(dtype, size * MB, count))
             say(f"{name}\n")
     print_table("time over the floor, geometric mean", *summarize(run.points))
-    run.finish("chains that failed", {}, "see above")
+    wrong = [point for point in run.points if is_wrong(point)]
+    print_points("chains that failed", wrong, {"<chain": name_point})
+    sys.exit(1 if wrong else 0)
 
 
 def summarize(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:

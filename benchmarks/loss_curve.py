@@ -32,6 +32,7 @@ from benchmarks.common.options import (
 from benchmarks.common.processes import ProcessFailed, say
 from benchmarks.common.runner import Point, begin, describe_failure, pick
 from benchmarks.common.thunder_jit import jit, make_transform
+from benchmarks.distributed.shared import share_by_thunder
 
 ALONE, IN_PARTS = "alone", "alone in parts"
 SHARINGS = ("ddp", "zero2", "zero3")
@@ -121,7 +122,9 @@ def train(spec: CurveSpec, rank: int) -> torch.Tensor:
     more = {"block_size": spec.tokens} if spec.width == "narrow" else {}
     model = make_litgpt(LLAMA, spec.layers, spec.device, spec.dtype, width=spec.width, seed=_SEED, **more)
     words = int(model.config.padded_vocab_size)
-    call = _share(jit(model, spec.backend, make_transform(spec.backend)), spec)
+    call = jit(model, spec.backend, make_transform(spec.backend))
+    if spec.way in SHARINGS:
+        call = share_by_thunder(call, spec.way, spec.device)
     optimizer = torch.optim.AdamW(list(call.parameters()), lr=spec.learning_rate)
     generator = torch.Generator().manual_seed(_SEED)
     losses = []
@@ -150,17 +153,6 @@ def make_rows(spec: CurveSpec, words: int, generator: torch.Generator) -> torch.
     for _ in range(spec.tokens):
         tokens.append((7 * tokens[-1] + torch.randint(0, _FOLLOWERS, (count,), generator=generator)) % words)
     return torch.stack(tokens, dim=1)
-
-
-def _share(jitted: Any, spec: CurveSpec) -> Any:
-    from thunder.distributed import FSDPType, ddp, fsdp
-
-    if spec.way not in SHARINGS:
-        return jitted
-    if spec.way == "ddp":
-        return ddp(jitted)
-    where = torch.device(spec.device, torch.cuda.current_device()) if spec.device == "cuda" else torch.device("cpu")
-    return fsdp(jitted, device=where, sharding_strategy=FSDPType[spec.way.upper()])
 
 
 @command(__doc__)

@@ -68,7 +68,7 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
     if peer.sharing == "hybrid":
         jitted, transform = _share_copies(model, spec, peer)
     else:
-        jitted = _share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer, spec.device)
+        jitted = share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer.sharing, spec.device)
     parameters = list(jitted.parameters())
     if transform is None:
         return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)
@@ -124,12 +124,13 @@ def _make_mesh(device: str) -> Any:
     return init_device_mesh(device, (2, distributed.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
 
 
-def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:
+def share_by_thunder(jitted: Any, sharing: str, device: str) -> Any:
+    """Shares a compiled model by Thunder's own functions: ``"ddp"``, ``"zero2"`` or ``"zero3"``."""
     from thunder.distributed import FSDPType, ddp, fsdp
 
-    if peer.sharing == "ddp":
+    if sharing == "ddp":
         return ddp(jitted)
-    return fsdp(jitted, device=_find_device(device), sharding_strategy=FSDPType[peer.sharing.upper()])
+    return fsdp(jitted, device=_find_device(device), sharding_strategy=FSDPType[sharing.upper()])
 
 
 def _find_device(device: str) -> torch.device:
