@@ -41,15 +41,6 @@ def test_training_a_residual_stream(layers, recomputed):
     assert transform.stats().regions == 4 * layers + 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_normed_blocks(dtype):
-    model = Blocks(4, 64).to("cuda", dtype)
-    x = torch.randn(32, 64, device="cuda", dtype=dtype)
-    compiled, transform = cached(model)
-    assert are_same(step(compiled, model, x), step(thunder.jit(model), model, x))
-    assert not transform.stats().bypasses
-
-
 @pytest.mark.parametrize("plan", ["fold", "auto"])
 def test_compiles_do_not_grow_with_depth(plan):
     def counts(layers):
@@ -134,15 +125,6 @@ def test_symbolic_sizes_compile_once():
         a, b = torch.randn(size, 64, device="cuda"), torch.randn(size, 64, device="cuda")
         assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
     assert transform.stats().compiles <= 2
-
-
-def test_thunder_compile_with_the_default_recipe():
-    model = Blocks(2, 64).cuda()
-    plugin = fusioncache.Plugin(cache=fusioncache.Cache())
-    compiled = thunder.compile(model, plugins=[plugin])
-    x = torch.randn(32, 64, device="cuda")
-    assert are_same(step(compiled, model, x), step(thunder.compile(model), model, x))
-    assert plugin.transform.stats().hits > 0
 
 
 def test_thunderfx():

@@ -159,14 +159,6 @@ def test_three_optimizer_steps(device, dtype):
     assert pair.transform.stats().regions == regions  # nothing is traced again
 
 
-def test_inference(device):
-    pair, _ = made.__wrapped__(device, torch.float32)  # not for those who train
-    for model in pair.models:
-        model.eval().requires_grad_(False)
-    (logits,) = pair.run(lambda model, compiled: [compiled(pair.tokens())])
-    torch.testing.assert_close(logits, pair.models[1](pair.tokens()))
-
-
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
 def test_evaluation_between_two_steps_of_training(device, without):
     pair = make(device)
@@ -192,23 +184,6 @@ def test_dropout_draws_the_same_numbers(device):
 
     first, second, *_ = pair.run(scenario)
     assert first != second
-
-
-def test_gradient_accumulation(device):
-    pair = make(device)
-
-    def accumulate(model, compiled):
-        model.zero_grad()
-        for seed in range(3):
-            (loss_of(compiled, pair.tokens(seed=seed)) / 3).backward()
-        return gradients(model)
-
-    def once(model, compiled):
-        model.zero_grad()
-        (loss_of(compiled, pair.tokens()) / 3).backward()
-        return gradients(model)
-
-    assert not are_same(pair.run(accumulate), pair.run(once))
 
 
 def test_torch_autocast(device):
@@ -280,21 +255,6 @@ def test_activation_checkpointing(device):
 def saved(pair: Pair) -> int:
     """How many values the forward pass returns: the output, and what it saves for the backward pass."""
     return len(thunder.last_traces(pair.compiled[0])[-1].bound_symbols[-1].flat_proxy_args)
-
-
-def test_two_sequence_lengths_in_turn(device):
-    pair = make(device)
-
-    def scenario(model, compiled):
-        for length in (LENGTH, LENGTH + 4, LENGTH):
-            loss_of(compiled, pair.tokens(length)).backward()
-        return gradients(model)
-
-    pair.run(scenario)
-    before = pair.transform.stats()
-    pair.run(scenario)
-    assert pair.transform.stats().compiles == before.compiles
-    assert before.templates < before.regions
 
 
 @pytest.mark.gpu

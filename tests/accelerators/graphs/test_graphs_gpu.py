@@ -87,26 +87,6 @@ def test_a_product_that_is_the_result_is_copied(trains, monkeypatch):
     assert len(copies) == 4
 
 
-def test_gradients_are_accumulated():
-    (captured, model), (plain, other), transform = make_pair()
-    for seed in range(6):
-        for compiled in (captured, plain):
-            compiled(make_input(seed)).square().sum().backward()
-        assert_equal([each.grad for each in model.parameters()], [each.grad for each in other.parameters()], seed)
-    assert transform.stats().graph_replays == 8
-
-
-def test_several_lengths_share_memory():
-    (captured, model), (plain, other), transform = make_pair(sizes="static")
-    for turn in range(4):
-        for rows in (6, 12, 3):
-            x = make_input(turn, rows)
-            assert_equal(step(captured, model, x), step(plain, other, x), (turn, rows))
-    stats = transform.stats()
-    assert stats.captures == 6
-    assert not stats.not_captured
-
-
 def test_overlapping_calls_and_a_graph_that_is_kept():
     (captured, model), (plain, other), transform = make_pair()
     for seed in range(6):
@@ -121,22 +101,6 @@ def test_overlapping_calls_and_a_graph_that_is_kept():
             results.append([one.detach(), two.detach(), *[parameter.grad for parameter in each.parameters()]])
         assert_equal(*results, seed)
     assert transform.stats().graph_replays > 0
-
-
-def test_inference_and_training_of_one_model():
-    (captured, model), (plain, other), transform = make_pair()
-    for seed in range(5):
-        x = make_input(seed)
-        results = []
-        for compiled, each in ((captured, model), (plain, other)):
-            each.zero_grad()
-            output = compiled(x)
-            with torch.no_grad():
-                seen = compiled(make_input(seed + 20))
-            output.square().sum().backward()
-            results.append([output.detach(), seen, *[parameter.grad for parameter in each.parameters()]])
-        assert_equal(*results, seed)
-    assert transform.stats().captures >= 3
 
 
 def test_parameters_that_move():
@@ -260,31 +224,6 @@ def test_a_call_on_another_stream_runs_as_it_is():
     torch.cuda.current_stream().wait_stream(stream)
     assert_equal(one, step(plain, other, x))
     assert set(transform.stats().not_captured) == {"another stream than that of the first call"}
-
-
-def test_inference_mode():
-    (captured, _), (plain, _), transform = make_pair()
-    for seed in range(4):
-        with torch.inference_mode():
-            one, two = captured(make_input(seed)), plain(make_input(seed))
-        assert_equal([one], [two])
-    with torch.no_grad():
-        for seed in range(4):
-            assert_equal([captured(make_input(seed))], [plain(make_input(seed))])
-    assert transform.stats().captures >= 1
-
-
-def test_thunders_own_transform_is_left_alone():
-    from thunder.transforms.cudagraph import CUDAGraphTransform
-
-    torch.manual_seed(0)
-    model = Blocks(1).cuda()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), graphs=True)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform, CUDAGraphTransform()])
-    for seed in range(4):
-        step(compiled, model, make_input(seed))
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
 
 
 class Deep(torch.nn.Module):

@@ -7,7 +7,6 @@ import thunder
 import torch
 from fake_graphs import FakeRecorder
 from models import Blocks, are_same
-from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
@@ -89,47 +88,6 @@ def test_a_program_that_was_loaded_is_captured_in_its_second_call(monkeypatch, t
         assert are_same(step(captured, again, seed), step(plain, other, seed)), seed
     stats = transform.stats()
     assert (stats.programs_loaded, stats.captures, stats.graph_replays) == (1, 2, 4)
-
-
-def test_a_program_that_was_captured_is_kept_as_one_that_was_not(tmp_path, monkeypatch):
-    model, again = make_models(2)
-    captured, _ = compile_model(model, monkeypatch, tmp_path, graphs=True)
-    for seed in range(3):
-        step(captured, model, seed)
-    loaded, transform = compile_model(again, store=tmp_path)
-    step(loaded, again, 0)
-    assert (transform.stats().programs_loaded, transform.stats().captures) == (1, 0)
-
-
-def test_each_length_is_captured(monkeypatch):
-    model, other = make_models(2)
-    captured, transform = compile_model(model, monkeypatch, graphs=True)
-    plain, _ = compile_model(other)
-    for turn in range(4):
-        for rows in (3, 5, 7):
-            assert are_same(step(captured, model, turn, rows), step(plain, other, turn, rows)), (turn, rows)
-    stats = transform.stats()
-    assert (stats.captures, dict(stats.not_captured)) == (6, {})
-
-
-def test_on_a_cpu_nothing_is_captured_and_that_is_counted():
-    (model,) = make_models(1)
-    compiled, transform = compile_model(model, graphs=True)
-    for seed in range(4):
-        step(compiled, model, seed)
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {"tensors on the CPU": 2}
-
-
-def test_thunders_own_transform_is_left_alone(monkeypatch):
-    (model,) = make_models(1)
-    runner = "thunder.transforms.cudagraph.CUDAGraphRunner.call_cuda_graph"
-    monkeypatch.setattr(runner, lambda self, name, *args: self.python_callables[name][0](*args))
-    compiled, transform = compile_model(model, monkeypatch, transforms=[CUDAGraphTransform()], graphs=True)
-    for seed in range(4):
-        step(compiled, model, seed)
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
 
 
 def read_value(x):
