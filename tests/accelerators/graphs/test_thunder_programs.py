@@ -78,18 +78,6 @@ def test_a_part_of_an_input_that_is_an_output_has_its_gradient(monkeypatch):
     assert transform.stats().graph_replays > 0
 
 
-def test_a_program_that_was_loaded_is_captured_in_its_second_call(monkeypatch, tmp_path):
-    model, again, other = make_models(3)
-    made, _ = compile_model(model, store=tmp_path)
-    step(made, model, 0)
-    captured, transform = compile_model(again, monkeypatch, tmp_path, graphs=True)
-    plain, _ = compile_model(other)
-    for seed in range(3):
-        assert are_same(step(captured, again, seed), step(plain, other, seed)), seed
-    stats = transform.stats()
-    assert (stats.programs_loaded, stats.captures, stats.graph_replays) == (1, 2, 4)
-
-
 def read_value(x):
     return x * x.sum().item()
 
@@ -143,11 +131,6 @@ def test_the_environment_may_ask_for_it(monkeypatch, value, captures):
     assert isinstance(fusioncache.FusionCache(cache=cache, backend="eager").graphs, CudaGraphs) is captures
     plugin = fusioncache.Plugin(cache=cache, backend="eager", graphs=not captures)
     assert isinstance(plugin.transform.graphs, CudaGraphs) is not captures
-
-
-def test_a_wrong_option_is_refused():
-    with pytest.raises(TypeError, match="graphs must be True, False or None, got 1"):
-        fusioncache.FusionCache(graphs=1)
 
 
 def test_verify_mode_looks_at_each_call():

@@ -86,11 +86,6 @@ def test_code_that_was_changed_in_place_is_another_one(name, jitted, key):
     assert_names("Thunder's `thunder.core.rematerialization`", key, other)
 
 
-def test_the_same_code_made_anew_is_the_same(jitted, key):
-    with given_code(rematerialization.find_cut, FIND_CUT.replace(co_consts=tuple(FIND_CUT.co_consts))):
-        assert_same(key, key_of(jitted, X))
-
-
 def test_code_with_a_constant_that_has_no_value_refuses_the_program(jitted):
     code = FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, object()))
     with (
@@ -114,14 +109,6 @@ if IS_FIRST:
         thunder.executors.transformer_engine_v1ex,
         "transformer_engine_v1_bwd_fp8_meta_sync",
     )
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_a_function_of_a_module_is_in_the_key(name, jitted, key):
-    module, function = PARTS[name]
-    for value in (utils.check, lambda *args: args[0]):
-        with changed(module, function, value):
-            assert_names(f"Thunder's `{module.__name__}.{function}`", key, key_of(jitted, X))
 
 
 class Mixed(torch.nn.Module):

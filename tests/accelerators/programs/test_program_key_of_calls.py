@@ -158,14 +158,6 @@ def test_the_key_names_the_state_that_is_another_one(name, jitted, key):
     assert_names(expected, key, other)
 
 
-def test_autocast_with_another_dtype_is_another_program(jitted):
-    keys = []
-    for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast("cpu", dtype=dtype):
-            keys.append(key_of(jitted, X))
-    assert_names("the state autocast.cpu: torch.bfloat16, torch.float16", *keys)
-
-
 def test_what_thunder_remembers_of_autocasts_is_seen_but_not_how_often(jitted, key):
     stack = jitted._lc_cd.autocast_stack
     stack.push("cpu", torch.bfloat16, True)

@@ -12,7 +12,6 @@ from reading_programs import Model, look_around
 from recorded_reads import compare, record
 
 from fusioncache import tracing
-from fusioncache.accelerators.programs.text import decode_reads, encode_reads
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 F = torch.nn.functional
@@ -224,26 +223,3 @@ def test_what_a_trace_cannot_tell_apart_is_no_difference(recorded, monkeypatch):
     monkeypatch.setattr(programs, "TABLE", dict(programs.TABLE))
     monkeypatch.setenv("UNREAD", "1")
     assert compare(reads, function) is None
-
-
-def test_a_nested_functions_constant_and_the_code_itself_are_in_the_key(recorded):
-    """Nested functions are constants of code that the key describes: no read names them."""
-    reads, _ = recorded["function"]
-    assert not [each for each in reads if "look_around" in each.name or "nested" in each.name]
-
-
-def test_reads_say_no_value_of_a_variable(recorded, monkeypatch):
-    monkeypatch.setenv("READING_PROGRAMS", "no secret")
-    reads = record(look_around, X).reads()
-    assert b"no secret" not in encode_reads(reads)
-    assert next(each for each in reads if each.kind == "variable").text.startswith("set, hidden str ")
-
-
-def test_reads_survive_as_bytes(recorded):
-    for reads, _ in recorded.values():
-        assert decode_reads(encode_reads(reads)) == reads
-
-
-def test_recording_twice_gives_the_same(recorded):
-    reads, function = recorded["function"]
-    assert record(function, X).reads() == reads

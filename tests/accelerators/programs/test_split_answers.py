@@ -87,15 +87,6 @@ def test_operations_that_differ_in_one_thing_are_not_the_same():
     assert len(set(one.values())) == len(one)
 
 
-def test_the_values_and_the_strides_of_tensors_do_not_matter():
-    with FakeTensorMode():
-        fake = torch.empty(2, 3)
-    others = [torch.zeros(2, 3), torch.ones(3, 2).t(), fake]
-    assert {describe(make_node(other, 1.0)) for other in others} == {describe(make_node(X, 1.0))}
-    parameter = torch.nn.Parameter(X)
-    assert describe(make_node(parameter, 1.0)) == OPERATIONS["a tensor that requires a gradient"]()
-
-
 def own_addition(x, y):
     return x + y
 
@@ -150,10 +141,6 @@ def test_symbolic_sizes_are_asked_for():
     assert describe(make_node(X, symbolic.shape[0])) is None
 
 
-def replace_in_thunder(patch):
-    patch.setattr(thunder.clang, "maybe_convert_to_dtype", lambda a, dtype, **options: a)
-
-
 CHANGES = {
     "gradients": lambda patch: patch.setattr(torch, "is_grad_enabled", lambda: False),
     "the default dtype": lambda patch: patch.setattr(torch, "get_default_dtype", lambda: torch.float64),
@@ -174,7 +161,6 @@ def test_what_answers_depend_on_is_in_their_key(what, monkeypatch):
     assert make_key() == key
 
 
-FUNCTIONS = ltorch._torch_to_thunder_function_map
 FOREIGN = {
     "a function of Thunder's": lambda patch: patch.setattr(thunder.clang, "maybe_convert_to_dtype", own_addition),
     "a function of the splitter's": lambda patch: patch.setattr(utils, "get_proxy_inputs_from_node", own_addition),
@@ -207,14 +193,6 @@ def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
     with pytest.warns(RuntimeWarning, match="answers that do not decode"):
         assert read_answers(store, key) == frozenset()
     assert store.entries() == ()
-
-
-def test_answers_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(splits, "MOST_ANSWERS", 2)
-    store, key = open_store(tmp_path), make_key()
-    keep_answers(store, key, {"a", "b"})
-    keep_answers(store, key, {"c"})
-    assert read_answers(store, key) == {"a", "b"}
 
 
 def test_supported_is_remembered_and_not_supported_is_asked_again(tmp_path, monkeypatch):

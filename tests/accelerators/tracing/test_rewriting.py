@@ -15,7 +15,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
 from fusioncache.accelerators.steps import prologue
-from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite, write
+from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite
 from fusioncache.ir.errors import Declined
 
 NUMBERS = itertools.count()
@@ -35,83 +35,6 @@ def make(*lines, **known):
 
 def text_of(function):
     return "".join(linecache.getlines(function.__code__.co_filename))
-
-
-def test_a_small_prologue():
-    function = make(
-        "# args: 'Any'",
-        "check_len(args, 1)",
-        "  # prims.check_len(args, 1)",
-        'x: "cpu f32[2, 3]" = args[0]',
-        "module: 'Any' = x.owner",
-        "t_w: 'cpu f32[3]' = module.get_parameter('a.w')",
-        "t_b: 'cpu f32[3]' = module.get_buffer('a.b')",
-        "check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)",
-        "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
-        "f0: 'float 2.0' = module.scale",
-        "m1: 'Any' = module.get_submodule('a')",
-        "i0: 'bool True' = m1.training",
-        "check_number_type_and_value(i0, True)",
-        "f1: 'float 0.5' = m1.rate",
-        "check_number_type_and_value(f1, 0.5)",
-        "check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)",
-        "check_slice_value(f1, slice(1))",
-        "return ((x, t_w), ())",
-    )
-    rewritten = rewrite(function)
-    assert (
-        text_of(rewritten)
-        == """\
-def make({names}):
- def prologue(*args, **kwargs):
-  if not ((known_0(args) is known_1 or known_0(args) is known_2 or known_0(args) is known_3) and known_4(args) == 1):
-    check_len(args, 1)
-  x: "cpu f32[2, 3]" = args[0]
-  module: 'Any' = x.owner
-  known_module_get_parameter, known_module_get_buffer, known_module_get_submodule, known_module_none, \
-known_module_model, known_module_names = known_6(module, known_5)
-  t_w = known_module_get_parameter('a.w', known_module_none)
-  if t_w is known_module_none:
-    t_w: 'cpu f32[3]' = module.get_parameter('a.w')
-  t_b = known_module_get_buffer('a.b', known_module_none)
-  if t_b is known_module_none:
-    t_b: 'cpu f32[3]' = module.get_buffer('a.b')
-  if not ((known_0(x) is known_7 or known_0(x) is known_8) and x.shape == (2, 3) and x.dtype is known_9 and \
-x.device == known_10 and x.requires_grad is False):
-    check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)
-  f0 = known_module_none if 'scale' in known_module_names else known_module_model.scale
-  if f0 is known_module_none:
-    f0: 'float 2.0' = module.scale
-  m1 = known_module_get_submodule('a', known_module_none)
-  if m1 is known_module_none:
-    m1: 'Any' = module.get_submodule('a')
-  i0: 'bool True' = m1.training
-  if not (i0 is True):
-    check_number_type_and_value(i0, True)
-  f1: 'float 0.5' = m1.rate
-  if not (known_0(f1) is known_11 and f1 == 0.5):
-    check_number_type_and_value(f1, 0.5)
-  if not known_12.check(t_b, t_w):
-    known_expected = known_12.expect(t_b, t_w)
-    if not ((known_0(t_b) is known_7 or known_0(t_b) is known_8) and t_b.shape == (3,) and t_b.dtype is known_9 and \
-t_b.device == known_10 and t_b.requires_grad is False):
-      check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)
-    if not ((known_0(t_w) is known_8 or known_0(t_w) is known_7) and t_w.shape == (3,) and t_w.dtype is known_9 and \
-t_w.device == known_10 and t_w.requires_grad is True):
-      check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
-    known_12.learn(known_expected, t_b, t_w)
-  check_slice_value(f1, slice(1))
-  return ((x, t_w), ())
- return prologue
-""".format(names=", ".join(f"known_{number}" for number in range(13)))
-    )
-    cells = dict(zip(rewritten.__code__.co_freevars, rewritten.__closure__, strict=True))
-    numbers = [number for number in range(13) if number not in (6, 12)]
-    assert [cells[f"known_{number}"].cell_contents for number in numbers] == [
-        *(type, tuple, list, dict, len, frozenset({"scale"}), torch.Tensor, torch.nn.Parameter),
-        *(torch.float32, torch.device("cpu"), float),
-    ]
-    assert rewritten.__globals__ is function.__globals__
 
 
 class Agreeing:
@@ -394,25 +317,6 @@ def test_what_another_thread_changes_is_not_learned():
     assert not known.check(x, y)
 
 
-def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
-    """They say of themselves what they like, and otherwise each time."""
-    told = []
-
-    class Telling(torch.Tensor):
-        @property
-        def shape(self):
-            return told.pop()
-
-    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
-    x = x.as_subclass(Telling)
-    for _ in range(4):
-        told[:] = [torch.Size((2, 3))] * 9
-        rewritten(Held(x, y))
-    told[:] = [torch.Size((3, 3))] * 9
-    with pytest.raises(AssertionError):
-        rewritten(Held(x, y))
-
-
 def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
     made = []
     own = prologue.guard_tensors
@@ -436,21 +340,6 @@ def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
 )
 def test_prologues_that_know_no_tensors(lines):
     assert "expect" not in text_of(rewrite(make(*lines)))
-
-
-def test_without_guards_all_is_checked(monkeypatch):
-    monkeypatch.setattr(prologue, "guard_tensors", lambda tensors: None)
-    rewritten, args = rewrite(make(*PAIR)), make_pair()
-    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2] * 4
-
-
-def test_prologues_that_were_written_at_once_know_tensors_of_their_own():
-    function, args = make(*PAIR), make_pair()
-    source = "".join(linecache.getlines(function.__code__.co_filename))
-    written = write(source, function.__code__, function.__globals__)
-    one, two = written.bind(function), written.bind(function)
-    settle(one, args)
-    assert [count_shapes(each, *args) for each in (one, two)] == [0, 2]
 
 
 class Scaled(torch.nn.Module):
@@ -579,41 +468,6 @@ def test_what_is_not_all_known_stays_as_it_is():
 
 
 read = None
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["module = args[0]", "module = args[0]", "w = module.get_parameter('w')", "return w, ()"],
-        ["module = args[0]", "w = module.get_parameter(name='w')", "return w, ()"],
-        ["module = args[0]", "w, = module.get_parameter('w')", "return w, ()"],
-        ["module = args[0]", "w = module.get_parameter('w', 1)", "return w, ()"],
-    ],
-)
-def test_lookups_that_thunder_does_not_write_are_left(lines):
-    assert "known_" not in text_of(rewrite(make(*lines)))
-
-
-def test_names_of_ours_are_nobody_elses():
-    function = make(
-        "known_0 = args[0]", "check_none(known_0)", "known_1 = 3", "check_len(args, 1)", "return known_1, ()"
-    )
-    assert rewrite(function)(None) == (3, ())
-
-
-def test_a_name_that_is_assigned_is_not_the_global_one():
-    function = make("x = args[0]", "kind = args[1]", "check_type(x, kind)", "return x, ()", kind=int)
-    rewritten = rewrite(function)
-    for args in ((1, int), (1, str), ("a", str)):
-        assert outcome(rewritten, *args) == outcome(function, *args)
-
-
-def test_its_text_goes_with_it():
-    rewritten = rewrite(make("x = args[0]", "return x, ()"))
-    name = rewritten.__code__.co_filename
-    assert name in linecache.cache
-    del rewritten
-    assert name not in linecache.cache
 
 
 def count_calls(function, *args):
