@@ -188,16 +188,6 @@ def test_attributes_are_told_by_their_place_among_those_of_every_module():
         assert walked(each) == walked(copy.deepcopy(each))
 
 
-def test_a_handle_is_the_place_of_its_hook():
-    def with_handle(which):
-        model = torch.nn.Linear(1, 1)
-        model.handle = [model.register_forward_hook(hook), model.register_forward_hook(other_hook)][which]
-        return walked(model)
-
-    assert changed(with_handle(0), with_handle(0)) == set()
-    assert changed(with_handle(0), with_handle(1)) == {"model.handle"}
-
-
 def test_arguments_that_are_parts_of_the_model_say_so():
     model = Model()
 
@@ -334,20 +324,6 @@ def test_tensors_that_are_more_than_strides_have_no_value(make):
     model.table = [make()]
     with pytest.raises(Declined):
         walked(model)
-
-
-def test_every_module_of_torch_that_is_made_without_more_has_lines():
-    for make in (
-        lambda: torch.nn.LSTM(2, 2),
-        lambda: torch.nn.MultiheadAttention(4, 2),
-        lambda: torch.nn.TransformerEncoderLayer(4, 2),
-        lambda: torch.nn.BatchNorm2d(2),
-        lambda: torch.nn.ParameterDict({"a": torch.ones(1)}),
-        lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
-        lambda: torch.nn.LazyLinear(2),
-        lambda: torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())),
-    ):
-        assert changed(walked(make()), walked(make())) == set()
 
 
 def test_a_graph_module_is_its_code():

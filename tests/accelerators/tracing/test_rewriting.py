@@ -317,6 +317,25 @@ def test_what_another_thread_changes_is_not_learned():
     assert not known.check(x, y)
 
 
+def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
+    """They say of themselves what they like, and otherwise each time."""
+    told = []
+
+    class Telling(torch.Tensor):
+        @property
+        def shape(self):
+            return told.pop()
+
+    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
+    x = x.as_subclass(Telling)
+    for _ in range(4):
+        told[:] = [torch.Size((2, 3))] * 9
+        rewritten(Held(x, y))
+    told[:] = [torch.Size((3, 3))] * 9
+    with pytest.raises(AssertionError):
+        rewritten(Held(x, y))
+
+
 def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
     made = []
     own = prologue.guard_tensors
@@ -347,9 +366,9 @@ class Scaled(torch.nn.Module):
 
     rows = 3
 
-    def __init__(self):
+    def __init__(self, scale=2.0):
         super().__init__()
-        self.scale, self.read = 2.0, []
+        self.scale, self.read = scale, []
         self.weight = torch.nn.Parameter(torch.ones(2))
 
     @property
@@ -376,52 +395,21 @@ ATTRIBUTES = [
 ]
 
 
-def change_thunders_module(compiled, monkeypatch):
-    compiled.__dict__["scale"] = 3.0
+OF_THE_MODEL = {
+    "nothing": None,
+    "Thunder's module": lambda compiled, patch: compiled.__dict__.update(scale=3.0),
+    "Thunder's class": lambda compiled, patch: patch.setattr(type(compiled), "width", 6, raising=False),
+    "torch's class": lambda compiled, patch: patch.setattr(torch.nn.Module, "rows", 4, raising=False),
+    "how it finds": lambda compiled, patch: patch.setattr(type(compiled), "__getattr__", lambda module, name: name),
+    "the model": lambda compiled, patch: compiled._modules.update(_model=Scaled(scale=9.0)),
+    "the mode": lambda compiled, patch: compiled.eval(),
+    "the model's class": lambda compiled, patch: patch.setattr(Scaled, "rows", 8),
+    "its class": lambda compiled, patch: setattr(compiled, "__class__", type("Mine", (type(compiled),), {"scale": 11})),
+    "no attribute": lambda compiled, patch: delattr(compiled._model, "scale"),
+}
 
 
-def change_thunders_class(compiled, monkeypatch):
-    monkeypatch.setattr(type(compiled), "width", 6, raising=False)
-
-
-def change_torchs_class(compiled, monkeypatch):
-    monkeypatch.setattr(torch.nn.Module, "rows", 4, raising=False)
-
-
-def change_getattr(compiled, monkeypatch):
-    monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name)
-
-
-def change_model(compiled, monkeypatch):
-    compiled._modules["_model"] = other = Scaled()
-    other.scale = 9.0
-
-
-def change_mode(compiled, monkeypatch):
-    compiled.eval()
-    assert compiled._model.training is False
-
-
-def change_class_of_model(compiled, monkeypatch):
-    monkeypatch.setattr(Scaled, "rows", 8)
-
-
-def change_class(compiled, monkeypatch):
-    compiled.__class__ = type("Mine", (type(compiled),), {"scale": 11})
-
-
-def delete(compiled, monkeypatch):
-    del compiled._model.scale
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        None,
-        *(change_thunders_module, change_thunders_class, change_torchs_class, change_getattr, change_model),
-        *(change_mode, change_class_of_model, change_class, delete),
-    ],
-)
+@pytest.mark.parametrize("change", OF_THE_MODEL.values(), ids=OF_THE_MODEL)
 def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change, monkeypatch):
     function = make(*ATTRIBUTES)
     rewritten = rewrite(function)
@@ -468,6 +456,33 @@ def test_what_is_not_all_known_stays_as_it_is():
 
 
 read = None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["module = args[0]", "module = args[0]", "w = module.get_parameter('w')", "return w, ()"],
+        ["module = args[0]", "w = module.get_parameter(name='w')", "return w, ()"],
+        ["module = args[0]", "w, = module.get_parameter('w')", "return w, ()"],
+        ["module = args[0]", "w = module.get_parameter('w', 1)", "return w, ()"],
+    ],
+)
+def test_lookups_that_thunder_does_not_write_are_left(lines):
+    assert "known_" not in text_of(rewrite(make(*lines)))
+
+
+def test_names_of_ours_are_nobody_elses():
+    function = make(
+        "known_0 = args[0]", "check_none(known_0)", "known_1 = 3", "check_len(args, 1)", "return known_1, ()"
+    )
+    assert rewrite(function)(None) == (3, ())
+
+
+def test_a_name_that_is_assigned_is_not_the_global_one():
+    function = make("x = args[0]", "kind = args[1]", "check_type(x, kind)", "return x, ()", kind=int)
+    rewritten = rewrite(function)
+    for args in ((1, int), (1, str), ("a", str)):
+        assert outcome(rewritten, *args) == outcome(function, *args)
 
 
 def count_calls(function, *args):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import sys
 import threading
-from math import *
 from unittest import mock
 
 import torch
@@ -125,46 +124,6 @@ def globals_of_a_subclass(run: Runner) -> None:
 
 
 @program
-def star_imports(run: Runner) -> None:
-    def f(x):
-        return x * pi + floor(2.5) + sqrt(4)
-
-    run(f, X)
-
-
-@program
-def functions_of_torch_that_change(run: Runner) -> None:
-    def f(x):
-        return torch.nn.functional.silu(x) + torch.sin(x)
-
-    run(f, X)
-    with mock.patch.object(torch, "sin", torch.cos):
-        run(f, X)
-    with mock.patch.object(torch.nn.functional, "silu", lambda x: x * 3):
-        run(f, X)
-    run(f, X)
-
-
-@program
-def default_dtype_and_grad_mode(run: Runner) -> None:
-    def f(x):
-        return x + torch.ones(3) + torch.full((3,), 2.0) * (2 if torch.is_grad_enabled() else 3)
-
-    W = X.clone().requires_grad_()
-    run(f, W)
-    torch.set_default_dtype(torch.float64)
-    try:
-        run(f, W)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    with torch.no_grad():
-        run(f, W)
-    with torch.inference_mode():
-        run(f, X)
-    run(f, W)
-
-
-@program
 def options_of_the_compiler(run: Runner) -> None:
     def f(x, n):
         return x * n + x.shape[0]
@@ -244,21 +203,6 @@ def nested_compiled_functions(run: Runner) -> None:
         return inner(x) + 1
 
     run(f, X)
-
-
-@program
-def a_tracer_that_is_set(run: Runner) -> None:
-    """Debuggers and coverage are told of what runs, and change nothing."""
-
-    def f(x):
-        return sum(x * k for k in range(3))
-
-    before = sys.gettrace()
-    sys.settrace(lambda *args: None)
-    try:
-        run(f, X)
-    finally:
-        sys.settrace(before)
 
 
 @program
