@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import builtins
 import sys
-import threading
 from unittest import mock
 
 import torch
 
-from hostile_programs.observation import Runner, describe, program
+from hostile_programs.observation import Runner, program
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 SCALE = 2
@@ -164,33 +163,6 @@ def sharp_edges(run: Runner) -> None:
             warnings.simplefilter("always")
             run(g, X)
             run.note("warnings", [str(each.message) for each in caught if "sharp" in str(each.message).lower()])
-
-
-@program
-def threads_that_trace_at_once(run: Runner) -> None:
-    barrier = threading.Barrier(3)
-    results: dict[int, str] = {}
-
-    def f(x, n):
-        total = x
-        for k in range(n):
-            try:
-                total = total + {1: 2}[k] * x
-            except KeyError:
-                total = total * (k + 1)
-        return total
-
-    def work(n):
-        barrier.wait()
-        results[n] = describe(run.compiled_apart(f)(X, n))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in (2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    run(f, X, 3)
-    run.note("of threads", sorted(results.items()))
 
 
 @program
