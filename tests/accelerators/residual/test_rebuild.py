@@ -94,7 +94,7 @@ def passes(draw: st.DrawFn) -> tuple[Pass, list[str]]:
     return forward, [*saved, *draw(st.lists(st.sampled_from(forward.inputs), unique=True))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(passes(), st.booleans(), st.integers(0, 2**32))
 def test_a_recipe_gives_the_saved_sum_bit_for_bit(forward_and_saved, drops, seed):
     forward, saved = forward_and_saved
