@@ -59,11 +59,6 @@ class Branching(Block):
         return x * 3 if self.number == 4 else super().run(x)
 
 
-class Comparing(Block):
-    def run(self, x: Any) -> Any:
-        return super().run(x) * (1 + self.number // 4)
-
-
 class Subscripting(Block):
     def run(self, x: Any) -> Any:
         return super().run(x) * (1, 1, 1, 1, 7)[self.number]
@@ -92,15 +87,6 @@ def choose(x: Any, *, number: int) -> Any:
     return x * 2 if number > 3 else x
 
 
-class Unused(Block):
-    def run(self, x: Any) -> Any:
-        return ignore(super().run(x), self.number)
-
-
-def ignore(x: Any, number: int) -> Any:
-    return x
-
-
 class Counting(Block):
     def run(self, x: Any) -> Any:
         CALLS[0] += 1
@@ -110,12 +96,6 @@ class Counting(Block):
 class Collecting(Block):
     def run(self, x: Any, seen: list[int] = []) -> Any:  # noqa: B006
         seen.append(1)
-        return super().run(x) * (2 if len(seen) == 5 else 1)
-
-
-class CollectingByPartial(Block):
-    def run(self, x: Any, seen: list[int] = []) -> Any:  # noqa: B006
-        functools.partial(seen.append)(1)
         return super().run(x) * (2 if len(seen) == 5 else 1)
 
 
@@ -133,12 +113,6 @@ class Storing(Block):
 class Filling(Block):
     def run(self, x: Any) -> Any:
         self.shift.add_(1)
-        return super().run(x)
-
-
-class Remembering(Block):
-    def run(self, x: Any) -> Any:
-        self.last = 3
         return super().run(x)
 
 
@@ -185,11 +159,6 @@ class Itself(Block):
 class Table(Block):
     def run(self, x: Any) -> Any:
         return super().run(x) * {SPECIAL[0]: 2}.get(self, 1)
-
-
-class Equal(Block):
-    def run(self, x: Any) -> Any:
-        return super().run(x) * (2 if self == SPECIAL[0] else 1)
 
 
 class Member(Block):
@@ -392,8 +361,7 @@ def forget() -> None:
     """Makes everything as it was that blocks change when they are called."""
     global FLAG
     CALLS[0], FLAG = 0, False
-    for kind in (Collecting, CollectingByPartial):
-        (kind.run.__defaults__ or ([],))[0].clear()
+    (Collecting.run.__defaults__ or ([],))[0].clear()
 
 
 ALIKE = (Block, Raising, Random, InPlace, Filling, Property, Missing, Shape, Globals, Closing)
@@ -401,7 +369,6 @@ ALIKE = (Block, Raising, Random, InPlace, Filling, Property, Missing, Shape, Glo
 
 REFUSED = {
     Branching: "number differs, and is looked at",
-    Comparing: "number differs, and is looked at",
     Subscripting: "number differs, and is looked at",
     Named: "name differs, and is looked at",
     LookingIntoDict: "number differs, and is looked at",
@@ -409,14 +376,11 @@ REFUSED = {
     Computed: "rank is no plain attribute",
     Counting: "effects are unknown",
     Collecting: "effects are unknown",
-    CollectingByPartial: "effects are unknown",
     Storing: "an attribute of a module was set before",
-    Remembering: "an attribute of a module was set before",
     Drawing: "calls Random.random",
     Frozen: "is_grad_enabled",
     Casting: "autocast",
     Itself: "compares objects",
-    Equal: "compares objects",
     Member: "compares objects",
     Table: "executes BUILD_MAP",
     Identity: "calls builtins.id",

@@ -9,7 +9,10 @@ attributes by name, as JSON.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import enum
+import functools
 import hashlib
 import importlib
 import json
@@ -17,7 +20,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -75,6 +78,38 @@ class Counter(torch.nn.Module):
         x = self.linear(x)
         self.mean.mul_(0.9).add_(x.detach().mean(0) * 0.1)
         return x + self.mean
+
+
+class Kind(enum.Flag):
+    FAST = 1
+    SMALL = 2
+
+
+@dataclass
+class Options:
+    names: frozenset = frozenset({"a", "b", "c", "d", "e"})
+    kinds: set = field(default_factory=lambda: {Kind.FAST, Kind.SMALL, "x", 1, (2, "y")})
+
+
+def scale(x: torch.Tensor, by: Any = {"p", "q", "r"}) -> torch.Tensor:  # noqa: B006
+    return x * 2.0 if "p" in by and "q" in {"q", "r", "s"} else x
+
+
+class Unordered(torch.nn.Module):
+    """Has sets of all kinds: each process has another order of what is in them."""
+
+    known = frozenset({"u", "v", "w", "x"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.options, self.marks = Options(), {object()}
+        self.functions = {scale, len, functools.partial(scale, by="p"), Options, functional.silu}
+        self.tables = collections.defaultdict(set, a={"m", "n", "o"})
+        self.linear.register_forward_hook(lambda module, args, output: output * 2.0)
+
+    def forward(self, x: torch.Tensor, names: Any = ()) -> torch.Tensor:
+        return scale(self.linear(x)) if "u" in self.known and "a" in names else x
 
 
 def plain_function(x: torch.Tensor, weight: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
@@ -137,10 +172,6 @@ def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
     return results
 
 
-def run_widths(compile_: Compile) -> list[torch.Tensor]:
-    return [each for size in (4, 6) for each in train_module(Cell(size), compile_, torch.randn(3, size))]
-
-
 def run_tied(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Tied(), compile_, torch.arange(6).reshape(2, 3), recompute="residual")
 
@@ -149,22 +180,17 @@ def run_experts(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Experts(), compile_, torch.randn(6, 16))
 
 
+def run_sets(compile_: Compile) -> list[torch.Tensor]:
+    model = Unordered()
+    return train(compile_(model), list(model.parameters()), torch.randn(3, 4), {"b", "a", "c"})
+
+
 def run_checkpoint(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Checkpointed(), compile_, torch.randn(3, 4))
 
 
 def run_buffers(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Counter(), compile_, torch.randn(3, 4))
-
-
-def run_batch_norm(compile_: Compile) -> list[torch.Tensor]:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
-    return train_module(model, compile_, torch.randn(3, 4))
-
-
-def run_autocast(compile_: Compile) -> list[torch.Tensor]:
-    with torch.autocast("cpu", torch.bfloat16):
-        return train_module(Cell(), compile_, torch.randn(3, 4))
 
 
 def run_plugin(compile_: Compile) -> list[torch.Tensor]:

@@ -1,17 +1,14 @@
 """What only a GPU can show: real nvFuser kernels, cached and uncached, bit for bit."""
 
 from contextlib import nullcontext
-from functools import partial
 
 import pytest
 import thunder
 import torch
 from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
-from threads_at_once import run_at_once
 from thunder.dynamo import thunderfx
 
 import fusioncache
-from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.template.plan import Plan
 from fusioncache.transform import sharing
 
@@ -39,15 +36,6 @@ def test_training_a_residual_stream(layers, recomputed):
         assert are_same(result, step(thunder.jit(model), model, x))
     assert not transform.stats().bypasses
     assert transform.stats().regions == 4 * layers + 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_normed_blocks(dtype):
-    model = Blocks(4, 64).to("cuda", dtype)
-    x = torch.randn(32, 64, device="cuda", dtype=dtype)
-    compiled, transform = cached(model)
-    assert are_same(step(compiled, model, x), step(thunder.jit(model), model, x))
-    assert not transform.stats().bypasses
 
 
 @pytest.mark.parametrize("plan", ["fold", "auto"])
@@ -136,15 +124,6 @@ def test_symbolic_sizes_compile_once():
     assert transform.stats().compiles <= 2
 
 
-def test_thunder_compile_with_the_default_recipe():
-    model = Blocks(2, 64).cuda()
-    plugin = fusioncache.Plugin(cache=fusioncache.Cache())
-    compiled = thunder.compile(model, plugins=[plugin])
-    x = torch.randn(32, 64, device="cuda")
-    assert are_same(step(compiled, model, x), step(thunder.compile(model), model, x))
-    assert plugin.transform.stats().hits > 0
-
-
 def test_thunderfx():
     model = Blocks(2, 64).cuda()
     transform = fusioncache.FusionCache(cache=fusioncache.Cache())
@@ -152,26 +131,6 @@ def test_thunderfx():
     compiled = thunderfx(model, transforms=[transform])
     assert are_same(step(compiled, model, x), step(thunderfx(model), model, x))
     assert transform.stats().hits > 0
-
-
-def test_threads_train_at_once():
-    models = [Blocks(2, 64).cuda() for _ in range(3)]
-    x = torch.randn(32, 64, device="cuda")
-    cache = fusioncache.Cache()
-    compiled = [thunder.jit(m, transforms=[fusioncache.FusionCache(cache=cache)]) for m in models]
-    expected = [step(thunder.jit(m), m, x) for m in models]
-    for jitted in compiled:  # Thunder traces one model at a time
-        with torch.no_grad():
-            jitted(x)
-    results: dict[int, list] = {}
-
-    def train(i):
-        results[i] = step(compiled[i], models[i], x)
-
-    for i in range(3):
-        train(i)
-    run_at_once(*(partial(train, i) for i in range(3)))
-    assert all(are_same(results[i], expected[i]) for i in range(3))
 
 
 def test_litgpt_llama():
@@ -188,20 +147,6 @@ def test_litgpt_llama():
     assert stats.regions == len(find_all_fused(compiled))
     assert stats.templates < stats.regions
     assert not stats.bypasses
-
-
-def test_nvfuser_that_cannot_compile_falls_back(monkeypatch):
-    def fails(self, graph, args):
-        raise RuntimeError("no luck")
-
-    monkeypatch.setattr(NvFuser, "compile", fails)
-    model = Residual(2).cuda()
-    x = torch.randn(10, 10, device="cuda")
-    compiled, transform = cached(model)
-    with pytest.warns(RuntimeWarning, match="no luck"):
-        result = step(compiled, model, x)
-    assert are_same(result, step(thunder.jit(model), model, x))
-    assert set(transform.stats().bypasses) == {"compile failed: RuntimeError"}
 
 
 def test_the_fusioncache_executor_with_nvfuser_as_its_compiler():

@@ -6,7 +6,6 @@ tests/helpers/thunder_suite/ci.jsonl`` writes down anew.
 """
 
 import json
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,14 +14,8 @@ from typing import Any
 
 import pytest
 from repository import HELPERS
-from thunder_suite.compare import Difference, again, differences
-from thunder_suite.explained import EXPLAINED
-from thunder_suite.outcomes import Counts, Result, Run, find_versions, is_up_to_date, load, write_record
-from thunder_suite.recording import picked
-from thunder_suite.report import Comparison, as_json, print_comparison
-from thunder_suite.running import folder_of_tests
-from thunder_suite.settings import Selection, Settings
-from thunder_suite.suites import SUITES
+from thunder_suite.compare import again, differences
+from thunder_suite.outcomes import Result, Run, find_versions, is_up_to_date, load, write_record
 
 _SCRIPT, _RECORD = (HELPERS / "thunder_suite" / name for name in ("run.py", "ci.jsonl"))
 _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder's tests, and not by Thunder
@@ -56,18 +49,6 @@ def test_a_different_outcome_is_reported() -> None:
     assert found[0].counts_against
 
 
-def test_a_test_that_only_passes_with_fusioncache_is_a_difference_too() -> None:
-    assert differences(_run(one="failed"), _run(one="passed"), {})[0].counts_against
-
-
-def test_a_test_that_one_run_lost_is_a_difference() -> None:
-    assert differences(_run(one="passed"), _run(), {})[0].with_.outcome == "missing"
-
-
-def test_a_test_that_a_stopped_run_did_not_get_to_is_none() -> None:
-    assert not differences(_run(one="passed"), _run(finished=False), {})
-
-
 def test_an_explained_difference_does_not_count() -> None:
     found = differences(_run(one="passed"), _run(one="failed"), {r"::one$": "it looks at the trace"})
     assert found[0].explained == "it looks at the trace"
@@ -85,11 +66,6 @@ def test_what_mostly_ends_alike_when_run_again_is_flaky(with_: list[str], flaky:
     assert difference.reruns == tuple(("passed", outcome) for outcome in with_)
     assert difference.flaky is flaky
     assert difference.counts_against is not flaky
-
-
-def test_without_time_to_run_again_a_difference_counts() -> None:
-    found = differences(_run(one="passed"), _run(one="failed"), {})
-    assert again(found, lambda ids: None, 3)[0].counts_against
 
 
 def _load(tmp_path: Path, *events: dict[str, Any]) -> Run:
@@ -128,13 +104,6 @@ def test_outcomes(tmp_path: Path, events: list[dict[str, Any]], outcome: str) ->
     assert _load(tmp_path, *events, {"finished": 0}).result("a").outcome == outcome
 
 
-def test_a_run_that_was_stopped_left_tests_unreached(tmp_path: Path) -> None:
-    run = _load(tmp_path, {"collected": ["a", "b"]}, *_events("passed"))
-    assert not run.finished
-    assert run.result("a").outcome == "passed"
-    assert run.result("b").outcome == "unreached"
-
-
 def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Path) -> None:
     run = _run(one="passed", two="failed", three="xfailed", four="error", five="crashed")
     write_record(tmp_path / "record.jsonl", run)
@@ -144,45 +113,3 @@ def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Pat
         changed = (tmp_path / "record.jsonl").read_text().replace(f'"{name}": "{other}"', f'"{name}": "other"')
         (tmp_path / "changed.jsonl").write_text(changed)
         assert not is_up_to_date(tmp_path / "changed.jsonl"), name
-
-
-def test_counts_are_added_up(tmp_path: Path) -> None:
-    counts = {"calls": 1, "regions": 3, "hits": 1, "misses": 1, "compiles": 1, "bypasses": {"random": 1}}
-    one = _load(tmp_path, *_events("passed", fusioncache=counts)).result("a").counts
-    assert Counts.total([one, one]) == Counts(calls=2, regions=6, hits=2, misses=2, compiles=2, bypasses={"random": 2})
-
-
-def test_the_report_says_when_nothing_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
-    print_comparison(Comparison(_run(one="passed"), _run(one="passed"), []))
-    assert "saw no region" in capsys.readouterr().out
-
-
-def test_the_report_names_a_difference_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
-    difference = Difference("test_a.py::one", Result("passed"), Result("failed", "values differ"))
-    comparison = Comparison(_run(one="passed"), _run(one="failed"), [difference])
-    print_comparison(comparison)
-    out = capsys.readouterr().out
-    assert "test_a.py::one: passed without, failed with fusioncache" in out
-    assert "values differ" in out
-    assert as_json(comparison)["files"]["test_a.py"]["differ"] == 1
-
-
-def test_a_sample_does_not_depend_on_the_order_of_collection() -> None:
-    ids = [f"tests/test_a.py::test_{i:02}" for i in range(10)] + ["tests/test_b.py::test_slow"]
-    settings = Settings(
-        "", files={"test_a.py": Selection(pattern="test_0", sample=4), "test_b.py": Selection(leave="slow")}
-    )
-    expected = {f"tests/test_a.py::test_0{i}" for i in (0, 4, 8)}
-    assert picked(ids, settings) == picked(ids[::-1], settings) == expected
-    assert picked(ids, Settings("", only=ids[-1:])) == {ids[-1]}
-
-
-def test_the_suites_name_files_that_exist() -> None:
-    assert not {file for files in SUITES.values() for file in files if not (folder_of_tests() / file).is_file()}
-
-
-def test_explanations_name_tests_that_exist() -> None:
-    for pattern in EXPLAINED:
-        file, name = pattern.split("::")
-        text = (folder_of_tests() / file.replace("\\", "")).read_text()
-        assert re.search(rf"^def {name.rstrip('$')}\(", text, re.MULTILINE), pattern

@@ -3,16 +3,14 @@
 import pytest
 import thunder
 import torch
-from cudnn_kernels import play_cudnn, play_forward
-from generating_models import generate, make_model, make_prompt
+from cudnn_kernels import play_cudnn
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
 from fusioncache.accelerators.attention import NAME, executor
-from fusioncache.accelerators.steps.tokens import MASKS
-from fusioncache.accelerators.steps.views import FOR_ATTENTION, OF_A_VIEW
+from fusioncache.accelerators.steps.views import OF_A_VIEW
 
 SIZE, HEADS = 8, 2
 LENGTHS = (12, 10, 8, 6, 5)
@@ -123,40 +121,6 @@ def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, aske
     assert transform.stats().taken_out[OF_A_VIEW] >= 1
 
 
-class Copied(torch.nn.Module):
-    """A layer whose query is a copy that the model asks for."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor that lies in memory as the copy does."""
-        return scaled_dot_product_attention(x.transpose(1, 2).contiguous().transpose(1, 2), x, x)
-
-
-@torch.no_grad()
-def test_in_a_program_that_writes_nothing_is_copied_either(tmp_path, asked):
-    def attend(query, cache):
-        cache.mul_(2.0)
-        return scaled_dot_product_attention(query, cache, cache)
-
-    compiled, transform = compile_with_cudnn(attend, tmp_path)
-    query, *caches = torch.randn(1, 2, HEADS, 5, SIZE).expand(3, 2, HEADS, 5, SIZE).clone()
-    found, expected = (each(query, cache) for each, cache in zip((compiled, attend), caches, strict=True))
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
-    assert not count_calls(compiled, "contiguous")
-    assert transform.stats().taken_out[FOR_ATTENTION] == 1
-
-
-@torch.no_grad()
-def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
-    model = Copied()
-    compiled, transform = compile_with_cudnn(model, tmp_path)
-    x = torch.randn(2, HEADS, 5, SIZE)
-    found, expected = compiled(x), model(x)
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride() != x.stride()
-    assert (count_calls(compiled, "contiguous"), transform.stats().taken_out[FOR_ATTENTION]) == (1, 1)
-
-
 def test_a_result_that_is_returned_is_a_tensor_of_its_own(tmp_path, asked):
     """It may be written into as any other, and lies in memory as torch's does."""
     model = Attention(is_causal=True)
@@ -223,33 +187,6 @@ def test_a_bias_is_dense_whatever_its_mask_is(tmp_path, asked):
     x, mask = torch.randn(1, HEADS, 6, SIZE), torch.ones(1, 1, 6, 6, dtype=torch.bool).tril().transpose(-1, -2)
     torch.testing.assert_close(compiled(x, mask.contiguous()), model(x, mask))
     assert count_calls(compiled, "make_attention_bias") == 1
-
-
-def test_a_bias_is_zero_or_minus_infinity():
-    from fusioncache.accelerators.attention.executor import make_bias
-
-    mask = torch.tensor([[True, False], [True, True]])
-    bias = make_bias(mask.t(), torch.zeros(1, dtype=torch.bfloat16))
-    assert (bias.dtype, bias.tolist()) == (torch.bfloat16, [[0.0, 0.0], [float("-inf"), 0.0]])
-    assert bias.is_contiguous()
-
-
-def test_an_operand_whose_last_dimension_is_not_dense_is_laid_out(asked):
-    from fusioncache.accelerators.attention.executor import attend
-
-    query, *others = torch.randn(3, 2, HEADS, SIZE, 5).transpose(-1, -2)
-    strides = []
-
-    def look(query, *rest, **options):
-        strides.append(query.stride(-1))
-        return play_forward(query, *rest, **options)
-
-    library = torch.library.Library("aten", "IMPL")
-    with pytest.warns(UserWarning, match="overrid"):
-        library.impl("_scaled_dot_product_cudnn_attention", look, "CPU", allow_override=True)
-    attend(query.transpose(1, 2), *others, None)
-    library._destroy()
-    assert (query.stride(-1), strides) == (5, [1])
 
 
 def test_without_asking_and_on_a_cpu_it_is_thunders(tmp_path):
@@ -360,25 +297,6 @@ def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_pa
     third, transform = compile_anew(Attention(), tmp_path)
     take_step(third, third._model)
     assert transform.stats().programs_loaded == 0
-
-
-@torch.no_grad()
-def test_a_token_has_its_mask_prepared_once(tmp_path, asked):
-    model = make_model(layers=3)
-    compiled, transform = compile_with_cudnn(model, tmp_path)
-    for length in (7, 12, 9):
-        assert_close(generate(compiled, make_prompt(length), 4), generate(make_model(3), make_prompt(length), 4))
-    assert transform.stats().taken_out[MASKS] == 2
-    assert count_calls(compiled, "make_attention_bias") == 1
-    assert count_calls(compiled, "cudnn_attend") == 3
-
-
-def test_who_asks_for_another_is_told_which_there_are():
-    with pytest.raises(ValueError, match="'flash'") as error:
-        fusioncache.executors(attention="flash")
-    assert '"thunder" or "cudnn"' in str(error.value)
-    with pytest.raises(ValueError, match="'flash'"):
-        fusioncache.Plugin(attention="flash")
 
 
 def test_the_plugin_brings_it_in_front_of_all_others():

@@ -115,16 +115,6 @@ def test_queries_that_see_no_key_get_zeros_and_all_others_what_torch_gives_them(
     assert "cudnn_attend" in names_of(compiled)
 
 
-def test_with_gradients_a_mask_is_left_to_thunder(tmp_path):
-    model = Attention("of all").to("cuda", torch.bfloat16)
-    plain = thunder.jit(model, executors=fusioncache.executors())
-    compiled, _ = compile_with_cudnn(model, tmp_path)
-    mask = torch.ones(2, HEADS, 64, 64, dtype=torch.bool, device="cuda").tril()  # Thunder takes no other sizes
-    found, expected = (take_step(lambda x, each=each: each(x, mask), model, 64)[0] for each in (compiled, plain))
-    assert torch.equal(found, expected)
-    assert not any("cudnn" in name for name in names_of(compiled))
-
-
 def test_what_cudnn_cannot_is_left_to_thunder(tmp_path):
     model = Attention("causal").cuda()  # in float32
     plain = thunder.jit(model, executors=fusioncache.executors())

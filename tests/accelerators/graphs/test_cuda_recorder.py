@@ -88,14 +88,6 @@ def test_captures_that_live_share_a_pool(driver):
     assert gc.isenabled()
 
 
-def test_a_workspace_is_there_before_each_capture(driver):
-    recorder = find_recorder(DEVICE)
-    for _ in range(2):
-        recorder.record(take, [])
-    told = [what.split()[0] for what in driver.told if what != "synchronize"]
-    assert told == ["prepare", "begin", "end"] * 2
-
-
 def test_a_pool_ends_with_its_last_capture(driver):
     recorder = find_recorder(DEVICE)
     for _ in range(2):
@@ -138,12 +130,6 @@ def test_after_a_capture_that_fails_the_next_one_has_another_pool(driver, where)
     recorder.record(take, [])
     assert (driver.told[-2] == f"begin {pool}") is (where == "the function")
     kept.replay()
-
-
-def test_whatever_fails_where_a_capture_is_repaired_the_first_error_is_raised(driver):
-    driver.fails |= {"end", "endAllocateToPool", "releasePool"}
-    with pytest.raises(ZeroDivisionError):
-        find_recorder(DEVICE).record(fail, [])
 
 
 def test_replays_come_on_one_stream_and_in_no_other_capture(driver):

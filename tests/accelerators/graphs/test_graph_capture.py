@@ -79,14 +79,6 @@ def test_the_text_says_what_is_not_captured(text):
     assert dict(ledger.stats().not_captured) == ({} if reason is None else {reason: 1})
 
 
-def test_a_backward_that_is_not_captured_leaves_the_forward():
-    graphs, _, ledger = make_graphs()
-    forward, backward = compile_text("return x + 1"), compile_text("return torch.Tensor.item(x)")
-    entry = capture_entry(make_entry(forward, backward), make_compile_data(graphs))
-    assert isinstance(entry.computation_fn, ForwardProgram)
-    assert dict(ledger.stats().not_captured) == {"a value that the host reads": 1}
-
-
 def write_in_place(name):
     return f"return torch.Tensor.{name}(x, 1)"
 
@@ -129,9 +121,3 @@ def test_whatever_goes_wrong_leaves_the_entry():
             data.transforms[0].calls = lambda: [None]
         assert capture_entry(entry, data) is entry
         assert ledger.stats().not_captured[f"failed: {error}"] == 1
-
-
-def test_without_the_option_nothing_is_looked_at():
-    entry = make_entry(SimpleNamespace())
-    assert capture_entry(entry, make_compile_data(None)) is entry
-    assert capture_entry(entry, None) is entry

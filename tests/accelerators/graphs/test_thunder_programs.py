@@ -7,7 +7,6 @@ import thunder
 import torch
 from fake_graphs import FakeRecorder
 from models import Blocks, are_same
-from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
@@ -79,59 +78,6 @@ def test_a_part_of_an_input_that_is_an_output_has_its_gradient(monkeypatch):
     assert transform.stats().graph_replays > 0
 
 
-def test_a_program_that_was_loaded_is_captured_in_its_second_call(monkeypatch, tmp_path):
-    model, again, other = make_models(3)
-    made, _ = compile_model(model, store=tmp_path)
-    step(made, model, 0)
-    captured, transform = compile_model(again, monkeypatch, tmp_path, graphs=True)
-    plain, _ = compile_model(other)
-    for seed in range(3):
-        assert are_same(step(captured, again, seed), step(plain, other, seed)), seed
-    stats = transform.stats()
-    assert (stats.programs_loaded, stats.captures, stats.graph_replays) == (1, 2, 4)
-
-
-def test_a_program_that_was_captured_is_kept_as_one_that_was_not(tmp_path, monkeypatch):
-    model, again = make_models(2)
-    captured, _ = compile_model(model, monkeypatch, tmp_path, graphs=True)
-    for seed in range(3):
-        step(captured, model, seed)
-    loaded, transform = compile_model(again, store=tmp_path)
-    step(loaded, again, 0)
-    assert (transform.stats().programs_loaded, transform.stats().captures) == (1, 0)
-
-
-def test_each_length_is_captured(monkeypatch):
-    model, other = make_models(2)
-    captured, transform = compile_model(model, monkeypatch, graphs=True)
-    plain, _ = compile_model(other)
-    for turn in range(4):
-        for rows in (3, 5, 7):
-            assert are_same(step(captured, model, turn, rows), step(plain, other, turn, rows)), (turn, rows)
-    stats = transform.stats()
-    assert (stats.captures, dict(stats.not_captured)) == (6, {})
-
-
-def test_on_a_cpu_nothing_is_captured_and_that_is_counted():
-    (model,) = make_models(1)
-    compiled, transform = compile_model(model, graphs=True)
-    for seed in range(4):
-        step(compiled, model, seed)
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {"tensors on the CPU": 2}
-
-
-def test_thunders_own_transform_is_left_alone(monkeypatch):
-    (model,) = make_models(1)
-    runner = "thunder.transforms.cudagraph.CUDAGraphRunner.call_cuda_graph"
-    monkeypatch.setattr(runner, lambda self, name, *args: self.python_callables[name][0](*args))
-    compiled, transform = compile_model(model, monkeypatch, transforms=[CUDAGraphTransform()], graphs=True)
-    for seed in range(4):
-        step(compiled, model, seed)
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
-
-
 def read_value(x):
     return x * x.sum().item()
 
@@ -185,11 +131,6 @@ def test_the_environment_may_ask_for_it(monkeypatch, value, captures):
     assert isinstance(fusioncache.FusionCache(cache=cache, backend="eager").graphs, CudaGraphs) is captures
     plugin = fusioncache.Plugin(cache=cache, backend="eager", graphs=not captures)
     assert isinstance(plugin.transform.graphs, CudaGraphs) is not captures
-
-
-def test_a_wrong_option_is_refused():
-    with pytest.raises(TypeError, match="graphs must be True, False or None, got 1"):
-        fusioncache.FusionCache(graphs=1)
 
 
 def test_verify_mode_looks_at_each_call():

@@ -7,14 +7,10 @@ import pytest
 import torch
 
 from fusioncache.accelerators.graphs import cuda
-from fusioncache.accelerators.graphs.cuda import Workspace, borrow_workspace
+from fusioncache.accelerators.graphs.cuda import Workspace
 from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 91)
-
-
-class Borrower:
-    pass
 
 
 @pytest.fixture
@@ -51,14 +47,6 @@ def test_both_workspaces_come_out_of_one_pool_each_time(told):
     assert [each[0] for each in others] == ["mm", "addmm", "end"]
 
 
-def test_workspaces_have_pools_and_streams_of_their_own(told):
-    one, other = Workspace(DEVICE), Workspace(DEVICE)
-    one.prepare()
-    other.prepare()
-    first, second = (what for what in told if what[0] == "begin")
-    assert first != second and one.stream != other.stream
-
-
 def test_the_first_graph_keeps_the_pool(told):
     own = Workspace(DEVICE)
     kept = []
@@ -76,24 +64,6 @@ def test_a_capture_that_fails_is_ended(told, monkeypatch):
     with pytest.raises(RuntimeError, match="no memory"):
         Workspace(DEVICE).prepare()
     assert told[-1] == ("end",)
-
-
-def test_one_that_nobody_has_any_more_is_given_to_the_next(told):
-    one, two = Borrower(), Borrower()
-    first, second = borrow_workspace(DEVICE, one), borrow_workspace(DEVICE, two)
-    assert first is not second
-    del one
-    three = Borrower()
-    assert borrow_workspace(DEVICE, three) is first
-    assert borrow_workspace(DEVICE, Borrower()) not in (first, second)
-
-
-def test_devices_share_none(told):
-    borrow_workspace(DEVICE, Borrower())
-    gc.collect()
-    other = torch.device("cuda", 92)
-    one = borrow_workspace(other, Borrower())
-    assert borrow_workspace(DEVICE, Borrower()) is not one
 
 
 def test_without_a_stream_nothing_is_captured(monkeypatch):

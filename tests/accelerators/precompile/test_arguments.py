@@ -6,7 +6,6 @@ from drawn_regions import Sketch
 from store_processes import make_region
 
 from fusioncache.accelerators.precompile.entry_compiler import make_arguments
-from fusioncache.backends.api import device_types_of
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]
@@ -54,9 +53,3 @@ def test_nobodys_random_numbers_become_others():
     one, other = (make_arguments(make_region(), (((2, 3), (3, 1)),) * 2) for _ in range(2))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(one[0], other[0]) and not torch.equal(one[0], one[1])
-
-
-def test_the_devices_of_results_count_too():
-    s = Sketch()
-    graph = s.graph(s.op("full", type_=TensorType("float32", (2,), "cuda")))
-    assert device_types_of(graph) == {"cuda"}

@@ -121,10 +121,3 @@ def test_gradients_of_flash_attention_lie_as_the_heads_do():
     call = _Call("sdpafx_scaled_dot_product_efficient_attention_backward", [_Proxy("g", 2, 8, 64, 64), q, k, v], *grads)
     view = Strided((2, 8, 64, 64), (98304, 64, 1536, 1))
     assert read(call, v=view) == {"v": view, "dv": Strided((2, 8, 64, 64), (32768, 64, 512, 1))}
-
-
-def test_what_is_not_known_is_not_guessed():
-    x, y, z = _Proxy("x", 2, 3), _Proxy("y", 3, 2), _Proxy("z", 2, 3)
-    strange, after = _Call("strange", [x], y), _Call("permute", [y, (1, 0)], z)
-    assert read(strange, after) == {"y": None, "z": None}
-    assert read(_Call("linear", [x], y), after) == {"z": Strided((2, 3), (1, 2))}

@@ -12,7 +12,6 @@ from itertools import count
 
 import pytest
 from pool_processes import (
-    ForkedProcess,
     fork_process,
     is_running,
     make_plays,
@@ -64,13 +63,6 @@ def test_every_task_has_an_answer(tmp_path):
     assert 1 <= len({pid for _, pid in read_played(tmp_path)}) <= 2
 
 
-def test_tasks_that_a_pipe_cannot_hold(tmp_path):
-    digests = [f"{number} {'x' * 300_000}" for number in range(5)]
-    with make_pool(tmp_path, 1) as pool:
-        assert sorted(reasons(pool, *digests)) == digests
-    assert [digest for digest, _ in read_played(tmp_path)] == digests
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_worker_that_dies_costs_its_own_task(tmp_path, jobs):
     with make_pool(tmp_path, jobs) as pool:
@@ -118,25 +110,6 @@ def test_no_process_at_all(tmp_path, monkeypatch):
         assert not pool.start() and reasons(pool, "a") == ["no worker starts"]
 
 
-def test_no_worker_at_all(tmp_path, monkeypatch):
-    """As where there is no shared memory for the locks of a pool."""
-
-    def refuse(*args):
-        raise OSError("no space")
-
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", refuse)
-    with make_pool(tmp_path, 2) as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
-        assert reasons(pool, "a") == ["no worker starts"] and pool.has_failed
-
-
-def test_workers_end_when_there_is_nothing_to_do_and_others_start_when_there_is(tmp_path):
-    with make_pool(tmp_path, 1) as pool:
-        for digest in ("one", "two"):
-            assert reasons(pool, digest) == [digest]
-            wait_until(lambda: not is_running(read_played(tmp_path)[-1][1]))
-    assert len({pid for _, pid in read_played(tmp_path)}) == 2
-
-
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     monkeypatch.setattr(workers, "TICK", 0.02)
@@ -161,18 +134,6 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch)
         wait_until(lambda: looks.stat().st_size > before + 20)
         assert reasons(pool, "a") == ["a"]
     assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
-
-
-def test_a_process_without_tasks_ends_and_another_starts_for_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "TICK", 0.05)
-    started: list[ForkedProcess] = []
-    monkeypatch.setattr(pools, "start_process", lambda *a, **o: started.append(fork_process(*a, **o)) or started[-1])
-    with make_pool(tmp_path, 1) as pool:
-        pool.start()
-        wait_until(lambda: pool.pid is None)
-        assert started[0].returncode == 0 and pool.start() and len(started) == 2
 
 
 def test_a_process_that_is_killed_leaves_no_worker_and_nothing_waiting(tmp_path):

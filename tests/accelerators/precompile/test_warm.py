@@ -1,6 +1,5 @@
 """Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
 
-import weakref
 from typing import Any
 
 import pytest
@@ -52,12 +51,6 @@ def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
     assert job.told == [True, True] and not job.backend.compiled
 
 
-def test_what_is_compiled_is_the_region_in_its_own_order(tmp_path, here):
-    fill_store(tmp_path)
-    fusioncache.warm(tmp_path)
-    assert make_region() in here.compiled
-
-
 def test_what_is_ready_is_not_compiled_again(tmp_path, here):
     fill_store(tmp_path)
     fusioncache.warm(tmp_path)
@@ -71,45 +64,11 @@ def test_several_versions_of_a_template_are_one(tmp_path, here):
     assert (warmed.known, warmed.compiled, warmed.templates) == (6, 2, 2)
 
 
-def test_other_strides_are_another_template(tmp_path, here):
-    process = Process(tmp_path)
-    process.run(make_unary_region(), X)
-    Process(tmp_path).run(make_unary_region(), X.mT.contiguous().mT)
-    assert fusioncache.warm(tmp_path).compiled == 2
-
-
 def test_a_dry_run_says_what_would_be_compiled(tmp_path, here):
     fill_store(tmp_path)
     warmed = fusioncache.warm(tmp_path, dry_run=True, jobs=2)
     assert (warmed.ready, warmed.compiled) == (0, 2) and not here.compiled
     assert len(Store.open(tmp_path).entries()) == 2
-
-
-def test_progress_is_told(tmp_path, here):
-    fill_store(tmp_path)
-    told = []
-    fusioncache.warm(tmp_path, progress=lambda *counts: told.append(counts))
-    assert told == [(0, 2), (1, 2), (2, 2)]
-
-
-def test_the_tensors_of_one_template_are_gone_before_the_next(tmp_path, here, monkeypatch):
-    fill_store(tmp_path)
-    compile_, alive = here.compile, []
-    made: list[weakref.ref] = []
-
-    def compile(graph: Graph, args: Any) -> Any:
-        alive.append(sum(ref() is not None for ref in made))
-        made.extend(map(weakref.ref, args))
-        return compile_(graph, args)
-
-    monkeypatch.setattr(here, "compile", compile)
-    assert fusioncache.warm(tmp_path).compiled == 2
-    assert alive == [0, 0] and len(made) == 3 and not any(ref() is not None for ref in made)
-
-
-def test_what_another_version_could_not_keep_is_tried(tmp_path, here):
-    fill_store(tmp_path, refuse="no such kernel")
-    assert fusioncache.warm(tmp_path).compiled == 2
 
 
 def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here):
@@ -205,15 +164,6 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     )
     assert fusioncache.warm(tmp_path).compiled == 1
     assert made == [("eager", options)]
-
-
-def test_wrong_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
-        fusioncache.warm(tmp_path, jobs=0)
-    with pytest.raises(FileNotFoundError, match="there is no store in"):
-        fusioncache.warm(tmp_path / "nowhere")
-    with pytest.raises(TypeError, match="or None, got 3"):
-        fusioncache.warm(3)
 
 
 def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):

@@ -49,12 +49,6 @@ def test_a_program_comes_back(store):
     assert store.entry(KEY.digest, "program").name == "Model"
 
 
-def test_a_key_without_programs_has_no_candidates(store):
-    assert not found(store)
-    assert keep(store, 1)
-    assert not list(find_candidates(store, make_numbered_key(2)))
-
-
 def test_programs_with_other_reads_have_slots_of_their_own(store):
     assert all(keep(store, number) for number in range(4))
     assert found(store) == list(zip(PROGRAM_SLOTS, range(4), strict=True))
@@ -63,11 +57,6 @@ def test_programs_with_other_reads_have_slots_of_their_own(store):
 def test_a_program_with_the_same_reads_is_there_already(store):
     assert keep(store, 1) and not keep(store, 1, text=2)
     assert found(store) == [("program", 1)]
-
-
-def test_the_order_of_reads_does_not_matter(store):
-    assert keep(store, 1)
-    assert not keep_program(store, KEY, make_text(1), make_reads(1)[::-1], name="", seconds=0)
 
 
 def test_a_program_that_did_not_fit_is_not_the_same(store):
@@ -91,31 +80,6 @@ def test_what_does_not_decode_is_removed(store, artifact, content):
     with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
         assert keep(store, 2)
     assert found(store) == [("program", 2)]
-
-
-def test_what_does_not_decode_hides_nothing(store):
-    assert keep(store, 1) and keep(store, 2)
-    store.remove(KEY, "program")
-    store.save(KEY, "program", {"program": b"", "reads": b""})
-    with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
-        assert found(store) == [("program-1", 2)]
-    assert store.load(KEY, "program") is None
-
-
-def test_nothing_is_looked_for_behind_a_free_slot(store):
-    assert all(keep(store, number) for number in range(3))
-    store.remove(KEY, "program-1")
-    assert found(store) == [("program", 0)]
-    assert keep(store, 5)
-    assert found(store) == [("program", 0), ("program-1", 5), ("program-2", 2)]
-
-
-def test_candidates_are_read_one_by_one(store):
-    assert all(keep(store, number) for number in range(2))
-    candidates = find_candidates(store, KEY)
-    before = store.stats()
-    assert next(candidates).slot == "program"
-    assert store.stats().hits == before.hits + 1
 
 
 def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
@@ -203,27 +167,12 @@ def test_an_entry_of_something_else_is_no_program(store):
     assert keep(store, 1) and found(store) == [("program", 1)]
 
 
-def test_a_refusal_is_no_program(store):
-    store.save(KEY, "program", {"refused": b"no kernel can be kept"})
-    with pytest.warns(RuntimeWarning, match="a stored program that does not decode: KeyError"):
-        assert found(store) == []
-
-
 @pytest.mark.parametrize("artifact", ["bytecode", "regions"])
 def test_what_is_for_speed_or_for_people_may_be_of_any_format(store, artifact):
     """The program is loaded: who reads these says what to do without."""
     artifacts = {"program": encode(make_text(1)), "reads": encode_reads(make_reads(1)), artifact: b"of a later format"}
     assert store.save(KEY, "program", artifacts)
     assert found(store) == [("program", 1)]
-
-
-def test_a_program_that_goes_while_others_are_read_is_not_there(store):
-    """As when another process makes room."""
-    assert all(keep(store, number) for number in range(3))
-    candidates = find_candidates(store, KEY)
-    assert next(candidates).slot == "program"
-    store.remove(KEY, "program-1")
-    assert list(candidates) == []
 
 
 def test_an_artifact_that_goes_while_others_are_read_is_a_program_less(store):

@@ -89,38 +89,6 @@ def test_each_change_is_a_difference():
     assert described(make()) == texts["nothing"]
 
 
-def test_an_instance_differs_by_its_class():
-    texts = {described(object.__new__(make_other())) for make_other in OTHERS.values()}
-    assert len(texts) == len(OTHERS)
-    assert described(make()()) == described(make()())
-
-
-def test_a_class_is_what_it_reaches():
-    class Inner:
-        size = 1
-
-    class Outer:
-        inner = Inner
-
-        def make(self):
-            return Outer
-
-    before = described(Outer)
-    Inner.size = 2
-    assert described(Outer) != before
-
-
-def test_a_change_through_a_function_of_a_class_is_a_difference():
-    def make(factor):
-        class Wrapped:
-            def scale(self, x):
-                return x * factor["a"]
-
-        return Wrapped
-
-    assert described(make({"a": 1})) == described(make({"a": 1})) != described(make({"a": 2}))
-
-
 def test_classes_of_one_name_are_told_apart():
     first, second = make(), make({"width": 2})
     assert described([first, first]) != described([first, second])

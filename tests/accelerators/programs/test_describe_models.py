@@ -1,9 +1,7 @@
 """What a model and its tensors are: each thing that is part of one, changed alone, and the paths whose lines change."""
 
-import collections
 import copy
 import threading
-import weakref
 from typing import Any
 
 import pytest
@@ -75,15 +73,9 @@ def parameter(*shape: int, **options: Any) -> torch.nn.Parameter:
 Q = "model.layers.0.qkv"
 # What is changed, and the lines that say so.
 CHANGES = {
-    "an attribute": (replace("layers.0.heads", 4), {"model.layers.0.heads"}),
-    "the type of an attribute": (replace("layers.0.heads", 2.0), {"model.layers.0.heads"}),
     "a new attribute": (replace("layers.1.new", None), {"model.layers.1.new"}),
     "something in an attribute": (lambda m: m.layers[0].tables["a"].append(3), {"model.layers.0.tables"}),
-    "training": (lambda m: m.drop.eval(), {"model.drop.training"}),
-    "the rate of a dropout": (replace("drop.p", 0.25), {"model.drop.p"}),
     "a class": (set_class, {"model.drop", "classes"}),
-    "a hook": (lambda m: m.head.register_forward_hook(hook), {"model.head._forward_hooks"}),
-    "a hook before": (lambda m: m.head.register_forward_pre_hook(hook), {"model.head._forward_pre_hooks"}),
     "a hook for backward": (
         lambda m: m.head.register_full_backward_hook(hook),
         {"model.head._backward_hooks", "model.head._is_full_backward_hook"},
@@ -96,8 +88,6 @@ CHANGES = {
         lambda m: m.layers[0]._non_persistent_buffers_set.clear(),
         {"model.layers.0._non_persistent_buffers_set"},
     ),
-    "the shape of a parameter": (replace("layers.0.qkv.weight", lambda m: parameter(4, 4)), {f"{Q}.weight"}),
-    "the dtype of a parameter": (lambda m: m.layers[0].qkv.half(), {f"{Q}.weight"}),
     "the strides of a parameter": (
         replace("layers.0.qkv.weight", lambda m: torch.nn.Parameter(torch.ones(4, 12).t())),
         {f"{Q}.weight"},
@@ -107,15 +97,12 @@ CHANGES = {
         {f"{Q}.weight"},
     ),
     "the device of a parameter": (lambda m: m.layers[0].qkv.to("meta"), {f"{Q}.weight"}),
-    "whether a parameter is trained": (lambda m: m.layers[0].qkv.requires_grad_(False), {f"{Q}.weight"}),
     "the class of a parameter": (
         replace("layers.0.qkv.weight", lambda m: Sub(torch.ones(12, 4))),
         {f"{Q}.weight", "classes"},
     ),
     "no parameter": (replace("layers.0.qkv.weight", None), {f"{Q}.weight"}),
     "a parameter more": (replace("layers.0.qkv.bias", lambda m: parameter(12)), {f"{Q}.bias"}),
-    "an attribute of a parameter": (lambda m: setattr(m.layers[0].qkv.weight, "note", 1), {f"{Q}.weight"}),
-    "a hook of a parameter": (lambda m: m.layers[0].qkv.weight.register_hook(hook), {f"{Q}.weight"}),
     "a hook after accumulation": (
         lambda m: m.layers[0].qkv.weight.register_post_accumulate_grad_hook(hook),
         {f"{Q}.weight"},
@@ -143,7 +130,6 @@ CHANGES = {
         {"model.layers.0.mask"},
     ),
     "a tensor in a list": (lambda m: m.extra.append(torch.ones(1)), {"model.extra"}),
-    "another tensor in a list": (lambda m: m.extra.__setitem__(1, torch.ones(8, 4)), {"model.extra"}),
     "one module in two places": (
         replace("layers.1.qkv", lambda m: m.layers[0].qkv),
         {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")},
@@ -152,7 +138,6 @@ CHANGES = {
         replace("layers.1.qkv", None),
         {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")},
     ),
-    "an attribute of the class": (lambda m: setattr(type(m.layers[0]), "scale", 3.0), {"classes"}),
     "a table that is missing": (lambda m: delattr(m.head, "_forward_hooks"), {"model.head"}),
 }
 
@@ -173,10 +158,6 @@ def test_each_change_is_told_by_its_lines(name, before, monkeypatch):
     assert changed(before, walked(model)) == paths
 
 
-def test_copies_have_the_same_lines(before):
-    assert changed(before, walked(copy.deepcopy(Model()))) == set()
-
-
 def test_numbers_are_no_part_of_a_model(before):
     model = Model()
     with torch.no_grad():
@@ -184,17 +165,6 @@ def test_numbers_are_no_part_of_a_model(before):
             parameter.mul_(3)
             parameter.grad = torch.ones_like(parameter)
     assert changed(before, walked(model)) == set()
-
-
-def test_hooks_are_told_by_their_order_and_their_kind():
-    def hooked(*hooks, **options):
-        model = torch.nn.Linear(1, 1)
-        for one in hooks:
-            model.register_forward_hook(one, **options)
-        return described(model)
-
-    assert hooked(hook, other_hook) == hooked(hook, other_hook)
-    assert len({hooked(hook, other_hook), hooked(other_hook, hook), hooked(hook), hooked(hook, always_call=True)}) == 4
 
 
 class Early(torch.nn.Module):
@@ -218,16 +188,6 @@ def test_attributes_are_told_by_their_place_among_those_of_every_module():
         assert walked(each) == walked(copy.deepcopy(each))
 
 
-def test_a_handle_is_the_place_of_its_hook():
-    def with_handle(which):
-        model = torch.nn.Linear(1, 1)
-        model.handle = [model.register_forward_hook(hook), model.register_forward_hook(other_hook)][which]
-        return walked(model)
-
-    assert changed(with_handle(0), with_handle(0)) == set()
-    assert changed(with_handle(0), with_handle(1)) == {"model.handle"}
-
-
 def test_arguments_that_are_parts_of_the_model_say_so():
     model = Model()
 
@@ -243,12 +203,6 @@ def test_arguments_that_are_parts_of_the_model_say_so():
     assert "@" not in walk(weight.detach().clone())
 
 
-def test_a_description_after_a_walk_knows_what_was_met():
-    model, describer = Model(), Describer()
-    list(describer.walk("model", model))
-    assert describer.describe([model.head.weight, model]) == "[@model.head.weight, @model, ]"
-
-
 def test_tensors_met_in_one_description_are_known_in_the_next():
     first, second = torch.ones(2), torch.ones(2)
 
@@ -259,16 +213,6 @@ def test_tensors_met_in_one_description_are_known_in_the_next():
     assert texts([first], [first]) != texts([first], [second])
     assert texts([first], [second]) == texts([second], [first])
     assert texts([first], [first[:1]]) != texts([first], [torch.ones(1)])
-
-
-def test_a_model_in_a_list_is_described_as_well():
-    def with_bias(bias):
-        return [torch.nn.Linear(2, 2, bias=bias), {"a": torch.nn.LSTM(2, 2)}]
-
-    assert described(with_bias(True)) == described(with_bias(True)) != described(with_bias(False))
-    hooked = with_bias(True)
-    hooked[1]["a"].register_forward_hook(hook)
-    assert described(hooked) != described(with_bias(True))
 
 
 def test_paths_say_which_attribute_it_is():
@@ -314,13 +258,6 @@ def test_two_things_under_one_path_have_two_names():
         return describer.describe(part)
 
     assert name(model._parameters["weight"]) != name(model.__dict__["weight"])
-
-
-def test_no_module_differs_from_no_attribute():
-    first, second = torch.nn.Module(), torch.nn.Module()
-    first.register_module("part", None)
-    second.part = None
-    assert changed(walked(first), walked(second)) == {"model.part"}
 
 
 def test_what_has_no_value_is_told_by_its_path():
@@ -389,20 +326,6 @@ def test_tensors_that_are_more_than_strides_have_no_value(make):
         walked(model)
 
 
-def test_every_module_of_torch_that_is_made_without_more_has_lines():
-    for make in (
-        lambda: torch.nn.LSTM(2, 2),
-        lambda: torch.nn.MultiheadAttention(4, 2),
-        lambda: torch.nn.TransformerEncoderLayer(4, 2),
-        lambda: torch.nn.BatchNorm2d(2),
-        lambda: torch.nn.ParameterDict({"a": torch.ones(1)}),
-        lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
-        lambda: torch.nn.LazyLinear(2),
-        lambda: torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())),
-    ):
-        assert changed(walked(make()), walked(make())) == set()
-
-
 def test_a_graph_module_is_its_code():
     def traced(function):
         return torch.fx.symbolic_trace(function)
@@ -412,10 +335,3 @@ def test_a_graph_module_is_its_code():
     list(describer.walk("model", module))
     assert describer.find_unknown(type(module), "_graph") is not None
     assert describer.covers_global(module.forward.__func__.__globals__, "torch") is False
-
-
-def test_weak_references_and_empty_tables_are_no_obstacle():
-    model = torch.nn.Linear(1, 1)
-    model.parent = weakref.ref(model)
-    model.table = collections.OrderedDict()
-    assert dict(Describer().walk("model", model))["model.parent"] == "<weak reference @model None>"

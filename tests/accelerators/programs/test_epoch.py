@@ -58,7 +58,7 @@ def test_the_function_map_is_written_once_for_all_functions(written):
     assert written == []
 
 
-@pytest.mark.parametrize("what", OF_THUNDER)
+@pytest.mark.parametrize("what", [*OF_THUNDER][::3])
 def test_what_changed_in_thunder_is_seen_by_a_function_that_is_new(what):
     known = learned()
     before, _ = make(known)
@@ -89,20 +89,3 @@ def test_what_a_model_has_that_thunder_has_as_well_is_told_by_its_name():
         model.extra = thing
         assert_same(*make(known, model))
         assert_same(*make(known, thing))
-
-
-def test_other_executors_have_other_modules():
-    known = learned()
-    for _ in range(3):
-        compiled = jit(torch.nn.Linear(4, 3), executors=["torchcompile"])
-        with called(compiled, X) as data:
-            key, _ = make_key(data, (X,), {}, known)
-        assert_same(key, key_of(compiled, X))
-        assert_same(*make(known))
-
-
-def test_the_names_of_thunders_functions_are_not_made_again():
-    known = learned()
-    names = known.names
-    make(known)
-    assert known.names is names is not None

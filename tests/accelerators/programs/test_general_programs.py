@@ -56,13 +56,6 @@ def test_a_program_at_other_sizes_is_filled_in():
     assert fill(general, {1: 5, 2: 200}) == blank(make_program(5, 200))
 
 
-def test_it_has_all_that_it_was_made_of_whatever_came_first():
-    for programs in (KNOWN, KNOWN[::-1]):
-        general = GeneralProgram(programs, {ROWS, LENGTH, BOTH})
-        for program, numbers in programs:
-            assert fill(general, numbers) == blank(program)
-
-
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(2, 300)), min_size=2, max_size=5, unique=True))
 def test_what_is_filled_in_is_right_or_refused(sizes):
     *first, last = sizes

@@ -1,51 +1,16 @@
 """Names of Thunder's functions are used a second time only while no table and no object among them has changed."""
 
-import types
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
-import pytest
-import thunder
 import torch
-from changed_things import with_another_constant
-from program_keys import assert_same, changed, jit, key_of
-from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, utils
+from program_keys import changed, jit
+from thunder.core import utils
 
 import fusioncache
 from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
-from fusioncache.ir import Key
-
-X = torch.zeros(3, 4)
-
-
-def find_info() -> Any:
-    """An object of Thunder's that says how an executor carries an operation out."""
-    return next(iter(thunder.extend.get_executor("torch").implmap.values()))
-
-
-CHANGES: dict[str, Callable[[], Any]] = {
-    "a global": lambda: changed(rematerialization, "find_cut", utils.check),
-    "a new global": lambda: changed(rematerialization, "another", 1),
-    "a function with other code": lambda: changed(
-        rematerialization, "find_cut", with_another_constant(rematerialization.find_cut)
-    ),
-    "an entry of a table": lambda: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check),
-    "a new entry of a table": lambda: changed(transforms.backward_impls, "another", utils.check),
-    "a symbol": lambda: changed(thunder.torch, "silu", thunder.torch.relu),
-    "a method": lambda: changed(symbol.BoundSymbol, "has_input", utils.check),
-    "a lookaside": lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check),
-    "an attribute of an object of Thunder's": lambda: changed(find_info(), "checker", utils.check),
-}
-
-
-@pytest.fixture(scope="module")
-def named(jitted: Any) -> tuple[Epoch, Key]:
-    epoch = Epoch()
-    return epoch, key_of(jitted, X, epoch=epoch)
+from fusioncache.accelerators.programs.function_map import epoch_of_process
 
 
 def learn(definitions: Definitions) -> KnownNames:
@@ -54,26 +19,6 @@ def learn(definitions: Definitions) -> KnownNames:
 
 def start() -> Definitions:
     return Definitions(Describer(), is_lasting=True)
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_noticed_as_if_all_were_named_anew(name, jitted, named):
-    epoch, key = named
-    with CHANGES[name]():
-        after = key_of(jitted, X, epoch=epoch)
-        assert after != key
-        assert_same(after, key_of(jitted, X))
-    assert_same(key, key_of(jitted, X, epoch=epoch))
-
-
-def test_names_are_not_made_again_while_nothing_changed(jitted, named):
-    epoch, key = named
-    names = epoch.names
-    assert_same(key, key_of(jitted, X, epoch=epoch))
-    assert epoch.names is names
-    functions = [each for each in vars(utils).values() if isinstance(each, types.FunctionType)]
-    assert len(functions) > 50
-    assert all(Definitions(Describer(), names).name(each) is names.names[each] for each in functions)
 
 
 def test_what_is_made_of_anothers_name_holds_while_that_is_the_same():
@@ -155,21 +100,6 @@ def test_what_is_described_shows_nothing_of_what_was_before():
         definitions = start()
         texts.append({each: definitions.name(each) for each in pair})
     assert texts[0] == texts[1]
-
-
-def test_what_changed_between_two_programs_is_named_anew(monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
-    transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache())
-    for length in (3, 4, 5, 6):
-        compiled = jit(torch.nn.Linear(4, 7), transforms=[transform])
-        with changed(utils, "another", length) if length > 4 else nullcontext():
-            compiled(torch.zeros(length, 4))
-    stats = transform.stats()
-    assert (stats.programs_made, sum(stats.programs_refused.values())) == (4, 0)
-    stored = jit(torch.nn.Linear(4, 7), transforms=[transform])
-    stored(torch.zeros(3, 4))
-    stored(torch.zeros(5, 4))  # which was derived of a Thunder that had another value
-    assert (transform.stats().programs_loaded, transform.stats().programs_made) == (1, 5)
 
 
 def test_all_transforms_of_a_process_share_the_function_map(monkeypatch):

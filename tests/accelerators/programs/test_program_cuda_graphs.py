@@ -1,7 +1,6 @@
 """Programs of which Thunder's ``CUDAGraphTransform`` captures parts. Here the parts run as they are."""
 
 import copy
-import dataclasses
 import re
 
 import pytest
@@ -15,7 +14,6 @@ from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 import fusioncache
 from fusioncache.accelerators.programs.build import encode_code
 from fusioncache.accelerators.programs.options import TRANSFORM, write_transform_key
-from fusioncache.accelerators.programs.text import CudaGraphReference, TemplateReference, decode, encode
 from fusioncache.ir.errors import Declined
 
 CALLS: list[str] = []
@@ -57,25 +55,6 @@ def derived():
     return model, inputs, expected, compiled, write(compiled, transform)
 
 
-def find_parts(trace) -> list[CudaGraphReference]:
-    return [each for each in trace.context.values() if isinstance(each, CudaGraphReference)]
-
-
-def test_parts_are_kept_with_the_templates_that_they_call(derived):
-    program = derived[-1]
-    assert program.backward is not None
-    for trace in (program.computation, program.backward):
-        parts = find_parts(trace)
-        assert parts
-        assert any(isinstance(each, TemplateReference) for part in parts for each in part.trace.context.values())
-    assert program.templates().keys() == {
-        name
-        for text in program.texts()
-        for name, reference in text.context.items()
-        if isinstance(reference, TemplateReference)
-    }
-
-
 def test_parts_are_captured_by_the_transform_of_the_process_that_loads(derived):
     model, inputs, expected, _, program = derived
     model = copy.deepcopy(model)
@@ -112,17 +91,6 @@ def test_a_runner_of_somebody_elses_is_not_known(derived):
     compiled(derived[1])
     with pytest.raises(Declined, match="it calls CUDAGraph, which another process cannot find again"):
         write(compiled, cache)
-
-
-def test_damaged_parts_are_refused(derived):
-    program = derived[-1]
-    forward = program.computation
-    (part,) = find_parts(forward)
-    wrong = dataclasses.replace(part, trace=dataclasses.replace(part.trace, source="import os"))
-    context = {name: wrong if each == part else each for name, each in forward.context.items()}
-    changed = dataclasses.replace(program, computation=dataclasses.replace(forward, context=context))
-    with pytest.raises(ValueError, match="has no function CUDAGraph1"):
-        decode(encode(changed))
 
 
 def test_a_second_process_loads_a_program_with_captured_parts(derived, tmp_path):

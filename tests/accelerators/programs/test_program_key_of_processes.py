@@ -1,6 +1,5 @@
 """What a key says of the process and of the code in it. That two processes make one is in another file."""
 
-import contextlib
 import os
 import sys
 import time
@@ -17,8 +16,6 @@ from program_keys import Model, assert_names, changed, jit, key_of
 from thunder_versions import VERSION
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.process.sources import digest_sources
 
 X = torch.zeros(3, 4)
@@ -89,50 +86,6 @@ def test_variables_that_nobody_reads_who_derives_programs_are_not_in_the_key(jit
     assert key_of(jitted, X) == key
 
 
-def scale(x, factor=2.0, *, shift=1):
-    """Is traced as a plain function."""
-
-    def inner(y):
-        return y * 3 + FACTORS[0]
-
-    return inner(x) * factor + shift
-
-
-FACTORS = [1]
-
-
-def make_scale(factor):
-    def scale(x):
-        return x * factor
-
-    return scale
-
-
-@contextlib.contextmanager
-def replaced(function, name, value):
-    before = getattr(function, name)
-    setattr(function, name, value)
-    try:
-        yield
-    finally:
-        setattr(function, name, before)
-
-
-def test_a_plain_function_is_compared_by_its_code_its_defaults_and_what_it_closes_over():
-    key = key_of(jit(scale), X)
-    assert key == key_of(jit(scale), X)
-    assert_names("`model`", key, key_of(jit(make_scale(1)), X))
-    with replaced(scale, "__defaults__", (3.0,)):
-        assert_names("`model`", key, key_of(jit(scale), X))
-    with replaced(scale, "__kwdefaults__", {"shift": 2}):
-        assert_names("`model`", key, key_of(jit(scale), X))
-    with changed(scale, "note", 1):
-        assert_names("`model`", key, key_of(jit(scale), X))
-    assert key_of(jit(make_scale(1)), X) == key_of(jit(make_scale(1)), X)
-    assert_names("`model`", key_of(jit(make_scale(1)), X), key_of(jit(make_scale(2)), X))
-    assert key_of(jit(scale), X) == key
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_key_is_the_same_after_the_program_was_derived(training, eager_regions):
     """A program whose key changes while it is derived is not kept."""
@@ -141,16 +94,3 @@ def test_the_key_is_the_same_after_the_program_was_derived(training, eager_regio
         before = key_of(jitted, X)
         jitted(X)
         assert key_of(jitted, X) == before
-
-
-def test_a_cycle_and_a_value_of_somebody_else_have_names():
-    class Foreign:
-        """Is described by its class and its attributes."""
-
-        def __init__(self, value):
-            self.value = value
-
-    def name(value):
-        return Definitions(Describer()).name(value)
-
-    assert name(Foreign(1)) == name(Foreign(1)) != name(Foreign(2))

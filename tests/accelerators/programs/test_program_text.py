@@ -2,7 +2,6 @@
 
 import pytest
 import random_regions
-from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,11 +137,3 @@ def test_references_name_what_stored_programs_may_use(context):
 def test_what_is_no_program_of_this_format_is_none(content):
     with pytest.raises(ValueError, match=r"not strict JSON|format (None|5), not 6"):
         decode(content)
-
-
-def test_templates_are_listed_by_the_names_of_their_calls():
-    sketch = Sketch()
-    reference = TemplateReference("eager", (), sketch.graph(sketch.op("tanh", sketch.input())), "0" * 64, ())
-    program = program_of(trace(*WHOLE, one=reference, torch=ModuleReference("torch")))
-    assert program.templates() == {"one": reference}
-    assert [each.name for each in program.traces()] == ["run"] * 3

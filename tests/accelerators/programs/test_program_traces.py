@@ -73,9 +73,3 @@ def test_thunder_shows_the_traces_of_a_loaded_program(derived):
     for part, listed in shown.items():
         assert [trace.python() for trace in listed] == [getattr(program, part).source]
     assert thunder.last_traces(compiled)[-1].tags == {TraceTag.AUGMENTED_FORWARD}
-
-
-def test_a_loaded_trace_can_be_made_a_function_again(derived):
-    *_, loaded, _ = derived
-    trace = find_trace(loaded, "epilogue")
-    assert trace.python_callable().__name__ == "epilogue"

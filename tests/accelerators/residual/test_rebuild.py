@@ -94,7 +94,7 @@ def passes(draw: st.DrawFn) -> tuple[Pass, list[str]]:
     return forward, [*saved, *draw(st.lists(st.sampled_from(forward.inputs), unique=True))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(passes(), st.booleans(), st.integers(0, 2**32))
 def test_a_recipe_gives_the_saved_sum_bit_for_bit(forward_and_saved, drops, seed):
     forward, saved = forward_and_saved
@@ -184,14 +184,3 @@ def test_no_line_is_looked_at_often_however_often_it_is_shared(adds, rounded):
     forward.lines = Counting(forward.lines, 20)
     assert len(forward.recipes("x", "w", "v0", other)) == (adds == 40)
     assert not forward.recipes(other)
-
-
-def test_sums_that_share_one_long_sum_are_not_searched_for_it_again_and_again():
-    forward = Pass(x=WIDE, w=WIDE)
-    total = forward.op("sin", "x")
-    for _ in range(1000):
-        total = forward.op("add", total, "w")
-    sums = [forward.op("add", total, total) for _ in range(100)]
-    forward.lines = Counting(forward.lines, 100 * 5)
-    assert not forward.recipes(*sums)
-    assert sum(forward.lines.seen.values()) <= 100 * 1200

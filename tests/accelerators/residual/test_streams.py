@@ -5,7 +5,7 @@ from math import isqrt
 
 import pytest
 
-from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, Step, choose, costs_of, events_of
+from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, choose, costs_of, events_of
 from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, FusedCall, Stream, Sum, Want, streams_of
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
@@ -206,33 +206,10 @@ def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
     assert terms <= 2 * depth
 
 
-def test_carrying_backward_keeps_all_sums():
-    assert check(line(range(50, 0, -1)), CARRY) == (150, 50)
-
-
 @pytest.mark.parametrize("order", [[3, 1, 5, 2, 5, 4], [5, 5, 5, 1], [9, 4, 9, 2, 7, 7, 1], [2, 40, 39, 2, 38, 41, 37]])
 @pytest.mark.parametrize("plan", [CARRY, SEGMENTED])
 def test_any_order_is_served(order, plan):
     check(line(order), plan)
-
-
-def test_regions_that_want_several_sums_of_a_stream():
-    wants = (Want(0, "x2"), Want(0, "x5"), Want(1, "x3"), Want(1, "x1"), Want(2, "x6"), Want(2, "x5"))
-    for plan in (CARRY, SEGMENTED):
-        check(replace(line([6]), wants=wants), plan)
-
-
-def test_the_middle_regions_are_all_alike_when_a_stream_is_carried():
-    events = events_of(line(range(1, 41)))[CARRY]
-    assert {(len(event.takes), len(event.sums), len(event.gives)) for event in events[1:-1]} == {(1, 1, 1)}
-    assert not any(isinstance(event, Step) for event in events)
-
-
-def test_segments_are_made_by_few_different_calls():
-    def kinds(depth):
-        return costs_of(line(range(depth, 0, -1)))[SEGMENTED].kernels
-
-    assert kinds(16) == kinds(100) == kinds(400) <= 5
 
 
 def test_costs_count_bytes():
@@ -252,12 +229,3 @@ def test_what_is_chosen_follows_from_the_costs():
     assert choose(backward, budget=200) is SEGMENTED
     assert choose(backward, budget=10) is ResidualPlan.INLINE
     assert choose(costs_of(line(range(1, 5)))) is ResidualPlan.INLINE
-
-
-def test_a_description_grows_with_the_number_of_sums_only():
-    def size(depth):
-        calls = [recomputed(i, i) for i in range(1, depth + 1)]
-        (stream,) = streams_of(calls)
-        return sum(len(sum_.terms) + 1 for sum_ in stream.sums) + len(stream.wants)
-
-    assert size(40) - size(20) == size(60) - size(40)

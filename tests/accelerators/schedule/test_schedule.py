@@ -3,7 +3,6 @@
 import pytest
 from written_calls import read_calls
 
-from fusioncache.accelerators.schedule.calls import find_movable
 from fusioncache.accelerators.schedule.order import Bounds, Placement, schedule_calls, write_schedule
 
 FORWARD = """
@@ -151,14 +150,6 @@ def test_what_copies_of_shards_reduce_starts_two_reduces_behind_that_between_the
     )
 
 
-def test_small_messages_travel_together():
-    together = "reduce   r3 = reduce_scatter(a3) + r2 = reduce_scatter(a2) # 72 B in flight\n"
-    assert together in schedule(BACKWARD, Bounds(200, 200, 72))
-    assert "+" not in schedule(BACKWARD, Bounds(200, 200, 71))
-    together = "gather   f1 = all_gather(w1) + f2 = all_gather(w2) # 72 B in flight\n"
-    assert together in schedule(FORWARD, Bounds(200, 200, 72))
-
-
 def test_what_something_computed_needs_travels_at_once():
     text = """
     compute a:8 = matmul(x, w)
@@ -177,20 +168,6 @@ def test_what_something_computed_needs_travels_at_once():
         "compute  d = matmul(x, v)",
     ]
     assert not any("+" in line for line in lines)
-
-
-def test_what_has_other_uses_or_takes_random_numbers_is_no_preparation():
-    graph = read_calls("""
-    compute d = matmul(g)
-    compute a = div(d)
-    compute b = dropout(d) fixed
-    reduce  f = all_reduce(a)
-    reduce  h = all_reduce(b)
-    wait    s = wait(f)
-    wait    t = wait(h)
-    compute return(s, t)
-    """)
-    assert find_movable(graph.calls) == (False, False, False, True, True, True, True, False)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ graphs = st.one_of(call_graphs(), sharded)
 bounds = st.builds(Bounds, SIZES, SIZES, SIZES)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(graphs, bounds)
 def test_every_call_takes_what_was_given_before(graph, bounds):
     found = schedule_calls(graph, bounds)

@@ -5,7 +5,7 @@ import sys
 from written_calls import read_calls
 
 from fusioncache.accelerators.schedule.calls import measure_peaks
-from fusioncache.accelerators.schedule.order import Bounds, Placement, Schedule, schedule_calls
+from fusioncache.accelerators.schedule.order import Bounds, Placement, schedule_calls
 
 GRAPH = read_calls(
     """
@@ -39,27 +39,9 @@ def test_each_collective_lasts_from_its_start_to_its_wait():
     assert timeline.alive[-1] == 0
 
 
-def test_an_order_that_stayed_has_a_timeline_as_well():
-    as_given = Schedule(tuple((index,) for index in range(len(GRAPH.calls))), "the order given keeps fewer bytes alive")
-    timeline = describe(Bounds(1, 1), as_given)
-    assert [(flight.start, flight.end, flight.beside) for flight in timeline.flights] == [
-        (0, 3, 0),
-        (1, 4, 0),
-        (2, 5, 0),
-    ]
-    (cost,) = timeline.bounds
-    assert cost.delayed == 0
-
-
 def test_a_bound_costs_what_starts_later_for_it():
     (cost,) = describe(Bounds(64, 64)).bounds
     assert (cost.name, cost.bound, cost.most, cost.without, cost.delayed) == ("gathers in flight", 64, 64, 128, 1)
-
-
-def test_a_bound_that_holds_nothing_back_costs_nothing():
-    for bounds in (Bounds(128, 128), Bounds(1024, 1024), FREE):
-        (cost,) = describe(bounds).bounds
-        assert (cost.most, cost.without, cost.delayed) == (128, 128, 0)
 
 
 def test_collectives_that_travel_together_start_in_one_step():

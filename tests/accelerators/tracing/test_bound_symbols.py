@@ -105,17 +105,6 @@ def test_leaves_are_found_alike(name):
     assert found > 50
 
 
-@pytest.mark.parametrize("first", ["flat_args", "flat_args_and_spec", "flat_outs", "flat_outs_and_spec"])
-def test_proxies_follow_from_what_was_answered_before(first):
-    slow, fast = (copy(next(each for each in TRACED if len(each.flat_proxy_args) == 2)) for _ in range(2))
-    for bsym in (slow, fast):
-        assert getattr(bsym, first)
-        bsym.args, bsym.output = (bsym.output,), bsym.args
-    for name in ("flat_proxy_args", "flat_proxy_outs"):
-        shortcut = getattr(symbols, f"shorten_{name}")(vars(BoundSymbol)[name])
-        assert getattr(slow, name) == shortcut.__get__(fast, BoundSymbol)
-
-
 CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
 FLAGS = [{}, {"skip_inputs": True}, {"skip_output": True}, {"skip_subsymbols": True}]
 
@@ -133,15 +122,6 @@ def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
     assert list(map(described, slow)) == list(map(described, fast))
     assert all((new is old) is (not swap_map) for new, old in zip(fast, again, strict=True))
     assert (list(map(described, fast)) == list(map(described, (*made_up(), *TRACED)))) is (not swap_map)
-
-
-def test_a_cycle_is_an_error():
-    cycle = {Variable(A): B, Variable(B): A}
-    symbol = BoundSymbol(prims.add, (A,), {}, A)
-    original = BoundSymbol.from_bsym_swap_proxies
-    for function in (original, symbols.shorten_swap(original)):
-        with pytest.raises(RuntimeError, match="Detected a cycle while swapping"):
-            function(symbol, cycle)
 
 
 def test_proxies_are_ordered_alike():
@@ -181,13 +161,6 @@ def test_producers_are_alike(numbers):
     assert len(result._dict) > 20
 
 
-def error_or_result(function, *args):
-    try:
-        return function(*args)
-    except Exception as error:
-        return type(error), str(error)
-
-
 def test_the_same_operations_within_operations_are_dead():
     def add(*subsymbols, symbol=prims.add, output=A, tags=()):
         return BoundSymbol(symbol, (A,), {}, output, subsymbols=list(subsymbols), tags=set(tags))
@@ -220,24 +193,3 @@ def copies(symbols):
         new = copy(symbol)
         new.subsymbols = list(copies(symbol.subsymbols))
         yield new
-
-
-FLAT = [[], [A], [A, 1, None], (A, B), (A, [B]), ["s", A], [{"a": 1}], [PAIR], [torch.Size([1])], (Dual(A, ()),)]
-
-
-def test_functions_are_mapped_alike():
-    original = own(utils.safe_map_flat)
-    fast = symbols.shorten_safe_map_flat(original)
-    for one in FLAT:
-        for other in (*FLAT, one):
-            expected, result = (outcome(function, one, other) for function in (original, fast))
-            assert expected == result
-    assert fast(abs, [-1, 2]) == original(abs, [-1, 2]) == (1, 2)
-
-
-def outcome(function, *args):
-    calls = []
-    try:
-        return described(function(lambda *each: calls.append(described(each)) or len(calls), *args)), calls
-    except Exception as error:
-        return type(error), str(error), calls

@@ -256,21 +256,3 @@ def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
         model.parts[0].whole = 5
         assert torch.equal(compiled(X), model(X))
         assert (thunder.cache_misses(compiled), transform.stats().programs_loaded) == ((0, 2) if loaded else (2, 0))
-
-
-def test_steps_after_changes_compute_what_they_should():
-    """The faster prologue takes its place by itself, and what it refuses is traced anew."""
-    model = Model()
-    compiled, _ = compile_with(model, programs=False, sizes="static")
-    for _ in range(CALLS):
-        compiled(X)
-    (entry,) = thunder.compile_stats(compiled).interpreter_cache
-    assert find_quickened(entry)["current"] is not find_quickened(entry)["prologue"]
-    for change, traced in (("a real number", 2), ("a whole number", 3), ("training of a part", 4), ("nothing", 4)):
-        with pytest.MonkeyPatch.context() as patch:
-            undo = CHANGES[change](model, patch)
-            assert torch.equal(compiled(X), model(X))
-            if undo is not None:
-                undo()
-        assert torch.equal(compiled(X), model(X))
-        assert thunder.cache_misses(compiled) == traced

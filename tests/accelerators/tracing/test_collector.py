@@ -66,15 +66,6 @@ def test_it_rests_from_the_first_operation_to_the_last_pass():
     assert watch.seen == [True] * 3 and gc.get_threshold() == before != (0, 0, 0)
 
 
-@pytest.mark.parametrize("is_on", [False, True])
-def test_whether_it_is_enabled_is_seen_as_it_is(is_on):
-    if not is_on:
-        gc.disable()
-    seen = []
-    compiled(Watch(), lambda: seen.append(gc.isenabled()))(X)
-    assert seen == [is_on] and gc.isenabled() is is_on
-
-
 @pytest.mark.parametrize(("change", "is_on"), [(gc.disable, False), (gc.enable, True)])
 def test_what_a_program_does_to_it_stays(change, is_on):
     if is_on:
@@ -89,23 +80,6 @@ def test_a_threshold_that_a_program_sets_stays(threshold):
     assert gc.get_threshold()[0] == threshold
 
 
-def test_a_threshold_of_never_is_left_alone():
-    gc.set_threshold(0)
-    seen = []
-    compiled(Watch(), lambda: seen.append(gc.get_threshold()[0]))(X)
-    assert seen == [0] == [gc.get_threshold()[0]]
-
-
-def test_a_rest_that_somebody_else_has_set_again_ends_with_the_next():
-    before, pause = gc.get_threshold(), Pause()
-    with pause:
-        during = gc.get_threshold()
-    gc.set_threshold(*during)
-    with pause:
-        assert rests()
-    assert gc.get_threshold() == before
-
-
 def fail():
     raise KeyError("of the model or of a transform")
 
@@ -117,29 +91,6 @@ def test_it_works_after_an_error(work, traced):
         with pytest.raises(KeyError):
             model(X)
         assert not rests()
-
-
-def test_a_trace_within_a_pass_does_not_end_it():
-    inner = Watch()
-    outer = Watch(lambda: compiled(inner)(X))
-    compiled(outer)(X)
-    assert inner.seen == outer.seen == [True] * 3 and not rests()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_call_that_compiles_nothing_leaves_it_alone(monkeypatch, fails):
-    watch = Watch()
-    model = compiled(watch)
-    if fails:
-        watch.work = fail
-        with pytest.raises(KeyError):
-            model(X)
-        watch.work = lambda: None
-    model(X)
-    with monkeypatch.context() as patch:
-        patch.setattr(gc, "set_threshold", lambda *_: pytest.fail("nothing is compiled"))
-        model(X)
-    assert thunder.cache_hits(model) == 1
 
 
 def test_it_works_when_the_last_thread_is_done():
@@ -220,14 +171,6 @@ def test_a_full_collection_follows_work_that_took_far_longer():
         assert len(full) == 1
         collections.follow(1.0)  # the one before took a twentieth of both
         assert len(full) == 2
-
-
-@pytest.mark.parametrize("stop", [gc.disable, lambda: gc.set_threshold(0)])
-def test_none_is_started_where_the_collector_is_off(stop):
-    stop()
-    with counted() as full:
-        FullCollections().follow(100.0)
-    assert not full
 
 
 def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):

@@ -142,24 +142,6 @@ def test_other_forms_of_a_list_of_blocks_are_found(compare):
     assert compare(model).written == COUNT - 3
 
 
-def test_no_other_group_is_needed(trace):
-    model = Model(block_models.Block, COUNT)
-    assert trace(model, ["layers"]) == trace(model, OTHERS)
-    assert session.OUTCOMES[-1].written == COUNT - 3
-
-
-def test_what_is_computed_is_the_same():
-    model = Model(block_models.Block, COUNT)
-    expected = model(X)
-    tracing.install()
-    session.OUTCOMES.clear()
-    compiled = thunder.jit(model)
-    with recording():
-        assert torch.allclose(compiled(X), expected, atol=1e-6) and session.OUTCOMES[-1].written == COUNT - 3
-    compiled(X).sum().backward()
-    assert model.blocks[-1].linear.weight.grad is not None
-
-
 def test_each_block_that_was_written_out_is_guarded():
     model = Model(block_models.Block, COUNT)
     tracing.install()
@@ -179,13 +161,6 @@ def test_an_error_is_thunders_own(trace):
     assert session.OUTCOMES[-1].reasons["an exception was raised"] == 1
 
 
-def test_nothing_is_written_out_where_nobody_vouches_for_the_trace():
-    tracing.install()
-    session.OUTCOMES.clear()
-    thunder.jit(Model(block_models.Block, COUNT))(X)
-    assert not session.OUTCOMES
-
-
 @pytest.mark.parametrize("programs", [True, False])
 def test_a_program_that_is_kept_has_blocks_written_out(programs):
     session.OUTCOMES.clear()
@@ -202,30 +177,6 @@ def test_what_a_program_was_derived_from_is_the_same(trace):
     written = session.OUTCOMES[-1].written
     found = [trace(model, groups) and trace.recorder.reads() for groups in (TRACING, OTHERS)]
     assert written == COUNT - 3 and found[0] == found[1] and any(read.name.endswith("FLAG") for read in found[0])
-
-
-def test_other_source_is_left_alone(monkeypatch):
-    from thunder.core import jit_ext
-
-    def proxify(self, value):
-        return value
-
-    monkeypatch.setattr(jit_ext.JitCtx, "proxify", proxify)
-    before = jit_ext.general_jit_lookaside
-    tracing.install(["layers"])
-    assert jit_ext.JitCtx.proxify is proxify and jit_ext.general_jit_lookaside is before
-
-
-def test_installing_twice_stands_around_once():
-    from thunder.core import jit_ext
-
-    own = jit_ext.general_jit_lookaside
-    tracing.install()
-    once = jit_ext.general_jit_lookaside
-    tracing.install()
-    assert jit_ext.general_jit_lookaside is once and once.__wrapped__ is own
-    tracing.uninstall()
-    assert jit_ext.general_jit_lookaside is own
 
 
 def test_a_class_is_what_it_is_and_not_what_it_says():

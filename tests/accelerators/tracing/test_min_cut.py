@@ -29,20 +29,6 @@ def test_the_sides_are_those_of_networkx(found):
     assert result == expected
 
 
-def test_of_several_minimum_cuts_it_is_the_one_next_to_the_sink():
-    chain = [("source", "a", 1.0), ("a", "b", 1.0), ("b", "sink", 1.0)]
-    assert cut_by(traces.shorten_networkx(networkx), chain) == (1.0, ({"source", "a", "b"}, {"sink"}))
-
-
-def test_neighbours_are_those_of_the_graph():
-    graphs = [module.DiGraph() for module in (networkx, traces.shorten_networkx(networkx))]
-    for graph in graphs:
-        graph.add_edges_from(
-            [("a", "b", {"capacity": 1.0}), ("a", "a", {"capacity": 2.0}), ("b", "c", {"capacity": 0})]
-        )
-    assert [set(graphs[0][name]) for name in "abc"] == [set(graphs[1][name]) for name in "abc"]
-
-
 def test_another_implementation_of_networkx_is_left_alone(monkeypatch):
     monkeypatch.setattr(networkx.config.backend_priority, "algos", ["networkx"])
     tracing.uninstall()

@@ -6,10 +6,8 @@ from collections import OrderedDict, namedtuple
 from functools import partial, wraps
 
 import pytest
-import thunder
 import torch
 from thunder.core import codeutils, devices, dtypes, proxies, pytree
-from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch.fx.immutable_collections import immutable_list
@@ -100,15 +98,6 @@ def assert_same_flat(slow, fast):
         assert slow == fast
 
 
-def test_another_data_class_than_those_before_is_found():
-    @dataclasses.dataclass
-    class New:
-        inner: object
-
-    fast = shorten_with_dataclass(own(pytree.tree_flatten_with_dataclass))
-    assert fast((New(TENSOR),))[0] == [TENSOR]
-
-
 def plain(a, b=2):
     pass
 
@@ -139,10 +128,6 @@ def lying(*args):
 
 
 lying.__signature__ = __import__("inspect").signature(named)
-
-
-def nearly_symbol(a, /, *rest, b=1, **names):
-    pass
 
 
 class Callable:
@@ -194,11 +179,6 @@ def test_things_are_made_printable_alike(tree):
     assert slow == fast
 
 
-def test_a_dict_that_is_printed_is_not_the_one_that_is_given():
-    empty = {}
-    assert shorten_to_printable(own(codeutils.to_printable))(None, empty) is not empty
-
-
 SHAPES = [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (NUMBER,)]
 WHAT_TENSORS_ARE = [
     *({"shape": shape} for shape in SHAPES),
@@ -224,12 +204,3 @@ def test_tensors_are_alike(changes):
     usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
     slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))
     assert repr(slow) == repr(fast) and list(map(type, slow)) == list(map(type, fast))
-
-
-def test_a_symbolic_shape_is_worked_out_by_thunder():
-    compiled = thunder.jit(torch.sin, cache="symbolic values")
-    with compile_data_and_stats(thunder.compile_data(compiled), thunder.compile_stats(compiled)):
-        count = shorten_infer_properties(own(proxies._infer_tensor_properties))(
-            None, (2, 3), devices.cpu, dtypes.float32, False
-        )[4]
-    assert callable(count) and count() == 6

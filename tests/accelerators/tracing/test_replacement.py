@@ -94,20 +94,6 @@ def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install
     assert late.renamed is home.original is original
 
 
-def test_it_is_taken_out_where_somebody_replaced_it_at_home(install, module):
-    home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
-    install(Replacement(home, "original", shorten, everywhere=True))
-    home.original = len
-    installation.uninstall()
-    assert home.original is len and importer.original is original
-
-
-def test_only_the_holder_is_changed_by_default(install, module):
-    home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
-    install(Replacement(home, "original", shorten))
-    assert home.original is not original and importer.original is original
-
-
 def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
     home, asked = module("thunder.home", original=original), []
 

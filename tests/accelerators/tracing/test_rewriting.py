@@ -15,7 +15,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
 from fusioncache.accelerators.steps import prologue
-from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite, write
+from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite
 from fusioncache.ir.errors import Declined
 
 NUMBERS = itertools.count()
@@ -35,83 +35,6 @@ def make(*lines, **known):
 
 def text_of(function):
     return "".join(linecache.getlines(function.__code__.co_filename))
-
-
-def test_a_small_prologue():
-    function = make(
-        "# args: 'Any'",
-        "check_len(args, 1)",
-        "  # prims.check_len(args, 1)",
-        'x: "cpu f32[2, 3]" = args[0]',
-        "module: 'Any' = x.owner",
-        "t_w: 'cpu f32[3]' = module.get_parameter('a.w')",
-        "t_b: 'cpu f32[3]' = module.get_buffer('a.b')",
-        "check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)",
-        "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
-        "f0: 'float 2.0' = module.scale",
-        "m1: 'Any' = module.get_submodule('a')",
-        "i0: 'bool True' = m1.training",
-        "check_number_type_and_value(i0, True)",
-        "f1: 'float 0.5' = m1.rate",
-        "check_number_type_and_value(f1, 0.5)",
-        "check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)",
-        "check_slice_value(f1, slice(1))",
-        "return ((x, t_w), ())",
-    )
-    rewritten = rewrite(function)
-    assert (
-        text_of(rewritten)
-        == """\
-def make({names}):
- def prologue(*args, **kwargs):
-  if not ((known_0(args) is known_1 or known_0(args) is known_2 or known_0(args) is known_3) and known_4(args) == 1):
-    check_len(args, 1)
-  x: "cpu f32[2, 3]" = args[0]
-  module: 'Any' = x.owner
-  known_module_get_parameter, known_module_get_buffer, known_module_get_submodule, known_module_none, \
-known_module_model, known_module_names = known_6(module, known_5)
-  t_w = known_module_get_parameter('a.w', known_module_none)
-  if t_w is known_module_none:
-    t_w: 'cpu f32[3]' = module.get_parameter('a.w')
-  t_b = known_module_get_buffer('a.b', known_module_none)
-  if t_b is known_module_none:
-    t_b: 'cpu f32[3]' = module.get_buffer('a.b')
-  if not ((known_0(x) is known_7 or known_0(x) is known_8) and x.shape == (2, 3) and x.dtype is known_9 and \
-x.device == known_10 and x.requires_grad is False):
-    check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)
-  f0 = known_module_none if 'scale' in known_module_names else known_module_model.scale
-  if f0 is known_module_none:
-    f0: 'float 2.0' = module.scale
-  m1 = known_module_get_submodule('a', known_module_none)
-  if m1 is known_module_none:
-    m1: 'Any' = module.get_submodule('a')
-  i0: 'bool True' = m1.training
-  if not (i0 is True):
-    check_number_type_and_value(i0, True)
-  f1: 'float 0.5' = m1.rate
-  if not (known_0(f1) is known_11 and f1 == 0.5):
-    check_number_type_and_value(f1, 0.5)
-  if not known_12.check(t_b, t_w):
-    known_expected = known_12.expect(t_b, t_w)
-    if not ((known_0(t_b) is known_7 or known_0(t_b) is known_8) and t_b.shape == (3,) and t_b.dtype is known_9 and \
-t_b.device == known_10 and t_b.requires_grad is False):
-      check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)
-    if not ((known_0(t_w) is known_8 or known_0(t_w) is known_7) and t_w.shape == (3,) and t_w.dtype is known_9 and \
-t_w.device == known_10 and t_w.requires_grad is True):
-      check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
-    known_12.learn(known_expected, t_b, t_w)
-  check_slice_value(f1, slice(1))
-  return ((x, t_w), ())
- return prologue
-""".format(names=", ".join(f"known_{number}" for number in range(13)))
-    )
-    cells = dict(zip(rewritten.__code__.co_freevars, rewritten.__closure__, strict=True))
-    numbers = [number for number in range(13) if number not in (6, 12)]
-    assert [cells[f"known_{number}"].cell_contents for number in numbers] == [
-        *(type, tuple, list, dict, len, frozenset({"scale"}), torch.Tensor, torch.nn.Parameter),
-        *(torch.float32, torch.device("cpu"), float),
-    ]
-    assert rewritten.__globals__ is function.__globals__
 
 
 class Agreeing:
@@ -438,29 +361,14 @@ def test_prologues_that_know_no_tensors(lines):
     assert "expect" not in text_of(rewrite(make(*lines)))
 
 
-def test_without_guards_all_is_checked(monkeypatch):
-    monkeypatch.setattr(prologue, "guard_tensors", lambda tensors: None)
-    rewritten, args = rewrite(make(*PAIR)), make_pair()
-    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2] * 4
-
-
-def test_prologues_that_were_written_at_once_know_tensors_of_their_own():
-    function, args = make(*PAIR), make_pair()
-    source = "".join(linecache.getlines(function.__code__.co_filename))
-    written = write(source, function.__code__, function.__globals__)
-    one, two = written.bind(function), written.bind(function)
-    settle(one, args)
-    assert [count_shapes(each, *args) for each in (one, two)] == [0, 2]
-
-
 class Scaled(torch.nn.Module):
     """A model with attributes of each kind."""
 
     rows = 3
 
-    def __init__(self):
+    def __init__(self, scale=2.0):
         super().__init__()
-        self.scale, self.read = 2.0, []
+        self.scale, self.read = scale, []
         self.weight = torch.nn.Parameter(torch.ones(2))
 
     @property
@@ -487,52 +395,21 @@ ATTRIBUTES = [
 ]
 
 
-def change_thunders_module(compiled, monkeypatch):
-    compiled.__dict__["scale"] = 3.0
+OF_THE_MODEL = {
+    "nothing": None,
+    "Thunder's module": lambda compiled, patch: compiled.__dict__.update(scale=3.0),
+    "Thunder's class": lambda compiled, patch: patch.setattr(type(compiled), "width", 6, raising=False),
+    "torch's class": lambda compiled, patch: patch.setattr(torch.nn.Module, "rows", 4, raising=False),
+    "how it finds": lambda compiled, patch: patch.setattr(type(compiled), "__getattr__", lambda module, name: name),
+    "the model": lambda compiled, patch: compiled._modules.update(_model=Scaled(scale=9.0)),
+    "the mode": lambda compiled, patch: compiled.eval(),
+    "the model's class": lambda compiled, patch: patch.setattr(Scaled, "rows", 8),
+    "its class": lambda compiled, patch: setattr(compiled, "__class__", type("Mine", (type(compiled),), {"scale": 11})),
+    "no attribute": lambda compiled, patch: delattr(compiled._model, "scale"),
+}
 
 
-def change_thunders_class(compiled, monkeypatch):
-    monkeypatch.setattr(type(compiled), "width", 6, raising=False)
-
-
-def change_torchs_class(compiled, monkeypatch):
-    monkeypatch.setattr(torch.nn.Module, "rows", 4, raising=False)
-
-
-def change_getattr(compiled, monkeypatch):
-    monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name)
-
-
-def change_model(compiled, monkeypatch):
-    compiled._modules["_model"] = other = Scaled()
-    other.scale = 9.0
-
-
-def change_mode(compiled, monkeypatch):
-    compiled.eval()
-    assert compiled._model.training is False
-
-
-def change_class_of_model(compiled, monkeypatch):
-    monkeypatch.setattr(Scaled, "rows", 8)
-
-
-def change_class(compiled, monkeypatch):
-    compiled.__class__ = type("Mine", (type(compiled),), {"scale": 11})
-
-
-def delete(compiled, monkeypatch):
-    del compiled._model.scale
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        None,
-        *(change_thunders_module, change_thunders_class, change_torchs_class, change_getattr, change_model),
-        *(change_mode, change_class_of_model, change_class, delete),
-    ],
-)
+@pytest.mark.parametrize("change", OF_THE_MODEL.values(), ids=OF_THE_MODEL)
 def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change, monkeypatch):
     function = make(*ATTRIBUTES)
     rewritten = rewrite(function)
@@ -606,14 +483,6 @@ def test_a_name_that_is_assigned_is_not_the_global_one():
     rewritten = rewrite(function)
     for args in ((1, int), (1, str), ("a", str)):
         assert outcome(rewritten, *args) == outcome(function, *args)
-
-
-def test_its_text_goes_with_it():
-    rewritten = rewrite(make("x = args[0]", "return x, ()"))
-    name = rewritten.__code__.co_filename
-    assert name in linecache.cache
-    del rewritten
-    assert name not in linecache.cache
 
 
 def count_calls(function, *args):

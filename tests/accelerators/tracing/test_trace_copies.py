@@ -62,11 +62,6 @@ def test_dead_code_is_found_alike(traces, groups):
     assert kept[0] < len(traces[0].bound_symbols)
 
 
-def test_dead_code_is_a_copy(traces):
-    new = shorten_dce(own(transform_common.dce))(traces[-1])
-    assert not {id(each) for each in new.bound_symbols} & {id(each) for each in traces[-1].bound_symbols}
-
-
 def test_numbers_that_are_returned_twice_are_removed_by_thunder(traces):
     from thunder.core import prims, proxies
     from thunder.core.trace import TraceCtx

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
-
 import torch
 
 from hostile_programs.observation import Runner, program
@@ -36,18 +33,6 @@ def that_look_alike_from_outside(run: Runner) -> None:
         n = table["n"] = each
         run(f, X)
         run(g, X)
-
-
-@program
-def that_look_alike_as_attributes(run: Runner) -> None:
-    class Scale(torch.nn.Module):
-        def forward(self, x):
-            return x * self.n
-
-    model = Scale()
-    for n in LOOK_ALIKE:
-        model.n = n
-        run(model, X)
 
 
 @program
@@ -194,21 +179,6 @@ def operators_that_refuse(run: Runner) -> None:
 
 
 @program
-def tensors_with_numbers(run: Runner) -> None:
-    def f(x, n):
-        y = n + x - n * x / 2 + x**2 + 2**x + x // 3 + x % 2 + (-x) + abs(x) + (1 - x) + (x > n) + (x == 0)
-        return y + operator.add(x, 1) + math.sqrt(4) + torch.sqrt(x * x)
-
-    def g(x, n):
-        return (3 <= x) + (~(x > 0)) + ((x > 0) & (x < 1)) + (n != x)
-
-    run(f, X, 2)
-    run(f, X, 2.0)
-    run(f, X.double(), 2)
-    run(g, X, 2)
-
-
-@program
 def in_place_operations(run: Runner) -> None:
     def f(x):
         y = x * 1
@@ -248,69 +218,3 @@ def in_place_operations(run: Runner) -> None:
     run(h, same, same)
     run(k, X)
     run(m, X)
-
-
-@program
-def kinds_of_tensors(run: Runner) -> None:
-    def f(x, y):
-        return x * 2 + y
-
-    run(f, X, torch.ones(3))
-    run(f, X, torch.tensor(2))
-    run(f, X, torch.tensor(2.0, dtype=torch.float64))
-    run(f, X.T, torch.ones(2))
-    run(f, X.bool(), torch.ones(3))
-    run(f, X[:0], torch.ones(3))
-    run(f, X.clone().requires_grad_(), torch.ones(3))
-    run(f, torch.nn.Parameter(X.clone()), torch.ones(3))
-    run(f, X.to(torch.complex64), torch.ones(3))
-    run(f, X, X)
-
-
-@program
-def math_functions(run: Runner) -> None:
-    def f(x, n):
-        return x * math.sqrt(n) + math.ceil(n / 3) + math.floor(2.5) + math.inf * 0 + math.gcd(4, 6) + math.prod([2, 3])
-
-    def g(x):
-        return x * math.sqrt(-1)
-
-    def h(x):
-        return x / math.sqrt(x.size(-1)) + math.log2(x.shape[0])
-
-    run(f, X, 9)
-    run(f, X, 9.0)
-    run(g, X)
-    run(h, X)
-    run(h, X.T.contiguous())
-
-
-@program
-def dtypes_and_devices_as_values(run: Runner) -> None:
-    config = {"dtype": torch.float64, "device": "cpu"}
-
-    def f(x):
-        return x.to(config["dtype"]) + torch.ones(3, dtype=config["dtype"], device=config["device"])
-
-    run(f, X)
-    config["dtype"] = torch.bfloat16
-    run(f, X)
-    config["device"] = torch.device("cpu")
-    run(f, X)
-
-    def g(x, dtype):
-        return x.to(dtype) * (2 if dtype == torch.float64 else 3)
-
-    run(g, X, torch.float64)
-    run(g, X, torch.float16)
-
-
-@program
-def random_numbers(run: Runner) -> None:
-    def f(x):
-        return torch.nn.functional.dropout(x, 0.5) + torch.rand(3)
-
-    torch.manual_seed(3)
-    run(f, X)
-    torch.manual_seed(3)
-    run(f, X)

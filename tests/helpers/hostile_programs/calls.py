@@ -114,20 +114,6 @@ def wrong_calls(run: Runner) -> None:
 
 
 @program
-def wrong_calls_from_outside(run: Runner) -> None:
-    def two(a, b=1, *, k=2):
-        return a * b * k
-
-    run(two)
-    run(two, X, 1, 2)
-    run(two, X, j=1)
-    run(two, X, a=1)
-    run(two, a=X, b=3, k=4)
-    run(two, b=3, a=X)
-    run(two, X)
-
-
-@program
 def defaults_that_change(run: Runner) -> None:
     def f(x, scale=2, sizes=[1, 2], *, shift=1):
         return x * scale + sizes[-1] + shift
@@ -153,22 +139,6 @@ def defaults_that_change(run: Runner) -> None:
     run(g, X)
     inner.__defaults__ = None
     run(g, X)
-
-
-@program
-def code_that_changes(run: Runner) -> None:
-    def inner(x):
-        return x * 2
-
-    def other(x):
-        return x * 3
-
-    def f(x):
-        return inner(x) + 1
-
-    run(f, X)
-    inner.__code__ = other.__code__
-    run(f, X)
 
 
 @program
@@ -249,21 +219,6 @@ def methods_and_functions_as_values(run: Runner) -> None:
 
 
 @program
-def a_method_is_compiled(run: Runner) -> None:
-    class Scale:
-        by = 2
-
-        def apply(self, x, *, shift=0):
-            return x * self.by + shift
-
-    one = Scale()
-    method = one.apply
-    run(method, X)
-    one.by = 3
-    run(method, X, shift=1)
-
-
-@program
 def closures(run: Runner) -> None:
     scale, table = 2, {"a": 1}
 
@@ -291,99 +246,6 @@ def closures(run: Runner) -> None:
     run(f, X)
     scale = X
     run(f, X)
-
-
-@program
-def closures_of_the_function_itself(run: Runner) -> None:
-    scale = 2
-
-    def f(x):
-        return x * scale
-
-    for value in (2, 3, 3.0, True, X, None):
-        scale = value
-        run(f, X)
-    scale = 2
-    run(f, X)
-
-
-@program
-def a_cell_that_is_written(run: Runner) -> None:
-    count = 0
-
-    def f(x):
-        nonlocal count
-        count = count + 1
-        return x * count
-
-    run(f, X)
-    run(f, X)
-    run.note("count", count)
-
-
-@program
-def recursion(run: Runner) -> None:
-    def power(x, n):
-        return x if n == 0 else x * power(x, n - 1)
-
-    def even(n):
-        return True if n == 0 else odd(n - 1)
-
-    def odd(n):
-        return False if n == 0 else even(n - 1)
-
-    def f(x, n):
-        return power(x, n) + even(n)
-
-    def endless(x):
-        return endless(x)
-
-    run(f, X, 3)
-    run(f, X, 4)
-
-
-@program
-def decorated(run: Runner) -> None:
-    def twice(function):
-        @functools.wraps(function)
-        def call(*args, **kwargs):
-            return function(*args, **kwargs) * 2
-
-        return call
-
-    def scaled(by):
-        return lambda function: lambda *args: function(*args) * by
-
-    @twice
-    @scaled(3)
-    def inner(x, k):
-        return x + k
-
-    class Memo:
-        def __init__(self, function):
-            functools.update_wrapper(self, function)
-            self.function, self.calls = function, 0
-
-        def __call__(self, x):
-            self.calls += 1
-            return self.function(x) * self.calls
-
-        def __get__(self, one, owner):
-            return functools.partial(self, one)
-
-    @Memo
-    def counted(x):
-        return x + 1
-
-    def f(x):
-        return inner(x, 1) + inner.__wrapped__(x, 2)
-
-    def g(x):
-        return counted(x) + counted(x)
-
-    run(f, X)
-    run(g, X)
-    run.note("calls", counted.calls)
 
 
 @program
@@ -432,41 +294,3 @@ def functions_of_python_with_functions(run: Runner) -> None:
 
     run(f, X)
     run(g, X)
-
-
-@program
-def many_arguments(run: Runner) -> None:
-    def f(*args, **kwargs):
-        return sum(args) + sum(kwargs[name] * (place + 1) for place, name in enumerate(kwargs))
-
-    run(f, X, 1, 2.0, X, a=X, b=3)
-    run(f, X, 1, 2.0, X, b=3, a=X)
-    run(f, X, X, 2.0, X, a=X, b=3)
-    run(f, X)
-
-
-@program
-def nested_arguments(run: Runner) -> None:
-    def f(tree, scale=(1, {"k": 2})):
-        (a, b), table = tree
-        return {"sum": a + b * scale[1]["k"], "list": [table["x"], (a,)], "n": len(table)}
-
-    run(f, ((X, X * 2), {"x": X}))
-    run(f, ((X, X * 2), {"x": X, "y": 1}))
-    run(f, [(X, X * 2), {"x": X}])
-    run(f, ((X, 3), {"x": X}), scale=(1, {"k": 5}))
-    run(f, ((X, X), {"x": X}))
-
-
-@program
-def lambdas_in_a_list(run: Runner) -> None:
-    functions = [lambda x, k=k: x * k for k in range(3)] + [lambda x: x + k for k in range(3)]
-
-    def f(x):
-        for function in functions:
-            x = function(x) + 1
-        return x
-
-    run(f, X)
-    functions.append(torch.sin)
-    run(f, X)

@@ -341,55 +341,8 @@ def changed_inside(run: Runner) -> None:
         d["new"] = x * 2
         return l[-1] + d["new"]
 
-    def inserted(x):
-        l = [1, 2]
-        l.insert(0, x)
-        return l[0]
-
-    def deleted(x):
-        l = [1, 2]
-        del l[0]
-        return x * l[0]
-
-    def of_set(x):
-        s = {1}
-        s.add(4)
-        s |= {5}
-        return x * len(s)
-
-    def of_dict(x):
-        d = {"a": 1}
-        d["b"] = x
-        d.update(c=3, **{"e": 4})
-        del d["a"]
-        return x * d.pop("c") + d["b"] + len(d)
-
-    def of_list(x):
-        l = [1, x]
-        l.append(4)
-        l.extend([5, x])
-        l[0] = 3
-        return l[0] * l[1] + l[-1] + l.pop() + len(l)
-
-    for each in (f, inserted, deleted, of_set, of_dict, of_list):
-        run(each, X)
+    run(f, X)
     run(g, X, [1], {})
-
-
-@program
-def of_outside_changed_inside(run: Runner) -> None:
-    l, d = [1], {"a": 1}
-
-    def f(x):
-        l.append(2)
-        d["b"] = 3
-        return x * len(l) * len(d)
-
-    run(f, X)
-    run.note("l", l)
-    run.note("d", d)
-    run(f, X)
-    run.note("l", l)
 
 
 @program
@@ -460,26 +413,6 @@ def iterators(run: Runner) -> None:
 
     for each in (f, partly, called, shrinking, growing):
         run(each, X)
-
-
-@program
-def an_iterator_of_outside(run: Runner) -> None:
-    it = iter([1, 2, 3])
-
-    def f(x):
-        return x * next(it)
-
-    run(f, X)
-    run(f, X)
-    gen = (k for k in (5, 6))
-
-    def g(x):
-        for k in gen:
-            return x * k
-        return x
-
-    run(g, X)
-    run.note("left", list(gen))
 
 
 @program
@@ -557,41 +490,6 @@ def iteration_by_index_and_by_effects(run: Runner) -> None:
 
 
 @program
-def unpacking(run: Runner) -> None:
-    def f(x, pair):
-        a, b = pair
-        (c, d), *e = [(1, 2), 3, 4]
-        first, *middle, last = range(5)
-        g = h = [1]
-        h.append(2)
-        i, j = j, i = (x, 2)
-        k = [*middle, *{"a": 1}, *"bc", *(1, 2)]
-        m = {**{"a": 1}, "b": 2, **{"a": 3}}
-        n = {*middle, 9}
-        return a + b * c + d + e[1] + first + last + len(g) + i * j + len(k) + m["a"] + len(n)
-
-    run(f, X, (X, 2))
-    run(f, X, [X, 2])
-    run(f, X, (X, 2, 3))
-    run(f, X, "ab")
-
-
-@program
-def slices_and_subscripts(run: Runner) -> None:
-    index = slice(0, 2)
-
-    def f(x, k):
-        l, t = list(range(10)), tuple(range(10))
-        a = l[k] + t[-k] + l[1:3][0] + t[::2][1] + l[::-1][k] + sum(l[index]) + "abc".index("c") + l[True]
-        x = x[..., 1:] + x[:, k - 1 : k] + x[None, 0, :2] + x[0][1] + x[-1, -1]
-        return x * a + {1: 2, True: 3}[1] + {(1, 2): 4}[1, 2] + {None: 5}[None] + {1.0: 6}[1]
-
-    run(f, X, 1)
-    run(f, X, 1)
-    run(f, X, 2)
-
-
-@program
 def other_mappings(run: Runner) -> None:
     made = collections.defaultdict(lambda: 3, a=1)
     chain = collections.ChainMap({"a": 1}, {"b": 2})
@@ -663,46 +561,6 @@ def keys_that_look_alike(run: Runner) -> None:
     run(g, X)
     table[True] = 11
     run(g, X)
-
-
-@program
-def nested_containers_of_outside(run: Runner) -> None:
-    tree = {"a": [{"b": (1, [2, X])}, {"b": (3, [4, X])}], "n": 5}
-
-    def f(x):
-        total = x
-        for each in tree["a"]:
-            one, (two, three) = each["b"]
-            total = total + one * two * three
-        return total * tree["n"]
-
-    run(f, X)
-    tree["a"][1]["b"][1][0] = 8
-    run(f, X)
-    tree["a"].append({"b": (1, [1, X])})
-    run(f, X)
-    tree["a"][0]["b"] = (1, [2, X * 2])
-    run(f, X)
-    tree["n"] = 5.0
-    run(f, X)
-
-
-@program
-def strings(run: Runner) -> None:
-    name = "block.3"
-
-    def f(x, mode):
-        n = int(name.split(".")[1]) + len(f"{name!r:>20}{3:.2f}") + len("%s-%d" % ("a", 3)) + len("a" * 3 + "b")
-        if mode == "fast" and mode.startswith("fa") and "as" in mode:
-            x = x * 2
-        for letter in mode:
-            x = x + ord(letter) % 3
-        return x + n + (mode > "b") + len(mode.upper().join(["a", "b"])) + "abc"[1:].count("c")
-
-    run(f, X, "fast")
-    run(f, X, "slow")
-    name = "block.4"
-    run(f, X, "fast")
 
 
 @program

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from hostile_programs.observation import Runner, program
@@ -54,28 +52,6 @@ def truth_of_everything(run: Runner) -> None:
 
 
 @program
-def truth_of_what_is_outside(run: Runner) -> None:
-    flags = {"a": [], "b": None, "c": 0}
-
-    def f(x):
-        if flags["a"]:
-            x = x * 2
-        if flags["b"] is None:
-            x = x + 1
-        return x if flags["c"] else -x
-
-    run(f, X)
-    flags["a"].append(1)
-    run(f, X)
-    flags["b"] = 0
-    run(f, X)
-    flags["c"] = 1
-    run(f, X)
-    flags["c"] = 2
-    run(f, X)
-
-
-@program
 def chains_of_comparisons(run: Runner) -> None:
     events = []
 
@@ -108,157 +84,6 @@ def chains_of_comparisons(run: Runner) -> None:
 
 
 @program
-def matches(run: Runner) -> None:
-    class Point:
-        __match_args__ = ("a", "b")
-
-        def __init__(self, a, b):
-            self.a, self.b = a, b
-
-    def f(x, value):
-        match value:
-            case 0 | 1:
-                return x
-            case int() as n if n > 5:
-                return x * n
-            case "text" | b"text":
-                return x + 4
-            case None | True:
-                return x + 5
-            case float(n):
-                return x / n
-            case _:
-                return x + 100
-
-    def of_mappings(x, value):
-        match value:
-            case {"k": k, **rest}:
-                return x + k + len(rest)
-            case _:
-                return x
-
-    def of_sequences(x, value):
-        match value:
-            case [a, [b, *c]]:
-                return x + a * b + len(c)
-            case [a, b]:
-                return x - a
-            case _:
-                return x
-
-    def of_classes(x, value):
-        match value:
-            case Point(1, b=y):
-                return x * y
-            case Point(a=z):
-                return x - z
-            case _:
-                return x
-
-    for value in (0, 1, 7, 3, "text", b"text", None, True, 2.5, "other"):
-        run(f, X, value)
-    for value in ({"k": 2, "l": 3}, {}, 3):
-        run(of_mappings, X, value)
-    for value in ([1, [2, 3, 4]], (1, 2), [1], 3):
-        run(of_sequences, X, value)
-    for value in (Point(1, 3), Point(2, 3), 3):
-
-        def g(x, value=value):
-            return of_classes(x, value)
-
-        run(g, X)
-
-
-@program
-def loops(run: Runner) -> None:
-    def f(x, n):
-        for k in range(n):
-            if k == 1:
-                continue
-            for j in range(k):
-                if j == 2:
-                    break
-                x = x + j
-            else:
-                x = x * 2
-            if k == 4:
-                break
-        else:
-            x = x - 1
-        while n > 0:
-            n -= 1
-            if n == 1:
-                break
-        else:
-            x = x * 3
-        return x + k
-
-    def nothing(x):
-        for k in ():
-            x = x * k
-        return x
-
-    def unbound(x):
-        for k in []:
-            pass
-        return x + k
-
-    for n in (3, 6, 1):
-        run(f, X, n)
-    run(nothing, X)
-    run(unbound, X)
-
-
-@program
-def walrus_and_lambda_and_global(run: Runner) -> None:
-    def f(x):
-        if (n := len([1, 2])) > 1 and (m := n * 2):
-            x = x + n * m
-        values = [y := 1, y**2, y + (z := 3)]
-        while (n := n - 1) >= 0:
-            x = x * 2
-        return x + sum(values) + z + (lambda k=n: k)()
-
-    run(f, X)
-
-
-@program
-def contexts(run: Runner) -> None:
-    def f(x):
-        with torch.no_grad():
-            y = x * 2
-        with torch.enable_grad():
-            z = y + x
-        return y, z
-
-    def g(x):
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            return x * 3
-
-    def h(x):
-        with contextlib.nullcontext(2) as n:
-            return x * n
-
-    @torch.no_grad()
-    def k(x):
-        return x * 2
-
-    def m(x):
-        torch.set_grad_enabled(False)
-        y = x * 2
-        torch.set_grad_enabled(True)
-        return y + x
-
-    W = X.clone().requires_grad_()
-    for each in (f, g, h, k, m):
-        run(each, W)
-    with torch.no_grad():
-        run(f, W)
-    run.note("grad", torch.is_grad_enabled())
-
-
-@program
 def autocast(run: Runner) -> None:
     W = torch.ones(3, 3, requires_grad=True)
 
@@ -273,44 +98,6 @@ def autocast(run: Runner) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run(f, X, W)
     run(f, X, W)
-
-
-@program
-def generators(run: Runner) -> None:
-    def numbers(n):
-        k = 0
-        while k < n:
-            yield k
-            k += 1
-
-    def layers(x):
-        for k in numbers(3):
-            yield x * k
-
-    def tree(t):
-        if isinstance(t, tuple):
-            for each in t:
-                yield from tree(each)
-        else:
-            yield t
-
-    def f(x):
-        total = sum(layers(x))
-        for k in tree((1, (2, (3, x)), 4)):
-            total = total + k
-        it = numbers(5)
-        next(it)
-        a = list(it)
-        it.close()
-        return (
-            total
-            + sum(a)
-            + len([*numbers(2)])
-            + max(numbers(4))
-            + dict(zip(numbers(2), "ab", strict=True))[1].count("b")
-        )
-
-    run(f, X)
 
 
 @program
@@ -365,38 +152,3 @@ def imports_inside(run: Runner) -> None:
         return x * math.pi + down(2.5) + len(path.join("a", "b"))
 
     run(f, X)
-
-
-@program
-def classes_made_inside(run: Runner) -> None:
-    def f(x):
-        class Inside:
-            scale = 3
-
-            def __init__(self, x):
-                self.x = x
-
-            def apply(self):
-                return self.x * self.scale
-
-        return Inside(x).apply()
-
-    run(f, X)
-
-
-@program
-def prints_and_warnings(run: Runner) -> None:
-    import warnings
-
-    seen = []
-
-    def f(x):
-        warnings.warn("from inside", stacklevel=1)
-        seen.append(1)
-        return x * 2
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run(f, X)
-        run.note("warnings", [str(each.message) for each in caught if "inside" in str(each.message)])
-    run.note("seen", seen)

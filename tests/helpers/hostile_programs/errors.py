@@ -61,29 +61,6 @@ def caught_by_type_and_tuple_and_base(run: Runner) -> None:
 
 
 @program
-def raised_from_and_again(run: Runner) -> None:
-    def inner(n):
-        try:
-            [1][n]
-        except IndexError as error:
-            raise Refused(n) from error
-
-    def f(x, n):
-        try:
-            inner(n)
-        except Refused as error:
-            assert isinstance(error.__cause__, IndexError)
-            try:
-                raise
-            except ValueError as again:
-                return x + again.code + (again is error)
-        return x
-
-    run(f, X, 0)
-    run(f, X, 3)
-
-
-@program
 def that_leave(run: Runner) -> None:
     def plain(x):
         raise Refused(3)
@@ -115,63 +92,9 @@ def that_leave(run: Runner) -> None:
 
 
 @program
-def of_names(run: Runner) -> None:
-    def unbound(x, n):
-        if n:
-            y = x
-        return y
-
-    def free(x):
-        def inner():
-            return y
-
-        z = inner()
-        y = x
-        return y + z
-
-    def deleted(x):
-        y = x
-        del y
-        return y
-
-    def unknown(x):
-        return x + no_such_name
-
-    run(unbound, X, 1)
-    run(unbound, X, 0)
-    for each in (free, deleted, unknown):
-        run(each, X)
-
-
-@program
 def of_operators(run: Runner) -> None:
-    def added(x):
-        return [1] + (2,)
-
-    def compared(x):
-        return 1 < "a"
-
-    def negated(x):
-        return -"a"
-
-    def subscripted(x):
-        pair = (1, 2)
-        return pair["a"]
-
-    def of_slice(x):
-        return [1, 2]["a":]
-
     def stored(x):
         (1, 2)[0] = 3
-
-    def hashed(x):
-        return {[1]: 2}
-
-    def contained(x):
-        return 1 in 2
-
-    def iterated(x):
-        return [each for each in 3]
 
     def unpacked(x):
         a, b = [1, 2, 3]
@@ -181,28 +104,24 @@ def of_operators(run: Runner) -> None:
         a, b, *c = (1,)
         return a
 
-    def called(x):
-        three = 3
-        return three(x)
-
-    def tensor_attribute(x):
-        return x.no_such_thing
-
-    def long_index(x):
-        return [1, 2][10]
-
-    def negative_index(x):
-        return (1, 2)[-3]
-
-    def true_of(x):
-        return bool(Untrue())
-
-    def length_of(x):
-        return len(Negative())
-
-    for each in (added, compared, negated, subscripted, of_slice, stored, hashed, contained, iterated, unpacked):
-        run(each, X)
-    for each in (unpacked_short, called, tensor_attribute, long_index, negative_index, true_of, length_of):
+    pair, three = (1, 2), 3
+    refused = [
+        lambda x: [1] + (2,),
+        lambda x: 1 < "a",
+        lambda x: -"a",
+        lambda x: pair["a"],
+        lambda x: [1, 2]["a":],
+        lambda x: {[1]: 2},
+        lambda x: 1 in 2,
+        lambda x: [each for each in 3],
+        lambda x: three(x),
+        lambda x: x.no_such_thing,
+        lambda x: [1, 2][10],
+        lambda x: (1, 2)[-3],
+        lambda x: bool(Untrue()),
+        lambda x: len(Negative()),
+    ]
+    for each in (stored, unpacked, unpacked_short, *refused):
         run(each, X)
 
 
@@ -331,47 +250,3 @@ def in_generators(run: Runner) -> None:
     run(f, X, 3)
     for each in (stops, leaves, sent):
         run(each, X)
-
-
-@program
-def groups_of_exceptions(run: Runner) -> None:
-    def f(x):
-        try:
-            raise ExceptionGroup("many", [ValueError(1), TypeError(2)])
-        except ExceptionGroup as group:
-            return x + len(group.exceptions)
-
-    run(f, X)
-
-
-@program
-def after_an_error_it_can_be_called_again(run: Runner) -> None:
-    table = {}
-
-    def f(x):
-        return x * table["scale"]
-
-    run(f, X)
-    table["scale"] = 2
-    run(f, X)
-    run(f, X)
-    del table["scale"]
-    run(f, X)
-    table["scale"] = 3
-    run(f, X)
-
-
-@program
-def of_torch(run: Runner) -> None:
-    def shapes(x, y):
-        return x @ y
-
-    def caught(x, y):
-        try:
-            return x @ y
-        except Exception as error:
-            return x + len(type(error).__name__)
-
-    run(shapes, X, X)
-    run(caught, X, X)
-    run(shapes, X, X.T.contiguous())

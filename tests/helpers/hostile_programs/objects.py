@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import types
 
@@ -259,103 +258,6 @@ def slots(run: Runner) -> None:
 
 
 @program
-def attributes_of_classes_and_instances(run: Runner) -> None:
-    class Base:
-        scale = 2
-        table = {"a": 1}
-
-        def apply(self, x):
-            return x * self.scale + self.table["a"]
-
-    class Child(Base):
-        pass
-
-    one, other = Base(), Child()
-
-    def f(x):
-        return one.apply(x) + other.apply(x) + Child.scale
-
-    run(f, X)
-    Base.scale = 3
-    run(f, X)
-    one.scale = 5
-    run(f, X)
-    Child.scale = 7
-    run(f, X)
-    del one.scale
-    run(f, X)
-    Base.table["a"] = 4
-    run(f, X)
-    Child.apply = lambda self, x: x
-    run(f, X)
-    other.apply = lambda x: -x
-    run(f, X)
-    other.__class__ = Base
-    run(f, X)
-
-
-@program
-def inheritance(run: Runner) -> None:
-    class A:
-        def go(self, x):
-            return x + 1
-
-    class B(A):
-        def go(self, x):
-            return super().go(x) * 2
-
-    class C(A):
-        def go(self, x):
-            return super().go(x) * 3
-
-    class D(B, C):
-        def go(self, x):
-            return super(D, self).go(x) - 1
-
-        @classmethod
-        def make(cls):
-            return cls()
-
-    class Abstract(abc.ABC):
-        @abc.abstractmethod
-        def go(self, x): ...
-
-    class Concrete(Abstract):
-        def go(self, x):
-            return x * 4
-
-    class Init(A):
-        def __new__(cls, n):
-            self = super().__new__(cls)
-            self.made = n * 2
-            return self
-
-        def __init__(self, n):
-            super().__init__()
-            self.n = n
-
-        def __init_subclass__(cls, **kwargs):
-            cls.extra = 3
-
-    class Sub(Init):
-        pass
-
-    def f(x):
-        d = D.make()
-        x = d.go(x) + Concrete().go(x) + isinstance(d, C) + issubclass(D, (int, A)) + (type(d) is D) + len(D.__mro__)
-        one = Sub(2)
-        return x + one.made + one.n + one.extra + A.go(d, x) + super(B, d).go(x)
-
-    def g(x):
-        return Abstract().go(x)
-
-    run(f, X)
-    run(g, X)
-    A.go = lambda self, x: x + 5
-    run(f, X)
-
-
-@program
 def metaclasses_and_class_tricks(run: Runner) -> None:
     class Meta(type):
         def __getattr__(cls, name):
@@ -462,50 +364,6 @@ def special_methods_on_the_instance(run: Runner) -> None:
 
 
 @program
-def dict_of_an_object(run: Runner) -> None:
-    class Thing:
-        def __init__(self, n):
-            self.__dict__.update(n=n, m=2)
-
-    one = Thing(3)
-
-    def f(x):
-        x = x * one.__dict__["n"] + vars(one)["m"] + len(vars(one)) + sum(1 for _ in one.__dict__)
-        mine = Thing(4)
-        mine.__dict__["k"] = 5
-        setattr(mine, "l", 6)
-        delattr(mine, "m")
-        return x + mine.k + mine.l + len(dir(mine)) * 0 + ("m" in vars(mine))
-
-    run(f, X)
-    one.n = 9
-    run(f, X)
-    one.other = 1
-    run(f, X)
-
-
-@program
-def mangled_and_odd_names(run: Runner) -> None:
-    class Thing:
-        __private = 3
-
-        def go(self, x):
-            self.__own = 4
-            return x * self.__private + self.__own + getattr(self, "_Thing__own") + getattr(self, "a b", 5)
-
-    def f(x):
-        one = Thing()
-        setattr(one, "a b", 6)
-        return one.go(x) + getattr(one, "a b")
-
-    def g(x):
-        return getattr(Thing(), 3)
-
-    run(f, X)
-    run(g, X)
-
-
-@program
 def modules_of_python(run: Runner) -> None:
     space = types.ModuleType("space")
     space.scale = 3
@@ -521,31 +379,6 @@ def modules_of_python(run: Runner) -> None:
     run(f, X)
     space.__getattr__ = lambda name: 12
     del space.scale
-    run(f, X)
-
-
-@program
-def a_callable_object_is_compiled(run: Runner) -> None:
-    class Scale:
-        def __init__(self, by):
-            self.by = by
-
-        def __call__(self, x):
-            return x * self.by
-
-    run(Scale(3), X)
-
-
-@program
-def copies_and_identity(run: Runner) -> None:
-    import copy
-
-    def f(x):
-        l = [1, [2]]
-        a, b = copy.copy(l), copy.deepcopy(l)
-        a[1].append(3)
-        return x + (a[1] is l[1]) + (b[1] is l[1]) + len(b[1]) + len(l[1]) + (id(l) == id(l)) + (x is x)
-
     run(f, X)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import builtins
 import sys
-import threading
-from math import *
 from unittest import mock
 
 import torch
 
-from hostile_programs.observation import Runner, describe, program
+from hostile_programs.observation import Runner, program
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 SCALE = 2
@@ -125,46 +123,6 @@ def globals_of_a_subclass(run: Runner) -> None:
 
 
 @program
-def star_imports(run: Runner) -> None:
-    def f(x):
-        return x * pi + floor(2.5) + sqrt(4)
-
-    run(f, X)
-
-
-@program
-def functions_of_torch_that_change(run: Runner) -> None:
-    def f(x):
-        return torch.nn.functional.silu(x) + torch.sin(x)
-
-    run(f, X)
-    with mock.patch.object(torch, "sin", torch.cos):
-        run(f, X)
-    with mock.patch.object(torch.nn.functional, "silu", lambda x: x * 3):
-        run(f, X)
-    run(f, X)
-
-
-@program
-def default_dtype_and_grad_mode(run: Runner) -> None:
-    def f(x):
-        return x + torch.ones(3) + torch.full((3,), 2.0) * (2 if torch.is_grad_enabled() else 3)
-
-    W = X.clone().requires_grad_()
-    run(f, W)
-    torch.set_default_dtype(torch.float64)
-    try:
-        run(f, W)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    with torch.no_grad():
-        run(f, W)
-    with torch.inference_mode():
-        run(f, X)
-    run(f, W)
-
-
-@program
 def options_of_the_compiler(run: Runner) -> None:
     def f(x, n):
         return x * n + x.shape[0]
@@ -208,33 +166,6 @@ def sharp_edges(run: Runner) -> None:
 
 
 @program
-def threads_that_trace_at_once(run: Runner) -> None:
-    barrier = threading.Barrier(3)
-    results: dict[int, str] = {}
-
-    def f(x, n):
-        total = x
-        for k in range(n):
-            try:
-                total = total + {1: 2}[k] * x
-            except KeyError:
-                total = total * (k + 1)
-        return total
-
-    def work(n):
-        barrier.wait()
-        results[n] = describe(run.compiled_apart(f)(X, n))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in (2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    run(f, X, 3)
-    run.note("of threads", sorted(results.items()))
-
-
-@program
 def nested_compiled_functions(run: Runner) -> None:
     import thunder
 
@@ -244,21 +175,6 @@ def nested_compiled_functions(run: Runner) -> None:
         return inner(x) + 1
 
     run(f, X)
-
-
-@program
-def a_tracer_that_is_set(run: Runner) -> None:
-    """Debuggers and coverage are told of what runs, and change nothing."""
-
-    def f(x):
-        return sum(x * k for k in range(3))
-
-    before = sys.gettrace()
-    sys.settrace(lambda *args: None)
-    try:
-        run(f, X)
-    finally:
-        sys.settrace(before)
 
 
 @program

@@ -1,0 +1,200 @@
+"""Shortcuts of Thunder's interpreter: what they leave out, what they leave alone, and what is reported all the same.
+
+That no trace, result or error differs is for ``test_hostile_programs.py``.
+"""
+
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from same_traces import OWN, trace_with
+from thunder.core import interpreter
+
+from fusioncache import tracing
+from fusioncache.thunder_adapter.installation import TRACING, find_known
+from fusioncache.thunder_adapter.shortcuts import calls, lookups
+
+X = torch.linspace(-1, 1, 4)
+
+
+@pytest.fixture(autouse=True)
+def _thunders_own() -> Iterator[None]:
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
+
+
+def list_interpreted(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Returns the frames that are interpreted while a program is traced."""
+    ran: list[Any] = []
+    own = interpreter._run_frame
+
+    def run(frame: Any, *given: Any, **named: Any) -> Any:
+        ran.append(frame)
+        return own(frame, *given, **named)
+
+    with mock.patch.object(interpreter, "_run_frame", run):
+        thunder.jit(program)(*args, **kwargs)
+    return ran
+
+
+def weigh(first, /, second=1, *rest, scale=1, **named):
+    return first * second * scale + sum(rest) + sum(named[each] for each in sorted(named))
+
+
+def forwarding(x, *args, **kwargs):
+    return weigh(x, *args, **kwargs) + weigh(x, *args, *[1, 2], **{"first": 3}, **kwargs) + weigh(*(x,))
+
+
+def test_nothing_that_can_be_done_natively_is_interpreted():
+    """Each is one of Thunder's functions, and none is interpreted where it has plain containers to work on."""
+    tracing.install(["natives"])
+    known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.natives}
+    assert len(known) == len(calls.list_natives())
+    ran = {id(frame.code) for frame in list_interpreted(forwarding, X, 2, scale=2)}
+    assert ran and not ran & set(known)
+
+
+def test_iterators_of_lists_are_not_interpreted():
+    def program(x):
+        for each in [1, 2]:
+            x = x + each
+        a, b = (each * 2 for each in (1, 2))
+        return x * a + b
+
+    def find_names():
+        names = {frame.qualname for frame in list_interpreted(program, X)}
+        return {name for name in names if "Iter" in name or "next" in name or "_iter_" in name}
+
+    assert find_names()
+    tracing.install([*OWN, "iteration"])
+    assert not find_names()
+
+
+def test_attributes_of_modules_are_not_interpreted():
+    tracing.install([*OWN, "attributes"])
+    ran = [frame.code for frame in list_interpreted(torch.nn.Linear(4, 4), X)]
+    assert torch.nn.Linear.forward.__code__ in ran and torch.nn.Module.__getattr__.__code__ not in ran
+
+
+@pytest.mark.parametrize("native", calls.list_natives(), ids=lambda native: native.do.__name__)
+def test_what_has_another_source_is_interpreted(native):
+    known = find_known("small functions")
+    assert native.list_code(known)
+    del known[native.owner]
+    assert native.list_code(known) == []
+
+
+def test_a_record_of_the_interpreter_is_whole():
+    """Who asks for what was interpreted is shown Thunder's own functions as well."""
+
+    def count():
+        compiled = thunder.jit(forwarding, debug_options=thunder.DebugOptions(record_interpreter_history=True))
+        compiled(X, 2, scale=2)
+        return len(thunder.last_interpreter_log(compiled))
+
+    own = count()
+    tracing.install(["natives"])
+    assert count() == own
+
+
+class Failing(torch.nn.Module):
+    """Has a property that fails, and attributes of other kinds."""
+
+    calls: list[str] = []  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.register_buffer("mask", torch.ones(4))
+
+    @property
+    def failing(self):
+        self.calls.append("ran")
+        raise AttributeError("failing")
+
+    def forward(self, x):
+        return self.inner(x) * self.mask + getattr(self, "failing", 1)
+
+
+def trace_failing(groups):
+    """Returns the traces, and how often the property ran."""
+    Failing.calls.clear()
+    torch.manual_seed(0)
+    return trace_with(groups, Failing(), X), [*Failing.calls]
+
+
+def test_a_property_that_fails_runs_once():
+    """Whatever its error is: what it did before may be in the trace."""
+    own = trace_failing(OWN)
+    assert own[1] == ["ran"]
+    assert trace_failing([*OWN, "attributes"]) == own
+
+
+def test_a_getattr_of_another_torch_is_interpreted(monkeypatch):
+    own = trace_failing(OWN)
+    monkeypatch.setattr(lookups, "find_known", lambda capability: {})
+    assert trace_failing([*OWN, "attributes"]) == own
+
+
+@pytest.mark.parametrize("holder", ["_general_jit_lookaside_map", "_default_lookaside_map"])
+def test_a_bool_of_somebody_else_is_asked(monkeypatch, holder):
+    """Whatever stands in for ``bool`` decides on every condition."""
+
+    def program(x, a, b):
+        taken = 0 if a < b else 1
+        taken += 2 if a == b or not a else 3
+        return x * taken if x.shape[0] > 3 and a else x
+
+    lookasides = getattr(thunder.core.jit_ext if "general" in holder else interpreter, holder)
+    monkeypatch.setitem(lookasides, bool, lambda value: interpreter.wrap_const(value.value == 3))
+    own = trace_with(OWN, program, X, 3, 4)
+    assert trace_with([*OWN, "conditions"], program, X, 3, 4) == own
+
+
+def test_values_of_no_known_origin_are_warned_of_as_before():
+    """Who asks to be warned is warned of each, also in what a shortcut would leave out."""
+
+    def program(x, scale, *rest, **named):
+        def inner(y):
+            nonlocal scale
+            scale = scale + 1
+            return y * scale + rest[0] * named["k"]
+
+        x = inner(x) + inner(inner(x)) * scale
+        return x if len(x.shape) - 1 else -x
+
+    def warned(groups):
+        tracing.uninstall()
+        tracing.install(groups)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            thunder.jit(program, sharp_edges="warn")(X, 2, X, k=3)
+        return [str(each.message) for each in caught if "sharp edge" in str(each.message)]
+
+    own = warned(())
+    assert len(own) > 2
+    for groups in (["cells"], ["natives"], [*OWN, "conditions", "operators", "iteration"], TRACING):
+        assert warned(groups) == own, groups
+
+
+def test_an_error_has_no_other_behind_it():
+    tracing.install(["operators"])
+    with pytest.raises(ZeroDivisionError, match="division by zero") as caught:
+        thunder.jit(lambda x, n: x * (1 / n))(X, 0)
+    assert caught.value.__context__ is None
+
+
+def test_the_operations_are_those_of_the_interpreter():
+    """In the order of their numbers."""
+    names = [each.name.lower() for each in thunder.core.interpreter.BINARY_OP]
+    ours = [name for _, name, _ in calls.OPERATIONS]
+    assert [name for name in names if name != "subscr"] == ours + [f"i{name}" for name in ours]
+    for symbol, name, compute in calls.OPERATIONS:
+        assert compute is getattr(operator, f"__{name}__")
+        assert name == "matmul" or compute(5, 2) == eval(f"5 {symbol} 2")
