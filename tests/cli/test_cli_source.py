@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_run
+from commands import CHAIN, call, get_error, get_output, save_other, save_run
 from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.backends.script import write_script
@@ -18,12 +18,6 @@ from fusioncache.store import Store, default_path
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
 
-_DEFINITION = """\
-def nvfuser_fusion(fd : FusionDefinition) -> None :
-    tv0 = fd.define_tensor(shape=[10, 10], contiguity=[True, True], dtype=DataType.BFloat16, is_cpu=False)
-    tv1 = fd.ops.cast(tv0, dtype=DataType.Float)
-    fd.add_output(tv1)
-"""
 _MATRIX = TensorType("float32", (4, 4), "cpu")
 
 
@@ -33,12 +27,6 @@ def _run(monkeypatch):
 
 
 # --definition
-
-
-def test_the_definition():
-    pytest.importorskip("nvfuser_direct")
-    assert get_output("show", "convert", "--definition") == _DEFINITION
-    assert json.loads(get_output("show", "convert", "--definition", "--json"))["definition"] == _DEFINITION
 
 
 def test_the_definition_has_the_most_terms_of_any_region():
@@ -89,22 +77,6 @@ def _ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pa
         names = runpy.run_path(str(path), run_name="__main__")
     assert "executor eager, device cpu" in capsys.readouterr().out
     return names
-
-
-def test_the_script_runs(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "repro.py"
-    path.write_text(get_output("show", "residual", "--repro"))
-    names = _ran(monkeypatch, capsys, path, "--executor", "eager", "--calls", "1")
-    import thunder
-    import torch
-
-    values = [value.cpu() for value in names["arguments"]()]
-    assert [tuple(value.shape) for value in values] == [(10, 10)] * 8
-    (result,) = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
-    total = values[0].float()
-    for value in values[1:]:
-        total = total + value.float()
-    assert torch.equal(result, torch.tanh(total) * 0.5)
 
 
 def test_the_script_does_not_need_fusioncache():
@@ -218,24 +190,6 @@ def test_code_of_all_parts_of_a_template():
     for graph in [folded.core.graph, *(step.graph for step in folded.chains[0].folds)]:
         _keep(graph, "inductor", {"wrapper.py": b"pass"})
     assert call("show", "residual", "--code").stdout.count(".inductor\n") == 3
-
-
-def test_why_there_is_no_code():
-    _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
-    _keep(CAST.graph, "eager", {"refused": b"of another template"})
-    assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not stored: random numbers\n")
-    assert "\nnot stored              1: random numbers\n" in get_output("show", "residual")
-    assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
-    assert "\n   not stored: random numbers\n" in get_output("explain", "residual")
-    assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
-
-
-def test_no_code():
-    said = get_error("show", "residual", "--code")
-    assert f"the store has no code of {CHAIN.name}" in said
-    assert "NVFUSER_DUMP=cuda_kernel" in said
-    _keep(Graph((_MATRIX,), (), (0,)), "inductor", {})
-    assert "the store has no code" in get_error("show", "residual", "--code")
 
 
 # What cannot be read

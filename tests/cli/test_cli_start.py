@@ -11,7 +11,6 @@ from kept_programs import SavedProgram
 from repository import ROOT
 from store_contents import save
 
-import fusioncache
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.main import COMMANDS, main
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
@@ -89,23 +88,10 @@ def test_help_lists_all_commands_by_their_names():
         assert main.get_command(None, name).name == name  # type: ignore[arg-type]
 
 
-def test_help_says_that_saved_seconds_are_an_estimate():
-    assert "an estimate" in get_output("stats", "--help")
-
-
-def test_version():
-    assert get_output("--version") == f"fusioncache, version {fusioncache.__version__}\n"
-
-
 def _completed(*words: str) -> list[str]:
     *before, start = words
     completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
     return [item.value for item in completer.get_completions(list(before), start)]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_calls_the_command(shell):
-    assert f"_FUSIONCACHE_COMPLETE={shell}_complete" in get_output("completion", shell)
 
 
 def test_commands_and_options_complete():
@@ -121,11 +107,6 @@ def test_ids_complete(monkeypatch):
     assert _completed("graph", CHAIN.key.digest[:4]) == [CHAIN.key.digest]
     assert _completed("stats", "--run", "") == [OTHER_RUN, FIRST_RUN]
     assert _completed("diff", "ab") == [OTHER_RUN]
-
-
-def test_nothing_completes_without_a_record():
-    assert _completed("show", "") == []
-    assert _completed("stats", "--run", "") == []
 
 
 def test_the_shell_is_answered(monkeypatch):

@@ -94,11 +94,6 @@ def test_what_was_thrown_away_is_not_its_own_neighbour(store):
     assert miss(store, key()) == "driver: 12080 here, 1 there"
 
 
-def test_several_ingredients_are_counted(store):
-    assert miss(store, key(driver="1", recipe="2")) == "driver: 1 here, 12080 there, and in 1 other thing"
-    assert Store(None, 1).find_nearest(key(driver="1"), "eager") is None
-
-
 @pytest.mark.filterwarnings("ignore:fusioncache. cannot load")
 @pytest.mark.parametrize("odd", ["\ud800", "driver\x00", "'; DROP TABLE events; --", "\n\n"])
 def test_odd_texts_in_a_key_do_no_harm(store, odd):

@@ -5,7 +5,6 @@ import errno
 import itertools
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -145,24 +144,6 @@ def test_killed_at_40_random_moments(tmp_path, monkeypatch):
     assert find_litter(find_root(store)) == []
     save(store, *(number for number in range(40) if number not in found))
     assert all(load(store, number) for number in range(40))
-
-
-def test_a_killed_compile_lets_the_next_one_in(store):
-    ready, tell = os.pipe()
-
-    def work():
-        with Store.open().take_turn(make_numbered_key(1), BACKEND):
-            os.write(tell, b"x")
-            time.sleep(60)
-
-    child = fork(work)
-    os.read(ready, 1)
-    with collect_warnings(), store.take_turn(make_numbered_key(1), BACKEND, timeout=0.05) as turn:
-        assert turn.alone == "waited too long for another compile"
-    os.kill(child, signal.SIGKILL)
-    wait_for(child)
-    with store.take_turn(make_numbered_key(1), BACKEND, timeout=5.0) as turn:
-        assert turn.alone is None
 
 
 def test_a_turn_is_free_when_its_process_is_killed_also_if_it_had_forked(store):
@@ -544,23 +525,6 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
     assert set(store.stats().bypasses) <= {"save failed: ENOSPC", "load failed: ENOSPC"}
 
 
-def test_a_limit_on_the_size_of_files_costs_one_warning(tmp_path):
-    def work():
-        store = Store.open(tmp_path / "store")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        with collect_warnings() as messages:
-            for number in (1, 2):
-                assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
-                assert not load(store, number)
-        assert len(messages) == 1
-        assert store.stats().bypasses == {"save failed: EFBIG": 2}
-        save(store, 3, size=1000)
-        assert store.load(make_numbered_key(3), BACKEND) == make_artifacts(3, 1000)
-
-    assert wait_for(fork(work)) == 0
-    assert find_litter(tmp_path) == []
-
-
 _SKIPPED = 77
 
 
@@ -627,23 +591,6 @@ def test_a_rename_that_worked_may_be_said_to_have_failed(store, monkeypatch):
     assert find_litter(find_root(store)) == []
 
 
-@pytest.mark.parametrize("name", ["open", "fstat"])
-def test_files_that_go_stale_are_misses(store, monkeypatch, name):
-    save(store, 1)
-    real = getattr(os, name)
-
-    def stale(what, *args, **kwargs):
-        if name == "fstat" or "entries" in str(what):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(what, *args, **kwargs)
-
-    with monkeypatch.context() as patch, collect_warnings():
-        patch.setattr(os, name, stale)
-        assert not load(store, 1)
-    assert store.stats().bypasses == {"load failed: ESTALE": 1}
-    assert load(store, 1)
-
-
 # The directory
 
 
@@ -691,11 +638,6 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
     about = [message for message in messages if "cannot save" in message]
     assert len(about) == (1 if when == "from the start" else 2)
     assert reader.directory == default_path()
-
-
-def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_only):
-    read_only()
-    _assert_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "while it is open"])
@@ -791,13 +733,6 @@ def test_a_path_that_cannot_be_is_refused(path):
     _assert_memory_only("not stored for later processes", Path(path))
 
 
-def test_a_home_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.delenv("FUSIONCACHE_DIR")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/proc/nowhere")
-    _assert_memory_only("set FUSIONCACHE_DIR")
-
-
 def test_two_formats_at_once(tmp_path, monkeypatch):
     ours = Store.open(tmp_path / "store")
     save(ours, 1)
@@ -863,22 +798,6 @@ def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, t
     assert store.directory is None
     assert how == "removed" or os.listdir(place) == []
     assert how != "removed" or not place.exists()
-
-
-def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
-    save(store, 1)
-    for folder in directory.FOLDERS:
-        shutil.rmtree(find_root(store) / folder)
-    with collect_warnings():
-        assert not load(store, 1)
-        with store.take_turn(make_numbered_key(1), BACKEND) as turn:
-            assert turn.artifacts is None
-        store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
-        load(store, 1)
-        store.entries()
-        store.sweep()
-    assert load(Store.open(), 1) in (True, False)
-    save(Store.open(), 2)
 
 
 def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):

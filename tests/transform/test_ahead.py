@@ -8,7 +8,6 @@ import thunder
 import torch
 from behind_dynamo import compile_behind_dynamo
 from blank_programs import blank
-from stored_programs import compile_anew
 
 from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.build import write_program
@@ -130,21 +129,6 @@ def test_what_is_filled_in_is_thunders_to_the_letter(called, tmp_path, monkeypat
         sources = [GRAPH.sub("", trace.source) for trace in blank(written).traces()]
         texts.append([sources, sorted(written.templates())])
     assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize(
-    "own", [{"sizes": "static"}, {"programs": False}, {"verify": True}], ids=lambda each: next(iter(each))
-)
-def test_who_fills_nothing_in_derives_nothing_ahead(own, tmp_path):
-    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own=own)
-    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 1]
-
-
-def test_functions_have_nothing_derived_ahead(tmp_path):
-    """They may do something while they are interpreted, and nobody says that other lengths will come."""
-    compiled, _ = compile_anew(lambda x, number: x * number, tmp_path)
-    compiled(make(24), 24)
-    assert thunder.compile_stats(compiled).cache_misses == 1
 
 
 def fail(graph, args):

@@ -1,9 +1,6 @@
 """Where this process compiles for itself, its first call compiles for all calls, and later ones find what they need."""
 
-import io
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,9 +12,7 @@ from models import Blocks
 
 import fusioncache
 from fusioncache.accelerators.precompile.ahead import BatchCompiler
-from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.inductor import persistence
-from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -73,31 +68,6 @@ def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same
     apart, runs = alone.step()
     assert equal(results, apart) and set(runs) <= {1}
     assert alone.transform.stats().compiles == stats.compiles
-
-
-def test_a_start_before_a_batch_is_counted_and_is_no_part_of_a_compile(monkeypatch, tmp_path):
-    now, starts = [100.0], CompilerStarts()
-
-    def read_clock() -> float:
-        now[0] += 1e-9  # no two moments are equal
-        return now[0]
-
-    monkeypatch.setattr("time.perf_counter", read_clock)
-    for module in ("cache.executable", "accelerators.precompile.entry_compiler"):
-        monkeypatch.setattr(f"fusioncache.{module}.process_starts", lambda: starts)
-    asked: list[bool] = []
-
-    def start(self: Inductor, device: str, *, joined: bool) -> None:
-        asked.append(joined)
-        now[0] += 12.0
-
-    monkeypatch.setattr(Inductor, "start", start)
-    job = Job(tmp_path)
-    job.step()
-    stats = job.transform.stats()
-    assert asked == [True] and stats.start_seconds == {"TorchInductor": pytest.approx(12.0)}
-    assert stats.compiles > 2 and stats.compile_seconds < 1.0 and job.cache.store
-    assert all(entry.seconds < 1.0 for entry in job.cache.store.entries())
 
 
 def test_each_of_a_batch_is_stored_with_what_it_would_take_alone(monkeypatch, tmp_path):
@@ -164,34 +134,3 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
     compiled(x).sum().backward()
     torch.testing.assert_close(compiled(x), model(x))
     assert transform.stats().templates and not transform.stats().bypasses
-
-
-def test_a_terminal_is_told_what_is_compiled_and_how_many_are_left(monkeypatch, tmp_path):
-    from fusioncache.process.warning import progress_line
-
-    said: list[str] = []
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    line = progress_line()
-    monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setattr(line, "say", said.append)
-    text = line.show
-
-    def show(describe: Callable[[], str]) -> Any:
-        said.append(describe())
-        return text(describe)
-
-    monkeypatch.setattr(line, "show", show)
-    before = threading.active_count()
-    job = Job(tmp_path)
-    job.step()
-    compiles = job.transform.stats().compiles
-    first, *_ = said
-    assert first.startswith("compiling ") and first.endswith(f" with TorchInductor, {compiles - 1} left")
-    assert f"compiling {compiles} regions with TorchInductor, 1 left" in said or any(
-        "regions with" in one for one in said
-    )
-    assert said[-1].endswith(", 0 left") and threading.active_count() == before

@@ -3,7 +3,6 @@
 import gc
 import inspect
 import linecache
-import traceback
 import weakref
 from collections import Counter
 
@@ -16,7 +15,6 @@ from torch import nn
 
 import fusioncache
 from fusioncache.accelerators.programs import program_list
-from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.observe.record import ledger
 from fusioncache.transform import templates
@@ -118,17 +116,6 @@ def test_a_length_that_left_comes_back_as_it_was_without_being_derived(known):
     assert thunder.compile_stats(compiled).cache_misses == 2
 
 
-def test_the_program_that_was_not_used_for_longest_leaves(known):
-    model, compiled, _ = known
-    entries = [*entries_of(compiled)]
-    for length in (2, 3, 4, 6, 7):  # all but 5
-        train(compiled, model, length)
-    train(compiled, model, 20)
-    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [5]
-    train(compiled, model, 21)
-    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [2, 5]
-
-
 def test_a_backward_runs_after_its_program_left(known):
     model, compiled, _ = known
     expected = train(compiled, model, 3)
@@ -186,16 +173,6 @@ def test_what_runs_in_memory_of_its_own_stays(known, monkeypatch):
     monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[0] and entry is not entries[1])
     train(compiled, model, 20)
     assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
-
-
-def test_tracebacks_show_the_lines_of_a_program_that_is_held(known):
-    _, compiled, _ = known
-    entry = next(each for each in entries_of(compiled) if isinstance(each.computation_traces[0], LoadedTrace))
-    function = inspect.unwrap(entry.computation_fn)
-    with pytest.raises(Exception) as caught:  # whatever the first operation says of such arguments
-        function(*map(str, range(function.__code__.co_argcount)))
-    (frame,) = (each for each in traceback.extract_tb(caught.value.__traceback__) if each.name == "computation")
-    assert frame.line and frame.line == entry.computation_traces[0].python().splitlines()[frame.lineno - 1].strip()
 
 
 def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fusioncache.accelerators.programs.derivation import KnownProgram
-from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
+from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText
 from fusioncache.accelerators.sizes.families import (
     MOST_KNOWN,
     Family,
@@ -21,7 +21,7 @@ from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions
 from fusioncache.store import Store
-from fusioncache.store.entry import FAMILY_SLOTS, is_compiled, is_program
+from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.template.key import program_key_of
 
 FORM = program_key_of({"family format": "1"})
@@ -74,13 +74,6 @@ def test_a_family_without_a_part_is_none(name):
             decode_family({**artifacts, name: content})
 
 
-def test_programs_that_are_none_of_one_family_are_none():
-    artifacts = dict(encode_family(make_family(12, 20)))
-    other = KnownProgram(make_program(20, " + 1.5").text, {0: (20,)}, REGIONS)
-    with pytest.raises(ValueError, match="more than numbers"):
-        decode_family({**artifacts, "program-1": encode(other.text)})
-
-
 def test_what_processes_know_of_one_family_comes_together(store):
     keep_family(store, FORM, make_family(12, 20), "Model")
     here = make_family(20, 30, place="elsewhere/model.py:1")
@@ -120,10 +113,6 @@ def test_a_program_of_another_family_is_not_learned():
     assert list_sizes(family) == [12, 20]
     assert family.learn(make_program(30))
     assert list_sizes(family) == [12, 20, 30]
-
-
-def test_families_are_neither_programs_nor_compiled():
-    assert not any(is_program(slot) or is_compiled(slot) for slot in FAMILY_SLOTS)
 
 
 def test_what_has_choices_is_no_family():

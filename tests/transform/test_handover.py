@@ -11,7 +11,6 @@ import thunder
 import torch
 from models import are_same, find_fused
 from residual_stacks import SIZE, Stack, train
-from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
 
 import fusioncache
@@ -59,12 +58,6 @@ def traces_of(depth: int):
     train(model, compile_with(model, collect), x)
     forward, backward = collect.traces
     return forward, backward
-
-
-def test_the_two_traces_of_a_model_share_their_set_of_names_and_two_models_do_not():
-    one, other = traces_of(3), traces_of(3)
-    assert one[0].names is one[1].names is not other[0].names
-    assert [TraceTag.AUGMENTED_FORWARD in trace.tags for trace in one] == [True, False]
 
 
 @pytest.mark.parametrize("order", ["fFBb", "fFbB", "fFB", "FfBb"])

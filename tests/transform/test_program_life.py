@@ -1,8 +1,6 @@
 """The life of a program: derived and kept by one transform, loaded by another one over the same store."""
 
-import copy
 import gc
-import logging
 import os
 import re
 import sys
@@ -80,16 +78,6 @@ def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trai
         assert before == after and len(after) > 5
 
 
-def test_templates_of_a_loaded_program_are_listed_with_the_transform(trained):
-    directory, model, x, _ = trained
-    derived, first = compile_anew(model, directory, programs=False)
-    loaded, second = compile_anew(model, directory)
-    for compiled in (derived, loaded):
-        step(compiled, model, x)
-    digests = [{call.template.key.digest for call in transform.calls()} for transform in (first, second)]
-    assert digests[0] == digests[1] and digests[0]
-
-
 def test_each_kind_of_input_has_a_program_of_its_own(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -105,14 +93,6 @@ def test_each_kind_of_input_has_a_program_of_its_own(cell):
             compiled(x)
         compiled(x)
     assert counts(transform) == (3, 0, {})
-
-
-def test_a_model_that_was_changed_before_is_derived_again(cell):
-    directory, model, x = cell
-    model.scale = 3.0
-    compiled, transform = compile_anew(model, directory)
-    assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 1, {})
 
 
 def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
@@ -165,14 +145,6 @@ def test_a_number_that_grows_does_not_fill_the_store(cell, monkeypatch):
     assert counts(transform) == (0, 2, {"more than 2 kinds of input in one process": 2})
 
 
-@pytest.mark.parametrize("options", [{"programs": False}, {"fast_tracing": False}])
-def test_programs_are_not_kept_where_that_is_turned_off(cell, options):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory, **options)
-    assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 0, {})
-
-
 def test_the_environment_turns_programs_off(cell, monkeypatch):
     directory, model, x = cell
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
@@ -182,14 +154,6 @@ def test_the_environment_turns_programs_off(cell, monkeypatch):
     compiled, transform = compile_anew(model, directory, programs=True)
     compiled(x)
     assert counts(transform) == (1, 0, {})
-
-
-def test_options_that_are_none_are_refused(monkeypatch):
-    with pytest.raises(TypeError, match="programs must be True, False or None, got 1"):
-        fusioncache.FusionCache(programs=1)
-    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "yes")
-    with pytest.raises(ValueError, match="FUSIONCACHE_PROGRAMS must be 0 or 1, got 'yes'"):
-        fusioncache.FusionCache()
 
 
 def test_two_transforms_keep_nothing(tmp_path):
@@ -294,14 +258,6 @@ def test_what_was_made_for_the_sizes_of_a_call_is_tried_first(cell):
     assert sorted(entries.index(each) for each in entries.list_for((x,), {})) == [*range(7)]
 
 
-def test_a_copy_of_the_entries_is_a_list(cell):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory)
-    compiled(x)
-    entries = thunder.compile_stats(compiled).interpreter_cache
-    assert type(copy.copy(entries)) is list and len(copy.copy(entries)) == 1
-
-
 def list_replaced():
     """Returns what Thunder's modules have that is written in ours, by module and name."""
     named = [(module, item) for module in list(sys.modules.values()) for item in list(vars(module).items())]
@@ -342,27 +298,6 @@ def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call
     assert [each() for each in watched] == [None, None]
 
 
-def test_what_was_to_be_derived_when_something_raised_is_forgotten(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-
-    def fail(*_args, **_options):
-        raise RuntimeError("no transform")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transform, "transform_traces_pre_prologue", fail)
-        watched = weakref.ref(inputs := x[:2].clone())
-        with pytest.raises(RuntimeError, match="no transform"):
-            compiled(inputs)
-    del inputs
-    compiled(x)
-    gc.collect()
-    assert watched() is None
-    compiled(x[:2])
-    assert counts(transform) == (1, 1, {})
-
-
 def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -376,25 +311,6 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
 
 
-def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
-    directory, model, x = cell
-    caplog.set_level(logging.INFO, "fusioncache")
-    compiled, transform = compile_anew(model, directory)
-    store = transform.cache.store
-    (entry,) = [each for each in store.entries() if each.backend == "program"]
-    objects = {part.name: part.object for part in store.entry(entry.digest, "program").artifacts}
-    damaged = store.directory / "objects" / objects["program"][:2] / objects["program"]
-    damaged.chmod(0o644)
-    damaged.write_bytes(damaged.read_bytes()[:-10])
-    with pytest.warns(RuntimeWarning):
-        assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 1, {})
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    assert counts(transform) == (1, 0, {})
-
-
-FORMAT = re.compile(rb"(fusioncache \w+ |.\"format\":)\d")
 WRONG = {
     "damaged": lambda content, other: content[: len(content) // 2],
     "of another kind": lambda content, other: other,
@@ -484,14 +400,6 @@ def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
         compiled(x)
     assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
     assert counts(transform) == (0, 0, {})
-
-
-def test_a_program_that_is_derived_again_is_explained(cell, capsys):
-    directory, model, x = cell
-    model.scale = 3.0
-    compiled, _ = compile_anew(model, directory, explain=True)
-    compiled(x)
-    assert "the program of Cell was traced again: `model.scale`" in capsys.readouterr().err
 
 
 def test_a_program_that_is_loaded_is_one_line(cell, capsys):

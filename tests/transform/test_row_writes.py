@@ -55,11 +55,6 @@ def leave(cache, rows, places):
     return rows + 1
 
 
-def leave_a_view(cache, rows, places):
-    cache.rows[:].index_copy_(0, places, rows * cache.weight)
-    return rows + 1
-
-
 def write_all(cache, rows, places):
     scaled = rows * cache.weight
     return cache.rows[:].index_copy_(-2, places, scaled) + 1
@@ -139,15 +134,6 @@ def test_values_memory_and_the_buffer_are_thunders(act):
 
 
 @torch.no_grad()
-def test_a_write_into_a_view_that_nobody_reads_is_lost_with_thunder():
-    """It takes that for a part of backward, of which there is none: as long as it does, we do."""
-    assert COPIES not in compare(leave_a_view, ROWS, PLACES)
-    model = Cache(leave_a_view)
-    compile_plain(model)(ROWS, PLACES)
-    assert torch.equal(model.rows, Cache(leave_a_view).rows)
-
-
-@torch.no_grad()
 def test_arguments_that_torch_refuses_in_place_or_at_all():
     assert compare(write, ROWS, torch.tensor([2, 2]))[COPIES] == 2  # the last one stays
     compare(write, ROWS[:1], PLACES[:1].reshape(()))
@@ -165,11 +151,6 @@ def test_where_there_is_no_such_row_it_is_as_without_thunder():
         model, eager = Cache(write), Cache(write)
         compiled, _ = compile_with(model, programs=False)
         assert are_same(look(compiled, model, ROWS, places), look(eager, eager, ROWS, places))
-
-
-def test_what_is_wider_than_its_memory_raises_as_in_torch():
-    with pytest.raises(RuntimeError, match="single memory location"):
-        write_rows_(torch.zeros(1, 3).expand(5, 3), 0, PLACES, ROWS)
 
 
 def test_rows_that_lie_in_the_buffer_are_read_before_any_is_written():
@@ -203,27 +184,6 @@ def test_what_may_compute_gradients_is_left_alone():
         assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
         found.append([rows.grad, model.weight.grad, model.rows])
     assert are_same(*found)
-
-
-def test_gradients_that_are_wanted_where_none_were():
-    def turn_on(cache, rows, places):
-        cache.rows.index_copy_(0, places, rows)
-        with torch.enable_grad():
-            return cache.rows * cache.weight
-
-    with torch.no_grad():
-        assert COPIES not in compare(turn_on, ROWS, PLACES)
-
-
-def test_a_leaf_that_requires_a_gradient_is_not_written():
-    def write_parameter(cache, rows, places):
-        return cache.leaf.index_copy_(0, places, rows) * 2
-
-    for compile_model in (compile_plain, lambda model: compile_with(model, programs=False)[0]):
-        model = Cache(write_parameter)
-        model.leaf = torch.nn.Parameter(torch.zeros(5, 3))
-        with pytest.raises(RuntimeError, match="leaf Variable"):
-            compile_model(model)(ROWS, PLACES)
 
 
 def test_inference_tensors_and_version_counters():

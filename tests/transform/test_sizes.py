@@ -56,18 +56,6 @@ def test_the_second_length_is_compiled_for_any_and_later_ones_are_not_compiled(c
     assert not stats.own_sizes and not stats.bypasses
 
 
-def test_one_length_is_compiled_as_it_is(cache):
-    compiled, transform = compile_with(model := Norm(), cache=cache)
-    static, other = compile_with(model, cache=fusioncache.Cache(store=False, record=False), sizes="static")
-    for _ in range(2):
-        assert are_same(train(compiled, 2, 6, 8), train(static, 2, 6, 8))
-    with torch.no_grad():  # another program of the same function, at the same sizes
-        x = torch.randn(2, 6, 8)
-        assert torch.equal(compiled(x), static(x))
-    assert transform.stats().compiles == other.stats().compiles
-    assert not transform.stats().generalizations
-
-
 def test_a_size_of_1_or_0_is_never_general(cache):
     compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
     for length in (5, 1, 0, 6, 1, 7, 0):
