@@ -74,22 +74,6 @@ def test_where_the_compiler_fails_each_is_compiled_alone():
         assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name
 
 
-def test_what_was_compiled_together_is_gone_behind_the_body():
-    backend = Inductor()
-    graphs = [case() for case in CASES.values()]
-    with backend.compiled_together(graphs, lambda left: None):
-        pass
-    with counted() as names:
-        compiled = [backend.persist(*graph) for graph in graphs]
-    assert names and len(compiled) == len(graphs)
-
-
-def test_a_region_by_itself_is_compiled_in_the_same_way():
-    with counted() as names:
-        Inductor().persist(*CASES["two"]())
-    assert names == ["joined"]
-
-
 @pytest.mark.parametrize(
     ("source", "joins"),
     [
@@ -112,19 +96,6 @@ def test_a_kernel_that_others_call_before_is_compiled_alone():
     one, two = torch.ones(1), torch.zeros(1)
     kernel(one, two)
     assert two.item() == 2.0 and kernel.finish().name == "kernel"
-
-
-def test_kinds_of_vectors_are_tried_again_behind_a_failure():
-    from torch._inductor import cpu_vec_isa
-
-    expected = cpu_vec_isa.valid_vec_isa_list()
-    vector_probe.forget_probes()
-    with mock.patch.object(cpu_vec_isa.VecISA, "check_build", return_value=False):
-        assert not any(cpu_vec_isa.VecAVX512.__bool__(isa) for isa in expected if "avx512" in str(isa)) or (
-            cpu_vec_isa.config.cpp.vec_isa_ok
-        )
-    vector_probe.forget_probes()
-    assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]
 
 
 def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):

@@ -9,11 +9,10 @@ import pytest
 import torch
 from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
-from fusioncache.backends.api import CompilerStarts, device_of
+from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.cache.executable import Builder, GeneralTask
 from fusioncache.ir import Graph
 from fusioncache.observe.record.observations import Alone
 
@@ -78,41 +77,6 @@ def test_a_start_is_part_of_no_compile_and_of_no_entry(clock, tmp_path):
     process.run(make_unary_region(), X)  # it was started before
     assert _seconds(process) == [0.5, 0.5] and process.ledger.stats().start_seconds == {"torch": 12.0}
     assert process.ledger.phases().starting == 12.0
-
-
-def test_what_loads_everything_starts_nothing(clock, tmp_path, monkeypatch):
-    Process(tmp_path, Slow(clock)).run(make_region(), X, Y)
-    _restart(monkeypatch)
-    second = Process(tmp_path, Slow(clock))
-    second.run(make_region(), X, Y)
-    assert (second.told, _seconds(second), second.took) == ([True], [0.25], [0.5])
-    assert second.ledger.stats().start_seconds == {} and second.ledger.phases().starting is None
-
-
-def test_what_is_compiled_for_any_sizes_is_not_charged_for_it_either(clock):
-    told: list[tuple[str, float]] = []
-    backend = Slow(clock)
-    builder = Builder(backend, on_start=lambda title, seconds: told.append((title, seconds)))
-
-    class General:
-        graph = make_unary_region()
-
-    built = builder.build(GeneralTask(backend, General.graph, General.graph, None, General(), (), None), [X])  # type: ignore[arg-type]
-    assert (built.seconds, told) == (0.5, [("torch", 12.0)])
-
-
-def test_each_type_of_device_is_started_by_itself():
-    asked: list[str] = []
-
-    class Asked(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            asked.append(device)
-
-    starts = CompilerStarts()
-    for device in ("cpu", "cuda", "cpu"):
-        starts.start(Asked(), make_unary_region(device=device), lambda *_: None)
-    assert asked == ["cpu", "cuda"]
-    assert (device_of(make_unary_region()), device_of(make_unary_region(device="cuda"))) == ("cpu", "cuda")
 
 
 def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
@@ -216,33 +180,8 @@ def test_a_joined_start_builds_no_kernel_and_leaves_checks_to_the_joined_library
     assert set(built) <= {"probe"} and len(built) <= sum("amx" in str(isa) for isa in valid_vec_isa_list())
 
 
-def test_starts_of_joined_and_of_other_compiles_are_two():
-    told: list[bool] = []
-
-    class Told(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            told.append(joined)
-
-    starts = CompilerStarts()
-    for joined in (True, False, True):
-        starts.start(Told(), make_unary_region(), lambda *_: None, joined=joined)
-    assert told == [True, False]
-
-
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     random = torch.random.get_rng_state()
     Inductor().start("cuda", joined=False)
     assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
-
-
-def test_nothing_is_compiled_in_a_mode_that_would_take_part_in_it(monkeypatch):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    compiled = []
-    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.compile_graph", lambda *args: compiled.append(args))
-    with TorchDispatchMode():
-        Inductor().start("cuda", joined=False)
-    assert not compiled
-    Inductor().start("cuda", joined=False)
-    assert compiled

@@ -105,25 +105,6 @@ def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
     assert pack(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
 
 
-def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
-    code = "__global__ // \udcff"
-    known = {NAME: [replace(make_row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
-    rows = lambda *asked: kernel_database.match_rows(known, *asked)  # noqa: E731
-    monkeypatch.setattr(persistence, "kernel_database", lambda: SimpleNamespace(note_compiled=lambda: None, rows=rows))
-    assert pack(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
-
-
-def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
-    monkeypatch.delenv("TMPDIR", raising=False)
-    database = kernel_database.KernelDatabase()
-    directories = [database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
-    assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
-    database.note_compiled()
-    assert database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
-    with pytest.raises(Declined, match="by another library"):
-        database.rows(["a"], "code a", OPTIONS)
-
-
 def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     with pytest.raises(ZeroDivisionError):
@@ -158,12 +139,6 @@ def test_copies_lie_as_the_original(tensor):
     assert torch.equal(copy, before)
     if tensor.is_contiguous() and tensor.numel():
         assert torch.equal(other.flatten(), tensor.flatten().roll(1))
-
-
-def test_bits_tell_zeros_apart_and_nans_together():
-    assert not have_equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
-    assert have_equal_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
-    assert not have_equal_bits(torch.zeros(2, 3), torch.zeros(3, 2).t())
 
 
 def test_cubins_must_be_whole():
