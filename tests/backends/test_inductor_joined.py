@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-import sympy
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
-from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import joined_kernels
@@ -119,24 +117,3 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
             assert function.encode() in library
     assert isas
     vector_probe.forget_probes()
-
-
-X, Y, D = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyd")
-
-
-@pytest.mark.parametrize(
-    "index", [X, Y, 0 * X, 64 * X, 64 * X + Y, 3 * X + 64 * Y + 7, X - 2 * Y, sympy.S(5), 4 * (X + Y)]
-)
-@pytest.mark.parametrize("length", [None, 16])
-def test_strides_of_affine_indices_are_torchs(index, length):
-    from torch._inductor.codegen.cpp import stride_at_vec_range
-
-    assert joined_kernels.find_affine_stride(sympy.expand(index), X) == stride_at_vec_range(index, X, length)
-
-
-@pytest.mark.parametrize("index", [FloorDiv(X, 4), ModularIndexing(X, 1, 8) + Y, X * Y, X**2, D * X, X / 2])
-def test_strides_of_other_indices_are_left_to_torch(index):
-    asked = []
-    find = joined_kernels.shorten_strides(lambda *given: asked.append(given) or "torch's")
-    assert find(index, X, 16) == "torch's" and asked == [(index, X, 16)]
-    assert find(2 * X, X) == 2 and len(asked) == 1

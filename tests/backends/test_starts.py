@@ -1,8 +1,6 @@
 """The one-time start of a compiler: done once, timed by itself, and no part of any compile. Clocks are the tests'."""
 
 import importlib
-import shutil
-import threading
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Graph
-from fusioncache.observe.record.observations import Alone
 
 
 class Clock:
@@ -93,60 +90,6 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
 
 
-def test_a_thread_that_waits_for_a_start_is_not_charged_for_it_and_does_not_count_it():
-    clock, begun, go = Clock(), threading.Event(), threading.Event()
-
-    class Waiting(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            begun.set()
-            assert go.wait(30)
-            clock.now += 12.0
-
-    starts, told, took = CompilerStarts(clock), list[float](), list[float]()
-
-    def start() -> None:
-        took.append(starts.start(Waiting(), make_unary_region(), lambda _, seconds: told.append(seconds)))
-
-    first = threading.Thread(target=start)
-    first.start()
-    assert begun.wait(30)
-    second = threading.Thread(target=start)
-    second.start()
-    while not second.is_alive():
-        pass
-    go.set()
-    first.join(30)
-    second.join(30)
-    assert told == [12.0] and 12.0 in took and set(took) <= {0.0, 12.0}
-
-
-_FIRST = 2.0 * (1 + 10 * inductor_start.DYNAMO_SHARE)
-_AGAIN = 2.0 * (inductor_start.AGAIN_SHARE + 10 * inductor_start.AGAIN_OPERATION_SHARE)
-
-
-@pytest.mark.parametrize(
-    ("caches", "graphs", "loaded", "expected"),
-    [
-        (True, False, False, Alone(_FIRST, _AGAIN)),
-        (True, False, True, Alone(_FIRST, _AGAIN)),
-        (True, True, False, Alone(_FIRST, _AGAIN)),
-        (True, True, True, Alone(_AGAIN, _AGAIN)),
-        (False, True, True, Alone(_FIRST, _FIRST)),
-    ],
-)
-def test_what_thunder_alone_spends_depends_on_torchinductors_own_cache(
-    caches, graphs, loaded, expected, monkeypatch, tmp_path
-):
-    from torch._inductor import config
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    if graphs:
-        (tmp_path / "fxgraph" / "ab").mkdir(parents=True)
-    with config.patch(fx_graph_cache=caches):
-        assert Inductor().alone(2.0, 10, loaded=loaded) == expected
-        assert Inductor().alone(2.0, 10_000, loaded=False).again <= Inductor().alone(2.0, 10_000, loaded=False).first
-
-
 @pytest.mark.parametrize(
     ("device", "joined", "expected"),
     [("cpu", True, "_subtract"), ("cpu", False, "_subtract"), ("cuda", False, "_transpose")],
@@ -161,23 +104,6 @@ def test_starting_torchinductor_compiles_one_function(device, joined, expected, 
     )
     Inductor().start(device, joined=joined)
     assert compiled == [expected]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-def test_a_joined_start_builds_no_kernel_and_leaves_checks_to_the_joined_library(monkeypatch, tmp_path):
-    from torch._inductor.cpp_builder import CppBuilder
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-
-    from fusioncache.backends.inductor.joined_kernels import forget_probes
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    built: list[str] = []
-    build = CppBuilder.build
-    monkeypatch.setattr(CppBuilder, "build", lambda self: (built.append(self._name), build(self))[1])
-    forget_probes()
-    Inductor().start("cpu", joined=True)
-    # AMX is asked of the system, too.
-    assert set(built) <= {"probe"} and len(built) <= sum("amx" in str(isa) for isa in valid_vec_isa_list())
 
 
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
+from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
 from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run, write_text
 
 ADD = Recipe(
@@ -140,12 +140,6 @@ def test_a_thread_without_a_context_gets_one():
     assert steps.bound == [0] and len(steps.log) == 2
 
 
-@pytest.mark.parametrize(("second", "result"), [(2, [1024]), (6, [1024]), (4, "otherwise"), (1, "otherwise")])
-def test_arguments_are_as_little_aligned_as_captured(second, result):
-    recipe = replace(ADD, inputs=(ADD.inputs[0], replace(ADD.inputs[1], alignment=2)))
-    assert call(recipe, Steps(0), (16, second)) == result
-
-
 def test_a_fill_is_told_where_on_the_stream_in_use():
     steps = Steps(0, 0)
     call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)
@@ -158,15 +152,3 @@ def test_what_fails_behind_the_first_step_raises():
     with pytest.raises(DriverError, match="700"):
         call(recipe, steps)
     assert len(steps.log) == 2
-
-
-def test_outputs_are_collected():
-    outputs = [lambda args, fresh: (args, fresh), 0, Duplicate(0)]
-    assert call(ADD, Steps(0), outputs=outputs) == [((32, 64), (1024,)), 1024, ((32, 64), (1024,))]
-
-
-def test_recipes_without_inputs_or_steps_are_written_as_well():
-    made = replace(ADD, inputs=(), steps=(Fill(0, 0, 128, 7),))
-    steps = Steps(0)
-    assert call(made, steps, ()) == [1024] and steps.log == [(1024, 7, 128, 5)]
-    assert call(replace(ADD, steps=()), Steps()) == [1024]

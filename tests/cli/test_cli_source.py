@@ -29,11 +29,6 @@ def _run(monkeypatch):
 # --definition
 
 
-def test_the_definition_has_the_most_terms_of_any_region():
-    pytest.importorskip("nvfuser_direct")
-    assert get_output("show", "residual", "--definition").count("define_tensor") == 8
-
-
 def test_a_template_for_the_cpu_is_defined_for_the_gpu(monkeypatch):
     pytest.importorskip("nvfuser_direct")
     device, dtype = ("device", Const("device", "cpu")), ("dtype", Const("dtype", "float32"))
@@ -49,15 +44,6 @@ def test_what_nvfuser_cannot_do_has_no_definition(monkeypatch):
     graph = Graph((_MATRIX,), (Op("prims.nosuch", (Ref(0),), (_MATRIX,)),), (1,))
     save_other(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "odd")))
     assert "nvFuser has no definition for this template (KeyError: " in get_error("show", "odd", "--definition")
-
-
-def test_no_gpu_is_pretended_afterwards():
-    pytest.importorskip("nvfuser_direct")
-    import torch
-
-    before = (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
-    get_output("show", "convert", "--definition")
-    assert before == (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
 
 
 def test_the_definition_needs_nvfuser(monkeypatch):
@@ -168,28 +154,6 @@ def test_damaged_source_hides_nothing_else():
     assert result.stdout.endswith("# wrapper.py\npass\n")
     assert "1 executable was stored without source." in result.stderr
     assert result.exit_code == 0
-
-
-def test_the_launches_of_stored_kernels():
-    step = {"function": "nvfuser_none_f0", "cubin": "0.cubin", "grid": [1, 1, 1], "block": [128, 1, 1], "shared": 0}
-    recipe = json.dumps({"steps": [{"fill": [0, 0, 8, 0]}, {**step, "cooperative": False}]})
-    _keep(inline(CHAIN.graph, (7,)), "nvfuser", {"recipe": recipe.encode(), "0.cubin": b"\x7fELF"})
-    result = call("show", "residual", "--code", "--json")
-    (executable,) = json.loads(result.stdout)["code"]
-    assert executable["launches"] == [step]
-    assert executable["sources"] == {}
-    assert "NVFUSER_DUMP=cuda_kernel" in result.stderr
-    assert "nvfuser_none_f0  grid [1, 1, 1]" in call("show", "residual", "--code").stdout
-
-
-def test_code_of_all_parts_of_a_template():
-    """Arity 3 is a fold of two terms, one of one term, and the core."""
-    from fusioncache.template.plan import fold
-
-    folded = fold(CHAIN.graph, (3,))
-    for graph in [folded.core.graph, *(step.graph for step in folded.chains[0].folds)]:
-        _keep(graph, "inductor", {"wrapper.py": b"pass"})
-    assert call("show", "residual", "--code").stdout.count(".inductor\n") == 3
 
 
 # What cannot be read

@@ -13,7 +13,7 @@ from store_contents import save
 
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
+from fusioncache.humanize import escape_controls
 from fusioncache.store import Store
 
 _LIGHT = [
@@ -129,40 +129,6 @@ def test_bench_hands_everything_over(monkeypatch, tmp_path, capfd):
 def test_bench_says_where_the_benchmarks_are(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "SCRIPT", tmp_path / "none.py")
     assert "clone fusioncache's repository" in get_error("bench")
-
-
-def test_bench_finds_the_script_of_a_checkout():
-    assert bench.SCRIPT.is_file()
-
-
-@pytest.mark.parametrize(
-    ("arities", "text"),
-    [
-        ([()], "-"),
-        ([], "-"),
-        ([(1,)], "1"),
-        ([(1,), (2,)], "1, 2"),
-        ([(3,), (1,), (2,)], "1-3"),
-        ([(1,), (2,), (3,), (5,), (7,), (8,), (9,), (10,)], "1-3, 5, 7-10"),
-        ([(1, 4), (2, 4), (3, 6)], "1-3 / 4, 6"),
-    ],
-)
-def test_arities(arities, text):
-    assert format_arities(arities) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.25e6, "1.2 MB"), (2e15, "2000.0 TB")]
-)
-def test_bytes(size, text):
-    assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7200, "2 h"), (86400 * 3.2, "3 d")]
-)
-def test_age(seconds, text):
-    assert format_age(seconds) == text
 
 
 def test_one_line_leaves_what_can_be_printed():

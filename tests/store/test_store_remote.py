@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import fsspec
 import pytest
 from faulty_filesystem import faulty
 from file_server import serve
@@ -245,15 +244,6 @@ def test_the_variable_names_the_remote(url, here, there, monkeypatch):
     assert load(Store.open(find_root(there)), 1)
 
 
-def test_a_broken_entry_is_brought_again(url, here, there):
-    _filled(url, here, 1)
-    save(there, 1)
-    find_object(there, make_artifacts(1)["code"]).write_bytes(b"half")
-    with collect_warnings():
-        assert load(Store.open(find_root(there), remote=url), 1)
-    assert load(there, 1)
-
-
 def test_threads_and_forked_children_ask(url, here, there):
     _filled(url, here, *range(6))
     reader = Store.open(find_root(there), remote=url)
@@ -302,16 +292,6 @@ def test_what_is_not_what_was_pushed_is_refused(url, files, here, there, damage,
     assert reader.stats().bypasses == {f"remote: {reason}": 2}
     save(reader, 1)
     assert load(reader, 1)
-
-
-def test_a_missing_object_is_a_miss(url, files, here, there):
-    _filled(url, here, 1)
-    del files.files[_path_of(url, find_object(here, make_artifacts(1)["code"]))]
-    reader = Store.open(find_root(there), remote=url)
-    with collect_warnings():
-        assert not load(reader, 1)
-    assert reader.stats().bypasses == {"remote: an entry without its artifacts": 1}
-    assert find_present(there, 1) == []
 
 
 def _planted(url: str, files, planted: entry.Entry, id_: str) -> None:
@@ -454,49 +434,6 @@ def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, hang):
     assert "no answer within" in messages[0]
     with pytest.raises(StoreError, match="no answer within"):
         Remote(url).entry(f"{make_numbered_key(1).digest}.{BACKEND}")
-
-
-def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there, hang):
-    _filled(url, here, 1)
-    hang()
-    reader = Store.open(find_root(there), remote=url)
-    with collect_warnings() as messages:
-        run_at_once(*[lambda: [load(reader, 1) for _ in range(20)]] * 8)
-    assert len(messages) == 1
-    wait_until(lambda: files.calls)
-    assert len(files.calls) <= 8
-
-
-def test_a_push_or_pull_ends_with_the_remote(url, files, here, there):
-    remote = _filled(url, here, *range(20))
-
-    def fault(what, path):
-        if what not in ("ls", "exists"):
-            raise ConnectionResetError("reset")
-
-    files.fault = fault
-    files.calls.clear()
-    with pytest.raises(StoreError, match="could not read: ConnectionResetError: reset"):
-        pull(there, remote)
-    assert sum(what != "ls" for what, _ in files.calls) <= 3 * 8
-    files.fault = lambda what, path: None
-    assert pull(there, Remote(url)).entries == 20
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [("nothing://x", "Protocol not known"), ("faulty-missing://x", "ImportError"), ("/proc/none", "cannot be written")],
-)
-def test_a_url_that_cannot_be_used_costs_one_warning(here, there, broken, message):
-    fsspec.register_implementation("faulty-missing", "no_such_module.FileSystem", errtxt="install it", clobber=True)
-    save(here, 1)
-    with pytest.raises(StoreError, match=message):
-        push(here, Remote(broken))
-    reader = Store.open(find_root(there), remote=broken)
-    with collect_warnings() as messages:
-        assert not load(reader, 1)
-        assert not load(reader, 2)
-    assert len(messages) == (not broken.startswith("/"))  # where nothing is, nothing is found
 
 
 SECRETS = ("AKIA5EXAMPLE", "wJal/rXUtn+FEMI", "wJal%2FrXUtn%2BFEMI", "t0ken", "s1gned")

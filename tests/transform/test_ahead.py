@@ -39,10 +39,6 @@ def picks(x):
     return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
 
 
-def doubles(x):
-    return torch.tanh(x) * 2
-
-
 def make(length, rows=2):
     generator = torch.Generator().manual_seed(length)
     return torch.randn(rows, length, WIDTH, generator=generator, requires_grad=True)
@@ -164,26 +160,3 @@ def test_where_there_is_none_the_third_length_is_derived(vary, reason, tmp_path,
         assert run(compiled, rotates, ((24,), (36,), (25,), (60,)), compute) == [1, 1, 1, 0]
     (found,) = transform.stats().programs_refused or ("",)
     assert found.startswith(reason)
-
-
-class Helpers:
-    """Counts how often anything is handed over."""
-
-    times = 0
-
-    def get_ready(self):
-        pass
-
-    def hand_over(self, asks):
-        self.times += 1
-        return 0
-
-
-def test_only_what_somebody_asked_for_is_explained_and_compiled_beside(tmp_path, capsys, monkeypatch):
-    helpers = Helpers()
-    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *_, **options: helpers)
-    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own={"explain": True})
-    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 2]
-    assert helpers.times == 2
-    said = re.sub(r"_[0-9a-f]{8}\b|\.py:\d+", "", capsys.readouterr().err)  # digests and places have digits
-    assert "36" in said and "44" not in said

@@ -88,16 +88,16 @@ def test_nothing_is_held_for_each_length(few, tmp_path):
     transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     counted = []
-    for length in range(2, 92):
+    for length in range(2, 62):
         train(compiled, model, length)
-        if length in (20, 31, 61, 91):  # the first count makes what counting needs
+        if length in (20, 31, 46, 61):  # the first count makes what counting needs
             counted.append(count_objects(cache))
     _, before, between, after = counted
     # What a length holds grows in both halves. What Python keeps for classes (caches of `abc`) grows in one of them.
     grown = {kind: (between[kind] - before[kind], count - between[kind]) for kind, count in after.items()}
-    assert {kind: growth for kind, growth in grown.items() if min(growth) >= 30 / 2} == {}
+    assert {kind: growth for kind, growth in grown.items() if min(growth) >= 15 / 2} == {}
     stats = transform.stats()
-    assert (stats.programs_made, stats.programs_filled) == (2, 88)
+    assert (stats.programs_made, stats.programs_filled) == (2, 58)
     assert len(entries_of(compiled)) == MOST
     assert len(transform.calls()) <= 3 * MOST
 
@@ -150,22 +150,6 @@ def test_what_belongs_to_a_program_leaves_with_it(known):
     assert file not in linecache.cache
 
 
-def test_a_program_that_cannot_be_had_again_stays(few, tmp_path, monkeypatch):
-    model = Block()
-    compiled, _ = compile_anew(model, tmp_path, sizes="static")
-    derived = []
-    for length in range(2, 2 + MOST + 2):
-        if length == 2 + MOST:
-            monkeypatch.setattr("fusioncache.accelerators.programs.derivation.keep_program", lambda *_, **__: False)
-        train(compiled, model, length)
-        derived.append(entries_of(compiled)[-1])
-    train(compiled, model, 2)
-    monkeypatch.undo()
-    monkeypatch.setattr(program_list, "MOST_ENTRIES", 1)
-    train(compiled, model, 30)
-    assert [is_held(compiled, entry) for entry in derived] == [False] * MOST + [True] * 2
-
-
 def test_what_runs_in_memory_of_its_own_stays(known, monkeypatch):
     """As what was captured in a CUDA graph does."""
     model, compiled, _ = known
@@ -192,13 +176,13 @@ def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
         return sum(type(each) in kinds for each in gc.get_objects())
 
     before = count_known()
-    for scale in (1.5, 2.5, 3.5, 4.5):
+    for scale in (1.5, 2.5, 3.5):
         for length in (2, 3, 4):
             assert torch.equal(compiled(make_input(length), scale), model(make_input(length), scale))
         assert count_known() - before <= 2 * 3
     stats = transform.stats()
-    assert (stats.programs_made, stats.programs_filled) == (8, 4)
+    assert (stats.programs_made, stats.programs_filled) == (6, 3)
     # The store has the family, so that it is filled in again.
     with without_interpreter():
         assert torch.equal(compiled(make_input(5), 1.5), model(make_input(5), 1.5))
-    assert transform.stats().programs_filled == 5
+    assert transform.stats().programs_filled == 4

@@ -25,7 +25,7 @@ from fusioncache.transform import executor
 THUNDERS = (torch_executor, python_executor)
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
 SHAPES = ((3,), (), (3,), (0, 3))
-STRIDE = int(os.environ.get("STRIDE", 3))
+STRIDE = int(os.environ.get("STRIDE", 13))
 VALUES = ((1.5, -2.0, 0.75), (3.0, 1.25, -0.5), (-1.0, 2.5, 4.0))
 RANDOM = {"bernoulli", "exponential", "rrelu", "put_grad"}
 
@@ -177,7 +177,7 @@ def list_kinds(pattern):
 
 
 def test_what_is_claimed_computes_what_torch_computes():
-    """One in three of all cases, so that it takes no minute; with STRIDE=1 in the environment all of them."""
+    """One in thirteen of all cases, so that it takes seconds; with STRIDE=1 in the environment all of them."""
     comparison, shapes = Comparison(), cycle(SHAPES)
     numbers = {kind: cycle(values) for kind, values in NUMBERS.items()}
     drawn = ((each, kinds) for each in all_operations(comparison.executor) for kinds in list_kinds(each[1]))

@@ -91,15 +91,6 @@ def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(m
     assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
 
 
-@pytest.mark.usefixtures("eager_regions")
-def test_with_the_transform_or_without_a_region_that_is_not_said(monkeypatch):
-    without_nvfuser(monkeypatch)
-    with collect_warnings() as messages:
-        compiled(model, fusioncache.Cache(store=False, record=False), fusioncache.executors())(X)
-        thunder.jit(lambda x: x @ x, executors=fusioncache.executors())(X)
-    assert messages == []
-
-
 def as_with_nvfuser(monkeypatch):
     """Our executor stands for nvFuser, and says nothing itself. Returns the executors, and what is said."""
     said = []
@@ -112,16 +103,6 @@ def as_with_nvfuser(monkeypatch):
         thunder.extend.get_executor("fusioncache"),
         check,
     ], said
-
-
-@pytest.mark.usefixtures("eager_regions")
-def test_where_nvfuser_makes_the_regions_a_missing_transform_is_said_as_well(monkeypatch):
-    given, said = as_with_nvfuser(monkeypatch)
-    compiled(model, fusioncache.Cache(store=False, record=False), given)(X)
-    thunder.jit(lambda x: x @ x, executors=given)(X)
-    assert not said
-    assert torch.equal(thunder.jit(model, executors=given)(X), model(X))
-    assert said == [executor.ALONE] * 2  # by our executor, which stands for nvFuser, and by the check
 
 
 def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):

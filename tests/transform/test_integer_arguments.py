@@ -21,16 +21,6 @@ def compares(x, number):
     return x * 2 if number > 7 else x + 1
 
 
-def repeats(x, number):
-    for each in range(number):
-        x = x + each
-    return x
-
-
-def returns_it(x, number):
-    return x + 1, {"number": number, "all": [number, (number,)]}
-
-
 def tensors(number, rows=2):
     generator = torch.Generator().manual_seed(number)
     return torch.randn(rows, number, WIDTH, generator=generator, requires_grad=True)
@@ -44,7 +34,7 @@ def run(compiled, *args, **kwargs):
 
 
 @pytest.mark.usefixtures("eager_regions")
-@pytest.mark.parametrize("program", [cuts, compares, repeats, returns_it], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("program", [cuts, compares], ids=lambda each: each.__name__)
 def test_behind_dynamo_with_symbols_from_the_first_call_on(program, tmp_path):
     """A number with a point is among the arguments as well. It is a tensor there, which is read in each call."""
 
@@ -59,7 +49,7 @@ def test_behind_dynamo_with_symbols_from_the_first_call_on(program, tmp_path):
     stats = transform.stats()
     assert not stats.programs_interpreted and not stats.passes_repeated and not stats.programs_refused
     # Of what Dynamo looks at it makes a graph for each number, or for each side of a comparison.
-    assert stats.programs_filled == {cuts: 3, compares: 2, repeats: 0, returns_it: 3}[program]
+    assert stats.programs_filled == {cuts: 3, compares: 2}[program]
 
 
 class Rotary(torch.nn.Module):
@@ -97,7 +87,7 @@ def test_behind_dynamo_a_further_length_is_filled_in(tmp_path, dynamic):
     model = Rotary()
     compiled, transform = compile_behind_dynamo(model, store=tmp_path, dynamic=dynamic)
     filled, derived = 0, (1, 64, 96) if dynamic is None else (1, 64)
-    for length in (64, 96, 65, 200, 1, 8, 249):  # the graph that is made of 1 changes nothing for the others
+    for length in (64, 96, 65, 1, 249):  # the graph that is made of 1 changes nothing for the others
         x = torch.randn(2, length, WIDTH)
         before = transform.stats().compiles
         found = train(compiled, model, x)

@@ -195,11 +195,10 @@ def test_a_worker_with_other_settings_refuses(tmp_path, monkeypatch, expected):
     assert read_compiled(tmp_path) == expected[1]
 
 
-@pytest.mark.parametrize("method", ["environment", "artifact_environment"])
-def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected, method):
+def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
     """They change when all is compiled, before the first call: what calls ask for then is something else."""
-    setting, own = {"machine": "here"}, getattr(Logging, method)
-    monkeypatch.setattr(Logging, method, lambda self: {**own(self), "settings": str(setting)})
+    setting, own = {"machine": "here"}, Logging.environment
+    monkeypatch.setattr(Logging, "environment", lambda self: {**own(self), "settings": str(setting)})
     job = Job(tmp_path, 2)
 
     def change() -> None:

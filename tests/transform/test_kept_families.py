@@ -157,14 +157,6 @@ def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(sto
     assert len(list_slots(store)) == 1  # in the stead of what was there
 
 
-def test_an_option_is_seen(store):
-    model, x = Model(), make_input(40)
-    for options in ({"lean": "thunder"}, {"fold": "nvfuser"}, {"jit": {"sharp_edges": "error"}}):
-        compiled, transform = compile_anew(model, store, **options)
-        compiled(x)
-        assert transform.stats().programs_filled == 0
-
-
 def test_a_template_that_is_another_one_is_seen(store, monkeypatch):
     """As where the backend runs in another environment: then it might have made other regions."""
     own = Eager.environment
@@ -206,18 +198,6 @@ def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypat
     assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
 
 
-@pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])
-def test_nothing_is_kept_and_nobody_is_asked(store, tmp_path, options):
-    model = Model()
-    # The family that is there would fill in the first length, one that is learned here the third.
-    for directory, some, expected in ((store, (40,), 1), (tmp_path / "new", (40, 41, 42), 0)):
-        compiled, transform = compile_anew(model, directory, **options)
-        for length in some:
-            train(compiled, model, make_input(length))
-        assert transform.stats().programs_filled == 0
-        assert len(list_slots(directory)) == expected
-
-
 def test_what_does_not_decode_is_discarded(store: Path):
     """One whose digests are right, as another program may have written it."""
     opened = Store.open(store, remote="")
@@ -236,18 +216,6 @@ def test_what_does_not_decode_is_discarded(store: Path):
     assert not list_slots(store)
     train(compiled, model, make_input(41))
     assert len(list_slots(store)) == 1
-
-
-def test_bytes_that_changed_are_discarded(store: Path):
-    for path in (store / "objects").rglob("*"):
-        if path.is_file() and b'"looks"' in path.read_bytes():
-            path.chmod(0o600)
-            path.write_bytes(path.read_bytes().replace(b"100", b"900"))
-    model = Model()
-    compiled, transform = compile_anew(model, store)
-    with pytest.warns(RuntimeWarning, match="a wrong checksum"):
-        train(compiled, model, make_input(40))
-    assert counts(transform) == (0, 0, {})
 
 
 def test_behind_dynamo(tmp_path):

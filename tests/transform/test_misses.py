@@ -55,15 +55,6 @@ def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
         assert line.startswith(f"  {__file__}:") and line.endswith(f": {LINE}")
 
 
-@pytest.mark.parametrize(
-    ("option", "variable", "explained"), [(None, "1", True), (None, "0", False), (False, "1", False)]
-)
-def test_the_environment_asks_for_it_where_the_option_does_not_say(capfd, monkeypatch, option, variable, explained):
-    monkeypatch.setenv("FUSIONCACHE_EXPLAIN", variable)
-    run(Layers(2.0), explain=option)
-    assert bool(said(capfd)) == explained
-
-
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
 

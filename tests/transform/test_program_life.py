@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import sys
 import weakref
 from dataclasses import replace
@@ -11,13 +10,10 @@ from types import FunctionType
 import pytest
 import torch
 from models import Blocks, are_same, step
-from pool_processes import wait_until
-from store_contents import fork, wait_for
 from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once
 
 import fusioncache
-from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
 from fusioncache.accelerators.programs.programs import find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
@@ -66,18 +62,6 @@ def test_a_program_is_loaded_and_nothing_is_interpreted(trained):
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
 
 
-def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trained):
-    directory, model, x, _ = trained
-    derived, _ = compile_anew(model, directory, programs=False)
-    loaded, _ = compile_anew(model, directory)
-    for compiled in (derived, loaded):
-        step(compiled, model, x)
-    for last in (thunder.last_traces, thunder.last_backward_traces, thunder.last_prologue_traces):
-        texts = [str(last(compiled)[-1]) for compiled in (derived, loaded)]
-        before, after = (re.findall(r"^  [a-z(].*$", text, re.MULTILINE) for text in texts)
-        assert before == after and len(after) > 5
-
-
 def test_each_kind_of_input_has_a_program_of_its_own(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -104,47 +88,6 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
     assert counts(transform) == (1, 1, {})
 
 
-def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    with monkeypatch.context() as patch:
-        keeper = type(transform.program_keeper)
-        build = keeper.build
-
-        def build_unfit(*args):
-            def prologue(*_args, **_kwargs):
-                raise ValueError("another guard")
-
-            return build(*args)._replace(prologue_fn=prologue)
-
-        patch.setattr(keeper, "build", build_unfit)
-        assert torch.equal(compiled(x), model(x))
-    # It is derived, and kept beside the one that did not fit.
-    assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
-    assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
-
-
-def test_a_function_is_looked_up_once_for_each_key(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    x = x[:2]
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-    thunder.compile_stats(compiled).interpreter_cache.clear()
-    monkeypatch.setattr(transform.cache.store, "load", None)
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-
-
-def test_a_number_that_grows_does_not_fill_the_store(cell, monkeypatch):
-    directory, model, x = cell
-    monkeypatch.setattr("fusioncache.accelerators.programs.program_list.MOST_KINDS", 2)
-    compiled, transform = compile_anew(model, directory)
-    for rows in (1, 2, 4, 5):
-        compiled(x[0].expand(rows, -1))
-    assert counts(transform) == (0, 2, {"more than 2 kinds of input in one process": 2})
-
-
 def test_the_environment_turns_programs_off(cell, monkeypatch):
     directory, model, x = cell
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
@@ -154,14 +97,6 @@ def test_the_environment_turns_programs_off(cell, monkeypatch):
     compiled, transform = compile_anew(model, directory, programs=True)
     compiled(x)
     assert counts(transform) == (1, 0, {})
-
-
-def test_two_transforms_keep_nothing(tmp_path):
-    caches = [fusioncache.Cache(record=False, store=tmp_path) for _ in range(2)]
-    transforms = [fusioncache.FusionCache(cache=cache, backend="eager", jobs=0) for cache in caches]
-    compiled = thunder.jit(Cell(), executors=fusioncache.executors(), transforms=transforms)
-    compiled(torch.randn(3, 4))
-    assert [counts(transform) for transform in transforms] == [(0, 0, {})] * 2
 
 
 @pytest.mark.parametrize("option", ["no caching", "symbolic values"])
@@ -187,16 +122,6 @@ def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
     assert counts(transform) == (0, 0, {"failed: RuntimeError": 2})
 
 
-def test_what_fails_while_thunder_traces_is_not_kept(cell):
-    directory, model, _ = cell
-    compiled, transform = compile_anew(model, directory)
-    with pytest.raises(RuntimeError):
-        compiled(torch.randn(3, 5))
-    with pytest.raises(RuntimeError):
-        compiled(torch.randn(3, 5))
-    assert counts(transform) == (0, 0, {})
-
-
 def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):
     model, x = Cell(), torch.randn(3, 4)
     compiled, transform = compile_anew(model, tmp_path)
@@ -218,44 +143,6 @@ def test_threads_at_their_first_call_agree(trained):
     run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
     assert are_same(outputs, [results[0]] * 4)
     assert counts(transform) == (4, 0, {})
-
-
-def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    model, x = Cell(), torch.randn(3, 4)
-
-    def keep(*args, **options):
-        (tmp_path / f"derived-{os.getpid()}").touch()
-        wait_until(lambda: len(list(tmp_path.glob("derived-*"))) == 3)
-        return keep_program(*args, **options)
-
-    def derive():
-        compiled, transform = compile_anew(model, tmp_path / "store")
-        (tmp_path / f"counts-{os.getpid()}").write_text(str((compiled(x).sum().item(), counts(transform))))
-
-    monkeypatch.setattr(derivation, "keep_program", keep)
-    assert [wait_for(child) for child in [fork(derive) for _ in range(3)]] == [0] * 3
-    monkeypatch.undo()
-    compiled, transform = compile_anew(model, tmp_path / "store")
-    result = compiled(x).sum().item()
-    said = sorted(file.read_text() for file in tmp_path.glob("counts-*"))
-    assert said == [str((result, (0, made, {}))) for made in (0, 0, 1)]
-    assert counts(transform) == (1, 0, {})
-
-
-def test_what_was_made_for_the_sizes_of_a_call_is_tried_first(cell):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory)
-    for is_training in (True, False):
-        model.train(is_training)
-        for rows in (2, 3, 5, 6):
-            compiled(x[:1].expand(rows, -1))
-    entries = thunder.compile_stats(compiled).interpreter_cache
-    assert len(entries) == 8
-    found = [entries.index(each) for each in entries.list_for((x,), {})]
-    assert (found[:2], sorted(found)) == ([5, 1], [*range(8)])
-    del entries[0]
-    assert sorted(entries.index(each) for each in entries.list_for((x,), {})) == [*range(7)]
 
 
 def list_replaced():
@@ -309,38 +196,6 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
         patch.setattr("fusioncache.accelerators.programs.programs.build_program", fail)
         assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
-
-
-WRONG = {
-    "damaged": lambda content, other: content[: len(content) // 2],
-    "of another kind": lambda content, other: other,
-    "of a later format": lambda content, other: re.sub(
-        rb"(fusioncache \w+ |.\"format\":)\d", rb"\g<1>99", content, count=1
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:fusioncache. a stored program that does not decode")
-@pytest.mark.parametrize(
-    ("artifact", "other", "loads"),
-    [("program", "reads", 0), ("reads", "program", 0), ("bytecode", "program", 1), ("regions", "reads", 1)],
-)
-def test_an_artifact_that_does_not_fit_costs_the_program_or_nothing(cell, artifact, other, loads):
-    """Without traces or reads there is no program. What is there for speed or for people is done without."""
-    directory, model, x = cell
-    store = fusioncache.Cache(record=False, store=directory).store
-    (entry,) = [each for each in store.entries() if each.backend == "program"]
-    key = make_key(store.entry(entry.digest, "program"))
-    artifacts = dict(store.load(key, "program"))
-    for change in WRONG.values():
-        wrong = change(artifacts[artifact], artifacts[other])
-        assert wrong != artifacts[artifact]
-        store.remove(key, "program")
-        assert store.save(key, "program", {**artifacts, artifact: wrong}, name="Cell", seconds=1)
-        compiled, transform = compile_anew(model, directory)
-        assert torch.equal(compiled(x), model(x))
-        assert counts(transform) == (loads, 1 - loads, {})
-        assert len(list(find_candidates(store, key))) == 1
 
 
 def test_verify_mode_derives_again_and_finds_the_same(trained):
@@ -400,11 +255,3 @@ def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
         compiled(x)
     assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
     assert counts(transform) == (0, 0, {})
-
-
-def test_a_program_that_is_loaded_is_one_line(cell, capsys):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory, explain=True)
-    compiled(x)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fusioncache: the program of Cell was loaded from the store (tracing it took ")

@@ -52,15 +52,6 @@ def test_regions_are_counted_and_recorded_again():
     assert second.history.models == ("GPT",) and second.history.traces == 1
 
 
-def test_where_several_models_were_traced_meanwhile_nothing_is_kept():
-    ledger = Ledger()
-    number = derive(ledger)
-    derive(ledger, "other")
-    assert collect_regions(ledger, number) is None
-    assert collect_regions(ledger, number + 2) is None
-    assert collect_regions(ledger, number + 1) is not None
-
-
 def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
     torch.manual_seed(0)
     model, x = Blocks(3), torch.randn(5, 16)

@@ -185,14 +185,6 @@ def test_a_budget_keeps_as_many_sums_as_fit():
     assert alive[5] < alive[8] < alive[100]
 
 
-def test_a_forward_pass_alone_and_inference_are_left_alone():
-    model, x = stack("post")
-    compiled, transform = compile_with(model.requires_grad_(False), recompute="residual")
-    with torch.no_grad():
-        assert torch.equal(compiled(x), thunder.jit(model, executors=fusioncache.executors())(x))
-    assert transform.choices() == ()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -83,15 +83,6 @@ def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
     assert transform.unchanged == [wanted is SEGMENTED, not backward]
 
 
-@pytest.mark.parametrize("wanted", [INLINE, ResidualPlan.FOLD], ids=str)
-def test_inline_and_fold_are_left_to_the_templates(wanted):
-    model, x = made(Residual, 4)
-    with recompute():
-        _, transform, _, _ = replan(model, x, wanted=wanted)
-    assert transform.unchanged == [True, True]
-    assert transform.plans() == [[wanted], []]
-
-
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
 def test_calls_do_not_grow_with_depth(wanted):
     def most(layers):
@@ -241,12 +232,3 @@ def test_values_that_are_written_in_place_are_left_alone():
             compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)
             results.append([*compiled(*inputs), *inputs])
     assert are_same(*results)
-
-
-def test_the_new_traces_pass_thunders_own_check():
-    model, x = made(Residual, 5, torch.bfloat16)
-    for wanted in (CARRY, SEGMENTED):
-        with recompute():
-            options = {"executors": fusioncache.executors(), "debug_options": thunder.DebugOptions(check_traces=True)}
-            result = step(thunder.jit(model, transforms=[Replan(wanted)], **options), model, x)
-        assert are_same(result, reference(Residual, 5, torch.bfloat16))

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
-from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.ir.ops import TABLE
@@ -160,16 +159,3 @@ def test_regions_that_lie_otherwise_share_what_is_compiled(nothing_unknown):
         calls += transform.calls()
     assert calls[0].template.key == calls[1].template.key
     assert cache.stats().compiles == 1
-
-
-def test_a_program_that_was_stored_has_the_strides_as_well(tmp_path):
-    def function(x):
-        return torch.softmax(x, -1), torch.sin(x).reshape(x.shape), x.view(x.shape)
-
-    x = torch.rand(6, 4).t()
-    for _ in range(2):
-        ours, transform = compile_anew(function, tmp_path, programs=True)
-        found = ours(x)
-        assert strides_of(found) == [((4, 6), (6, 1)), ((4, 6), (1, 4)), ((4, 6), (1, 4))]
-        assert found[2] is not x and found[2].data_ptr() == x.data_ptr()
-    assert transform.stats().programs_loaded == 1

@@ -47,7 +47,6 @@ def make_transform(**options: object) -> fusioncache.FusionCache:
 
 def train_all(rank: int) -> dict[str, dict[str, object]]:
     seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
-    seen["alone"] = train_one(rank, "alone", "auto")
     seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
     return {**seen, "written in place": run_in_place()}
 
@@ -79,7 +78,7 @@ def run_differing(rank: int) -> str:
 def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
     transform = make_transform(**ORDERS[order])
     jitted = thunder.jit(make_small(), executors=fusioncache.executors(), transforms=[transform])
-    jitted = jitted if mode == "alone" else share(jitted, mode)
+    jitted = share(jitted, mode)
     values = train(jitted, rank)
     return {
         "templates": sorted(call.template.key.digest for call in transform.calls()),
@@ -207,21 +206,6 @@ def test_ranks_ask_for_the_same_so_that_one_of_them_compiles_it(trained, mode):
     first, second = (rank[f"{mode} auto"] for rank in trained)
     assert first["templates"] == second["templates"]
     assert first["compiles"] == second["compiles"] == len(set(first["templates"]))
-
-
-def test_under_ddp_templates_are_those_of_a_single_process(trained):
-    alone, shared = trained[0]["alone"], trained[0]["ddp auto"]
-    assert regions(shared["forward"]) == regions(alone["forward"]) != set()
-    added = regions(shared["backward"]) - regions(alone["backward"])
-    assert regions(alone["backward"]) <= regions(shared["backward"])
-    assert all(name.startswith("div_") for name in added)  # which average gradients
-
-
-def test_over_gloo_each_travels_alone(trained):
-    for mode in MODES:
-        run = trained[0][f"{mode} auto"]
-        collectives = len(sequence(run["forward"])) + len(sequence(run["backward"]))
-        assert run["started"] == run["waits"] == collectives
 
 
 def test_under_zero3_no_gathered_parameter_is_saved(trained):

@@ -90,12 +90,6 @@ def test_the_parts_of_a_llama_layer_are_told_apart(llama):
     assert of(llama, "forward")[-1].source.layer is None
 
 
-def test_between_two_layers_of_a_list_of_parameters_the_later_one_counts():
-    regions, _ = watched(Residual(2), torch.randn(10, 10))
-    assert [region.source.layer for region in of(regions, "forward")] == [0, 1, 2, 3, 3]
-    assert [region.source.layer for region in of(regions, "backward")] == [3, 2, 1]
-
-
 def test_a_function_has_lines_and_no_modules():
     def double_tanh(x):
         return torch.tanh(x) * 2

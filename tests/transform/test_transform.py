@@ -15,7 +15,6 @@ from thunder.recipes import BaseRecipe
 
 import fusioncache
 from fusioncache.backends.eager import Eager
-from fusioncache.transform import templates
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -97,22 +96,6 @@ def test_thunderfx_takes_the_transform(cache):
     reference = thunderfx(model, executors=fusioncache.executors())
     assert are_same(step(compiled, model, x), step(reference, model, x))
     assert transform.stats().hits > 0
-
-
-def test_the_executor_is_known_by_name(cache):
-    x = torch.randn(4)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=["fusioncache"], transforms=[transform])
-    assert torch.equal(compiled(x), torch.tanh(x) * 2)
-    assert transform.stats().regions == 1
-
-
-def test_other_strides_of_the_same_shapes_give_the_same_values(cache):
-    compiled, transform = compile_with(lambda a, b: torch.tanh(a) * b, cache=cache)
-    a, b = torch.randn(6, 6), torch.randn(6, 6)
-    for left in (a, a.t(), a.t().contiguous(), a[:, torch.randperm(6)].t()):
-        assert torch.equal(compiled(left, b), torch.tanh(left) * b)
-    assert transform.stats().regions == 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor", None])
@@ -207,12 +190,6 @@ def test_rewritten_traces_pass_thunders_own_check(function):
     assert transform.stats().regions
 
 
-def test_regions_that_compute_with_numbers_run():
-    function = lambda x: sum(x.shape)  # noqa: E731
-    compiled = thunder.jit(function, executors=["fusioncache"], cache="symbolic values")
-    assert compiled(torch.ones(2, 3, 4, 5)) == 14
-
-
 def test_what_another_executor_claimed_stays_with_it():
     executor = OperatorExecutor("claims_add")
     register_executor(executor)
@@ -226,16 +203,3 @@ def test_what_another_executor_claimed_stays_with_it():
         assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
     finally:
         deregister_executor(executor)
-
-
-def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
-    """And no later step does."""
-    told: list[float] = []
-    monkeypatch.setattr(templates, "collect_behind", told.append)
-    model, x = Blocks(2), torch.randn(5, 16)
-    compiled, transform = compile_with(model, cache=cache)
-    step(compiled, model, x)
-    assert len(told) >= transform.stats().templates > 0 and min(told) > 0
-    told.clear()
-    step(compiled, model, x)
-    assert told == []

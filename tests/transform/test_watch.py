@@ -77,27 +77,6 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
     assert {region.source.layer for region in left} == {0, 1}
 
 
-def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
-    monkeypatch.setattr(sharing, "replace_symbols", lambda *_: [][0])
-    cache = fusioncache.Cache(record=False)
-    trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.history.records(RegionRecord))
-    assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
-    assert {region.reason for region in regions} == {"its trace stayed as it was"}
-
-
-def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
-    def fails(*_):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
-    cache = fusioncache.Cache(record=False)
-    trained(Residual(2), cache)
-    regions = tuple(cache.ledger.history.records(RegionRecord))
-    assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
-    assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
-
-
 def test_streams_are_taken_down_as_they_were_chosen():
     cache = fusioncache.Cache()
     with recompute():
