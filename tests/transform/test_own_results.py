@@ -56,8 +56,8 @@ def test_so_it_is_with_gradients():
 def test_so_it_is_with_inductor_and_with_what_it_stored(tmp_path):
     for _ in range(2):
         compile_ = with_templates("inductor", tmp_path)
-        assert compare(range(900, 904), compile_) > 60
-        assert compare(range(700, 702), compile_, gradients=True) > 40
+        assert compare(range(900, 902), compile_) > 20
+        assert compare(range(700, 701), compile_, gradients=True) > 15
 
 
 @pytest.mark.usefixtures("eager_regions")
