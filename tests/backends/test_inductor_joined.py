@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
+import sympy
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 
@@ -117,3 +118,13 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
             assert function.encode() in library
     assert isas
     vector_probe.forget_probes()
+
+
+@pytest.mark.parametrize(
+    "index", [X, Y, 0 * X, 64 * X, 64 * X + Y, 3 * X + 64 * Y + 7, X - 2 * Y, sympy.S(5), 4 * (X + Y)]
+)
+@pytest.mark.parametrize("length", [None, 16])
+def test_strides_of_affine_indices_are_torchs(index, length):
+    from torch._inductor.codegen.cpp import stride_at_vec_range
+
+    assert joined_kernels.find_affine_stride(sympy.expand(index), X) == stride_at_vec_range(index, X, length)

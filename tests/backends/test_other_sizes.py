@@ -122,3 +122,16 @@ def test_results_that_are_not_expanded_are_expanded(length):
     found, other = expand_results(lambda args: [unexpanded, args[0].tanh()], general, [length])(args)
     assert found.shape == (2, length, 4) and found.stride() == (0, 4, 1) and found.data_ptr() == args[1].data_ptr()
     assert torch.equal(found, unexpanded.expand(2, length, 4)) and torch.equal(other, args[0].tanh())
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 4), (1, 11, 4), (12, 4), (3, 12, 4)])
+def test_results_of_other_shapes_stay(shape):
+    general, made = generalize(widened(8), widened(12)), torch.zeros(shape)
+    args = [torch.randn(12, 4), torch.randn(64, 4)]
+    assert expand_results(lambda args: [made, args[0].tanh()], general, [12])(args)[0] is made
+
+
+def test_where_arguments_are_not_what_they_should_be_results_stay():
+    general, made = generalize(widened(8), widened(12)), torch.zeros(1, 12, 4)
+    args = [torch.randn(1, 4), torch.randn(64, 4)]
+    assert expand_results(lambda args: [made, args[0]], general, [12])(args)[0] is made

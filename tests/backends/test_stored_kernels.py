@@ -121,6 +121,12 @@ def test_copies_lie_as_the_original(tensor):
         assert torch.equal(other.flatten(), tensor.flatten().roll(1))
 
 
+def test_bits_tell_zeros_apart_and_nans_together():
+    assert not have_equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert have_equal_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert not have_equal_bits(torch.zeros(2, 3), torch.zeros(3, 2).t())
+
+
 def test_cubins_must_be_whole():
     image = make_elf()
     check_cubin(image)

@@ -13,6 +13,7 @@ import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
 from store_processes import PersistentEager, Process, X, Y, make_region
+from torch._inductor.codegen import common
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -131,6 +132,17 @@ def test_a_setting_of_torchinductor_is_in_its_key(module, name, value):
     assert (change.a, change.b) == (value, default)
 
 
+def test_a_setting_that_is_changed_in_place_is_seen():
+    before = settings(Inductor())
+    options = INDUCTOR.post_grad_fusion_options
+    options["one"] = {}
+    try:
+        assert differing(before, settings(Inductor())) == {"torch._inductor.config.post_grad_fusion_options"}
+    finally:
+        del options["one"]
+    assert settings(Inductor()) == before
+
+
 def test_variables_and_threads_are_in_the_key_of_torchinductor(monkeypatch):
     before = settings(Inductor())
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "NVFUSER_ENABLE"):
@@ -196,6 +208,12 @@ NAMELESS = {
 def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
     with INDUCTOR.patch({name: own}), pytest.raises(Declined, match=f"TorchInductor's setting {name} is a"):
         Inductor().environment()
+
+
+def test_passes_that_are_registered_for_a_device_are_in_the_key(monkeypatch):
+    before = settings(Inductor())
+    monkeypatch.setitem(common.custom_backend_passes, "mine", Pass("one"))
+    assert differing(before, settings(Inductor())) == {"torch._inductor.pass_of_mine"}
 
 
 @pytest.fixture

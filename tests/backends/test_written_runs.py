@@ -140,6 +140,12 @@ def test_a_thread_without_a_context_gets_one():
     assert steps.bound == [0] and len(steps.log) == 2
 
 
+@pytest.mark.parametrize(("second", "result"), [(2, [1024]), (6, [1024]), (4, "otherwise"), (1, "otherwise")])
+def test_arguments_are_as_little_aligned_as_captured(second, result):
+    recipe = replace(ADD, inputs=(ADD.inputs[0], replace(ADD.inputs[1], alignment=2)))
+    assert call(recipe, Steps(0), (16, second)) == result
+
+
 def test_a_fill_is_told_where_on_the_stream_in_use():
     steps = Steps(0, 0)
     call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)

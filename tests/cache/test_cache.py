@@ -18,7 +18,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.executable import Builder, Executable
-from fusioncache.ir import Ref, Template, TensorType
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.ir.template import layouts_of
 from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
@@ -139,6 +139,17 @@ def test_sizes_of_one_have_any_stride():
     x = torch.randn(4)
     for view in (x.view(1, 4), x.as_strided((1, 4), (1, 1)), x.view(4, 1).t()):
         assert torch.equal(call.target.function(view)[0], torch.tanh(view))
+
+
+def test_numbers_come_first_and_have_no_layout():
+    s = Sketch()
+    x, power = s.input(), s.input(NumberType("float"))
+    call, binding, _, compiler = call_of(s.graph(s.op("pow", x, power)))
+    assert binding.arguments == (1, 0)
+    value = torch.rand(2, 3)
+    for exponent in (2.0, 3.0):
+        assert torch.equal(call.target.function(exponent, value)[0], value**exponent)
+    assert compiler.compiled == 1
 
 
 @pytest.mark.parametrize("plan", list(Plan))
@@ -341,6 +352,14 @@ def test_an_unused_input_and_what_is_computed_from_it_are_left_out_of_the_region
     assert [op.name for op in instance.region.ops] == ["prims.tanh", "prims.sub", "prims.neg"]
     assert instance.region.ops[1].args == (Ref(1), Ref(2))
     assert (len(instance.region.inputs), instance.region.outputs) == (2, (3, 4))
+
+
+def test_an_unused_input_takes_its_symbolic_size_along():
+    types = tuple(TensorType("float32", (Ref(2 + place), 3), "cpu") for place in range(2))
+    region = Graph(types, (Op("prims.tanh", (Ref(1),), (types[1],)),), (4,), sizes=2)
+    instance = instance_of(region, canonicalize(region).binding)
+    expected = TensorType("float32", (Ref(1), 3), "cpu")
+    assert instance.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)
 
 
 def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):

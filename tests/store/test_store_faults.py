@@ -368,6 +368,15 @@ def _swap(one: Path, other: Path) -> None:
     one.with_name("x").rename(other)
 
 
+def test_a_planted_object_is_not_kept_by_a_save(store):
+    path = find_object(store, make_artifacts(1)["code"])
+    path.parent.mkdir()
+    path.write_bytes(b"x" * 3000)
+    save(store, 1)
+    assert path.read_bytes() == make_artifacts(1)["code"]
+    assert load(store, 1)
+
+
 def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
     save(store, 1, 2)
     find_object(store, make_artifacts(1)["code"]).unlink()

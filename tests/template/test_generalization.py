@@ -110,6 +110,15 @@ def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_a
     assert instantiate(wide, find_values(wide, norm(2, 48, 48))) == instantiate(norm(2, 48, 48), ())
 
 
+def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
+    pairs = [((2, 64, 32), (3, 96, 32)), ((5, 7, 32), (2, 9, 32)), ((3, 32, 32), (4, 33, 32))]
+    generals = [generalize([norm(*one), norm(*other)]) for one, other in pairs]
+    keys = {template_key(write_general_graph(general).graph, ENVIRONMENT) for general in generals}
+    assert len(keys) == 1
+    alone = [template_key(write_general_graph(norm(*pairs[0][0])).graph, ENVIRONMENT)]
+    assert keys.isdisjoint(alone)
+
+
 def test_sizes_0_and_1_are_regions_of_their_own():
     general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
     for sizes in ((1, 64, 32), (0, 64, 32), (2, 1, 32)):

@@ -66,6 +66,18 @@ def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
     )
 
 
+def test_who_runs_again_what_is_new_to_another_one_does_not_keep_it_waiting():
+    one, other = make_ranks()
+    first = one.derive(*LONG)
+    first()
+    first()
+    for _ in range(2):
+        other.derive(*LONG)()
+    one.derive(*SHORT)()
+    other.derive(*SHORT)()
+    assert one.count() == other.count() == 2 * len(LONG) + len(SHORT)
+
+
 def test_programs_are_compared_at_their_place_among_all_that_ran():
     """A rank derives a program anew, the other one does not: what each derives next is not taken for the other's."""
     one, other = make_ranks()

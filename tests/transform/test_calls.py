@@ -277,6 +277,39 @@ def test_a_step_leaves_no_garbage_and_nothing_alive():
         gc.enable()
 
 
+def test_gradients_that_go_another_way_are_not_handed_on():
+    for compiled in both():
+        compiled(X)
+        entries = thunder.compile_stats(compiled).interpreter_cache
+        entries[0] = entries[0]._replace(return_none_instead_of_grads=True)
+        compiled._model.zero_grad()
+        compiled(X).sum().backward()
+        assert thunder.cache_hits(compiled) == 1
+        assert all(each.grad is None for each in compiled._model.parameters())
+
+
+def test_functions_that_are_made_otherwise_are_called_as_they_are():
+    for compiled in both():
+        before = look(compiled, X)
+        entries = thunder.compile_stats(compiled).interpreter_cache
+        computation, backward = entries[0].computation_fn, entries[0].backward_fn
+        wrapped = [Counted(computation), Counted(backward)]
+        entries[0] = entries[0]._replace(computation_fn=wrapped[0], backward_fn=wrapped[1])
+        assert agree((*look(compiled, X)[:2], [], []), (*before[:2], [], []))
+        assert [each.calls for each in wrapped] == [1, 1]
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.function(*args)
+
+
 def test_several_threads_call_at_a_time(pair):
     ours, thunders = pair
     expected = thunders(X).detach()

@@ -8,6 +8,8 @@ import thunder
 import torch
 from stored_programs import compile_anew
 
+from fusioncache.accelerators.sizes.values import find_tensors
+
 
 class Step(torch.nn.Module):
     """What a training step is: a batch in, a loss out, and whatever else is in the batch may change it."""
@@ -147,3 +149,38 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
             outcomes.append((result, left))
         assert outcomes[0] == outcomes[1]
     assert transform.stats().programs_filled == filled
+
+
+class Table(dict):
+    pass
+
+
+def make_cycle() -> list[Any]:
+    cycle: list[Any] = [torch.ones(3)]
+    cycle.append(cycle)
+    return cycle
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"x": torch.ones(3), "(2, 3)": 1},
+        {"x": torch.ones(3), "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
+        [torch.ones(3), object()],
+        [torch.ones(3), 1j],
+        [torch.ones(3), Table(x=1)],
+        [torch.ones(3), torch.nn.Parameter(torch.ones(3))],
+        {("a", "b"): torch.ones(3)},
+        {1.5: torch.ones(3)},
+        {True: torch.ones(3)},
+        {-1: torch.ones(3)},
+        {None: torch.ones(3)},
+        [torch.ones(3)] * 2,
+        make_cycle(),
+        Table(x=torch.ones(3)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_container_with_something_else_keeps_its_sizes(container):
+    x = torch.ones(2)
+    assert list(find_tensors((x, container), {})) == [0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fusioncache.accelerators.programs.derivation import KnownProgram
-from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText
+from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
 from fusioncache.accelerators.sizes.families import (
     MOST_KNOWN,
     Family,
@@ -72,6 +72,13 @@ def test_a_family_without_a_part_is_none(name):
     for content in (b"", b"{}", b"\xff", artifacts.get("program-0", b"[]")[:-1]):
         with pytest.raises(ValueError):
             decode_family({**artifacts, name: content})
+
+
+def test_programs_that_are_none_of_one_family_are_none():
+    artifacts = dict(encode_family(make_family(12, 20)))
+    other = KnownProgram(make_program(20, " + 1.5").text, {0: (20,)}, REGIONS)
+    with pytest.raises(ValueError, match="more than numbers"):
+        decode_family({**artifacts, "program-1": encode(other.text)})
 
 
 def test_what_processes_know_of_one_family_comes_together(store):

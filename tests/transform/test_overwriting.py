@@ -15,6 +15,7 @@ from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_
 from fusioncache.accelerators.schedule.collective_passes import (
     all_reduce_in_place,
     all_reduce_together,
+    only_divides,
     reduce_in_place,
 )
 
@@ -116,6 +117,30 @@ def test_a_part_of_a_sum_is_no_sum_in_place():
         )
     )
     assert [symbol.sym.name for symbol in reduce_in_place(symbols)] == [each.sym.name for each in symbols]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32, dtypes.float64])
+@pytest.mark.parametrize("half", [lambda value: value / 2, lambda value: ltorch.true_divide(value, 2.0)])
+def test_the_half_of_a_gradient_is_recognised(half, dtype):
+    (symbol, _) = symbols_of(lambda x, *_: half(x), dtype)
+    assert only_divides(symbol, 2)
+
+
+@pytest.mark.parametrize(
+    ("compute", "dtype"),
+    [
+        (lambda value: value / 2, dtypes.float16),  # halves of common gradients are rounded
+        (lambda value: value / 3, dtypes.float32),
+        (lambda value: 2 / value, dtypes.float32),
+        (lambda value: value / value, dtypes.float32),
+        (lambda value: value * 2, dtypes.float32),
+        (lambda value: ltorch.mean(value), dtypes.float32),
+        (lambda value: ltorch.div(value, 2, rounding_mode="floor"), dtypes.float32),
+        (lambda value: ltorch.to(value, torch.float32), dtypes.bfloat16),
+    ],
+)
+def test_nothing_else_is_a_half(compute, dtype):
+    assert not any(only_divides(symbol, 2) for symbol in symbols_of(lambda x, *_: compute(x), dtype)[:-1])
 
 
 @pytest.fixture

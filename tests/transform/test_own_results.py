@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import thunder
+import torch
 from models import compile_plain, compile_with
 from renaming_programs import draw_arguments, draw_program, observe, says_the_same
 
@@ -63,3 +64,55 @@ def test_so_it_is_with_inductor_and_with_what_it_stored(tmp_path):
 @pytest.mark.usefixtures("eager_regions")
 def test_so_it_is_without_the_transform():
     assert compare(range(300, 320), compile_plain) > 350
+
+
+def test_two_names_for_one_result_are_two_tensors_with_one_memory():
+    def function(w):
+        v = torch.sin(w)
+        return v, v.reshape(6, 6), v.view(6, 6)
+
+    ours, _ = compile_with(function, programs=False)
+    for _ in range(2):
+        one, *others = ours(torch.zeros(6, 6))
+        one.unsqueeze_(0)
+        assert [tuple(other.shape) for other in others] == [(6, 6), (6, 6)]
+        one.add_(1)
+        assert all(torch.equal(other, torch.ones(6, 6)) for other in others)
+
+
+def test_a_result_is_no_argument():
+    def function(w):
+        return torch.zeros(2), w.reshape(6, 6).to(torch.float32)
+
+    ours, _ = compile_with(function, programs=False)
+    for _ in range(2):
+        w = torch.zeros(6, 6)
+        result = ours(w)[1]
+        result.unsqueeze_(0).add_(1)
+        assert w.shape == (6, 6) and torch.equal(w, torch.ones(6, 6))
+
+
+def test_what_is_the_argument_for_torch_as_well_stays_it():
+    """``to`` returns what it is given where there is nothing to do."""
+
+    def function(w):
+        return torch.zeros(2), w.to(torch.float32)
+
+    w = torch.zeros(6, 6)
+    assert function(w)[1] is w
+    assert thunder.jit(function, executors=[])(w)[1] is w
+    assert compile_with(function, programs=False)[0](w)[1] is w
+
+
+def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
+    """Behind a name for an argument, so that what is returned is a view of it, and not the argument."""
+
+    def function(p):
+        view = p.to(torch.float32).expand(4, 4)[0:4]
+        return view.reshape(16), view
+
+    for p in (torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)):
+        ours, _ = compile_with(function, programs=False)
+        for _ in range(2):
+            result = ours(p)[1]
+            assert result is not p and result.data_ptr() == p.data_ptr()

@@ -88,6 +88,26 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
     assert counts(transform) == (1, 1, {})
 
 
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    with monkeypatch.context() as patch:
+        keeper = type(transform.program_keeper)
+        build = keeper.build
+
+        def build_unfit(*args):
+            def prologue(*_args, **_kwargs):
+                raise ValueError("another guard")
+
+            return build(*args)._replace(prologue_fn=prologue)
+
+        patch.setattr(keeper, "build", build_unfit)
+        assert torch.equal(compiled(x), model(x))
+    # It is derived, and kept beside the one that did not fit.
+    assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
+    assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
+
+
 def test_the_environment_turns_programs_off(cell, monkeypatch):
     directory, model, x = cell
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
@@ -97,6 +117,14 @@ def test_the_environment_turns_programs_off(cell, monkeypatch):
     compiled, transform = compile_anew(model, directory, programs=True)
     compiled(x)
     assert counts(transform) == (1, 0, {})
+
+
+def test_two_transforms_keep_nothing(tmp_path):
+    caches = [fusioncache.Cache(record=False, store=tmp_path) for _ in range(2)]
+    transforms = [fusioncache.FusionCache(cache=cache, backend="eager", jobs=0) for cache in caches]
+    compiled = thunder.jit(Cell(), executors=fusioncache.executors(), transforms=transforms)
+    compiled(torch.randn(3, 4))
+    assert [counts(transform) for transform in transforms] == [(0, 0, {})] * 2
 
 
 @pytest.mark.parametrize("option", ["no caching", "symbolic values"])
@@ -120,6 +148,16 @@ def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
         assert torch.equal(compiled(x), model(x))
     compiled(x[:2])
     assert counts(transform) == (0, 0, {"failed: RuntimeError": 2})
+
+
+def test_what_fails_while_thunder_traces_is_not_kept(cell):
+    directory, model, _ = cell
+    compiled, transform = compile_anew(model, directory)
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    assert counts(transform) == (0, 0, {})
 
 
 def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):

@@ -152,6 +152,11 @@ def test_where_there_is_no_such_row_it_is_as_without_thunder():
         assert are_same(look(compiled, model, ROWS, places), look(eager, eager, ROWS, places))
 
 
+def test_what_is_wider_than_its_memory_raises_as_in_torch():
+    with pytest.raises(RuntimeError, match="single memory location"):
+        write_rows_(torch.zeros(1, 3).expand(5, 3), 0, PLACES, ROWS)
+
+
 def test_rows_that_lie_in_the_buffer_are_read_before_any_is_written():
     found = [torch.arange(30.0).reshape(6, 5) for _ in range(2)]
     for each, change in zip(found, (write_rows_, lambda a, *args: a.copy_(torch.index_copy(a, *args))), strict=True):
@@ -183,6 +188,27 @@ def test_what_may_compute_gradients_is_left_alone():
         assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
         found.append([rows.grad, model.weight.grad, model.rows])
     assert are_same(*found)
+
+
+def test_gradients_that_are_wanted_where_none_were():
+    def turn_on(cache, rows, places):
+        cache.rows.index_copy_(0, places, rows)
+        with torch.enable_grad():
+            return cache.rows * cache.weight
+
+    with torch.no_grad():
+        assert COPIES not in compare(turn_on, ROWS, PLACES)
+
+
+def test_a_leaf_that_requires_a_gradient_is_not_written():
+    def write_parameter(cache, rows, places):
+        return cache.leaf.index_copy_(0, places, rows) * 2
+
+    for compile_model in (compile_plain, lambda model: compile_with(model, programs=False)[0]):
+        model = Cache(write_parameter)
+        model.leaf = torch.nn.Parameter(torch.zeros(5, 3))
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            compile_model(model)(ROWS, PLACES)
 
 
 def test_inference_tensors_and_version_counters():

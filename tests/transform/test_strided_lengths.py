@@ -5,6 +5,8 @@ import thunder
 import torch
 from stored_programs import compile_anew
 
+from fusioncache.accelerators.programs.containers import write_layout
+
 
 def transpose(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.randint(0, 50, (length, 3), generator=generator)
@@ -70,3 +72,14 @@ def test_each_order_of_dimensions_has_a_program_of_its_own(tmp_path):
     assert thunder.cache_misses(compiled) == 3
     compiled(torch.ones(22, 1).expand(22, 3).T)
     assert thunder.cache_misses(compiled) == 4 and transform.stats().programs_filled == 1
+
+
+def test_a_layout_is_written_whole():
+    x = torch.ones(4, 6)
+    assert [write_layout(each) for each in (x, x.T, x[1:, 2:], x[0], x[0, 0].expand(3))] == [
+        "(4, 6) (6, 1)",
+        "(6, 4) (1, 6)",
+        "(3, 4) (6, 1) offset 8",
+        "(6,) (1,)",
+        "(3,) (0,)",
+    ]

@@ -10,13 +10,15 @@ from dispatched import Operations
 from models import Blocks, are_same, compile_with, step
 from thunder.core import dtypes
 from thunder.core.devices import Device
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
 
 import fusioncache
+from fusioncache.accelerators.attention.executor import cudnn_attention
 from fusioncache.accelerators.steps.lean_steps import MATRICES, simplify
-from fusioncache.accelerators.steps.views import NOTHING, OF_A_VIEW, TWICE
+from fusioncache.accelerators.steps.views import FOR_ATTENTION, NOTHING, OF_A_VIEW, TWICE, skip_views
 from fusioncache.transform.rewrite import derive
 
 SHAPES = (2, 3, 8), (8, 6), (3, 8)
@@ -92,6 +94,21 @@ def test_what_has_nothing_to_do_does_not_return_the_argument_for_a_view_of_it(ca
     assert not (requires_grad and result.is_leaf)
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_attention_does_without_a_copy_unless_what_it_is_of_is_written_before(written):
+    attend = cudnn_attention().attend
+
+    def compute(x, w, v):
+        heads = torchex.reshape(x, (1, 2, 3, 8))
+        query = torchex.contiguous(heads)
+        if written:
+            torchex.copy_(torchex.mul(x, 2.0), x, grad_enabled=False)
+        return (attend(query, heads, heads, None),)
+
+    symbols = [symbol for symbol in trace_of(compute).bound_symbols if symbol.sym.id is not PrimIDs.DEL]
+    assert skip_views(symbols).taken.get(FOR_ATTENTION, 0) == (not written)
+
+
 KEPT = {
     "what is returned twice": lambda x, w, v: (torchex.reshape(x, (6, 8)), torchex.reshape(x, (6, 8))),
     "a view that is returned": lambda x, w, v: (torchex.expand(x, [2, 3, 8]), x),
@@ -111,6 +128,14 @@ def test_what_has_to_stay_stays(name):
     assert set(taken) <= {MATRICES}
     assert len(lines_of(lean)) == len(lines_of(trace))
     check_same(trace, lean)
+
+
+def test_numbers_of_other_types_are_others():
+    def compute(x, w, v):
+        made = [torchex.arange(start=start, step=1, end=8, device="cpu", dtype=dtypes.float32) for start in (0, 0.0, 0)]
+        return (torchex.add(torchex.add(made[0], made[1]), made[2]),)
+
+    assert simplify(trace_of(compute)).taken == {TWICE: 1}
 
 
 def test_where_something_is_written_views_stay():
