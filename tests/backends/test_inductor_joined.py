@@ -120,6 +120,9 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     vector_probe.forget_probes()
 
 
+X, Y = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xy")
+
+
 @pytest.mark.parametrize(
     "index", [X, Y, 0 * X, 64 * X, 64 * X + Y, 3 * X + 64 * Y + 7, X - 2 * Y, sympy.S(5), 4 * (X + Y)]
 )
