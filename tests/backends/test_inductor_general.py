@@ -54,13 +54,6 @@ def test_lengths_around_the_width_of_a_vector():
     assert both.counts == (2, 1, 2)
 
 
-def test_equal_sizes_do_not_become_one():
-    both = Both(lambda x: (x.tanh() * 2).reshape(-1))
-    for shape in ((3, 5), (6, 6), (4, 9)):
-        both.check(torch.randn(shape))
-    assert both.counts == (2, 1, 1)
-
-
 def test_layouts_keep_bits_and_strides():
     both = Both(lambda a, b: (a + b).tanh() * 2)
     for length in (4, 6, 10):

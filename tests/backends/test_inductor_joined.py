@@ -10,7 +10,6 @@ import pytest
 import sympy
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
-from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import joined_kernels
@@ -74,22 +73,6 @@ def test_where_the_compiler_fails_each_is_compiled_alone():
         assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name
 
 
-def test_what_was_compiled_together_is_gone_behind_the_body():
-    backend = Inductor()
-    graphs = [case() for case in CASES.values()]
-    with backend.compiled_together(graphs, lambda left: None):
-        pass
-    with counted() as names:
-        compiled = [backend.persist(*graph) for graph in graphs]
-    assert names and len(compiled) == len(graphs)
-
-
-def test_a_region_by_itself_is_compiled_in_the_same_way():
-    with counted() as names:
-        Inductor().persist(*CASES["two"]())
-    assert names == ["joined"]
-
-
 @pytest.mark.parametrize(
     ("source", "joins"),
     [
@@ -112,19 +95,6 @@ def test_a_kernel_that_others_call_before_is_compiled_alone():
     one, two = torch.ones(1), torch.zeros(1)
     kernel(one, two)
     assert two.item() == 2.0 and kernel.finish().name == "kernel"
-
-
-def test_kinds_of_vectors_are_tried_again_behind_a_failure():
-    from torch._inductor import cpu_vec_isa
-
-    expected = cpu_vec_isa.valid_vec_isa_list()
-    vector_probe.forget_probes()
-    with mock.patch.object(cpu_vec_isa.VecISA, "check_build", return_value=False):
-        assert not any(cpu_vec_isa.VecAVX512.__bool__(isa) for isa in expected if "avx512" in str(isa)) or (
-            cpu_vec_isa.config.cpp.vec_isa_ok
-        )
-    vector_probe.forget_probes()
-    assert [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()] == [str(isa) for isa in expected]
 
 
 def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):
@@ -150,7 +120,7 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     vector_probe.forget_probes()
 
 
-X, Y, D = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyd")
+X, Y = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xy")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +131,3 @@ def test_strides_of_affine_indices_are_torchs(index, length):
     from torch._inductor.codegen.cpp import stride_at_vec_range
 
     assert joined_kernels.find_affine_stride(sympy.expand(index), X) == stride_at_vec_range(index, X, length)
-
-
-@pytest.mark.parametrize("index", [FloorDiv(X, 4), ModularIndexing(X, 1, 8) + Y, X * Y, X**2, D * X, X / 2])
-def test_strides_of_other_indices_are_left_to_torch(index):
-    asked = []
-    find = joined_kernels.shorten_strides(lambda *given: asked.append(given) or "torch's")
-    assert find(index, X, 16) == "torch's" and asked == [(index, X, 16)]
-    assert find(2 * X, X) == 2 and len(asked) == 1

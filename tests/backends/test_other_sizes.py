@@ -8,13 +8,11 @@ import torch
 from drawn_regions import Sketch
 
 from fusioncache.backends.nvfuser.general import (
-    MOST_BYTES,
     compile_for_other_sizes,
     expand_results,
-    list_values,
     make_arguments,
 )
-from fusioncache.ir import Const, GeneralRegion, Graph, TensorType
+from fusioncache.ir import GeneralRegion, Graph, TensorType
 from fusioncache.template.generalization import make_family
 
 
@@ -47,12 +45,6 @@ def flattened(length: int) -> Graph:
     return s.graph(flat)
 
 
-def scaled(length: int) -> Graph:
-    s = Sketch()
-    x = s.input(tensor(length, 4))
-    return s.graph(s.op("mul", x, 1 / length, type_=tensor(length, 4)))
-
-
 def begun(length: int) -> Graph:
     """The first ten rows, and all of them."""
     s = Sketch()
@@ -69,12 +61,6 @@ def cut(length: int) -> Graph:
     return s.graph(s.op("add", x, first, type_=tensor(length, 4)))
 
 
-def padded(length: int) -> Graph:
-    s = Sketch()
-    x = s.input(tensor(length, 4))
-    return s.graph(s.op("pad", x, 0.0, ((0, 64 - length, 0), (0, 0, 0)), type_=tensor(64, 4)))
-
-
 def generalize(*regions: Graph) -> GeneralRegion:
     return make_family(list(regions)).general
 
@@ -89,29 +75,12 @@ def sizes_of(general: GeneralRegion) -> list[int]:
     return [args[0].shape[0] for args, _ in make_arguments(general, ones_for(general), general.values[-1])]
 
 
-def test_sizes_that_are_near_come_first():
-    assert sizes_of(generalize(rows(8), rows(12))) == [6, 24, 3]
-    assert sizes_of(generalize(rows(12), rows(65))) == [32, 130, 16, 8, 4]
-
-
 @pytest.mark.parametrize("draw", [merged, flattened])
 def test_sizes_grow_together(draw):
     general = generalize(draw(8), draw(12))
     found = list(make_arguments(general, ones_for(general), general.values[-1]))
     assert [args[0].shape[:2] for args, _ in found] == [(2, 6), (2, 24), (2, 3)]
     assert all(set(values) == {args[0].shape[1], 2 * args[0].shape[1]} for args, values in found)
-
-
-def test_where_nobody_knows_which_sizes_go_together_there_are_none():
-    assert not sizes_of(generalize(merged(8, 2), merged(12, 3)))
-    assert not sizes_of(generalize(padded(8), padded(12)))
-    assert not list(list_values(generalize(scaled(8), scaled(12)), (Const("float", (0.5).hex()),)))
-
-
-def test_numbers_that_are_no_sizes_stay():
-    general = generalize(scaled(8), scaled(12))
-    number = next(value for value in general.values[-1] if isinstance(value, Const))
-    assert all(number in values for _, values in make_arguments(general, ones_for(general), general.values[-1]))
 
 
 def test_sizes_with_which_torch_computes_something_else_are_left_out():
@@ -126,36 +95,6 @@ def test_arguments_lie_as_the_first_ones_do():
     assert found and all(x.stride() == (1, x.shape[0]) and not x.any() for x in found)
     for other in (torch.ones(12, 8)[:, :4], torch.ones(12, 1).expand(12, 4)):
         assert not list(make_arguments(general, [other], general.values[-1]))
-
-
-def test_arguments_that_are_the_same_for_all_sizes_are_the_very_ones():
-    s, t = Sketch(), Sketch()
-    regions = []
-    for sketch, length in ((s, 8), (t, 12)):
-        index, table = sketch.input(tensor(length, dtype="int64")), sketch.input(tensor(5, 4))
-        regions.append(sketch.graph(sketch.op("take", table, index, 0, type_=tensor(length, 4))))
-    general = generalize(*regions)
-    given = [torch.full(type_.shape, 4, dtype=getattr(torch, type_.dtype)) for type_ in general.regions[-1].inputs]
-    for args, _ in make_arguments(general, given, general.values[-1]):
-        moving, same = sorted(args, key=lambda arg: arg.dtype.is_floating_point)
-        assert same is next(arg for arg in given if arg.dtype.is_floating_point)
-        assert not moving.any()  # so that it is an index of any table
-
-
-def test_larger_sizes_take_little_memory():
-    width = MOST_BYTES // 4 // 24
-    assert sizes_of(generalize(rows(8, width), rows(12, width))) == [6, 24, 3]
-    assert sizes_of(generalize(rows(8, width + 1), rows(12, width + 1))) == [6, 3]
-
-
-def test_it_ends_when_it_took_as_long_as_the_first_kernel():
-    general, run = generalize(rows(8), rows(12)), []
-
-    def compile_within(seconds: float) -> int:
-        return compile_for_other_sizes(lambda values: run.append, general, ones_for(general), (12,), seconds)
-
-    assert compile_within(inf) == len(run) == 3
-    assert compile_within(0.0) == 1
 
 
 def test_what_cannot_run_does_no_harm():

@@ -9,13 +9,11 @@ from math import prod
 from types import SimpleNamespace
 from typing import Any
 
-import fake_cuda
 import pytest
 import torch
 from drawn_regions import draw_residual
 from repository import ROOT
 
-from fusioncache.backends.api import FOLDS, check_fold, make_backend
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import backend as nvfuser
 from fusioncache.backends.nvfuser.backend import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, NvFuser, takes_one_launch
@@ -81,25 +79,6 @@ def test_what_the_kernel_cannot_read_is_folded(fold):
     assert not takes(fold, head=2.0)
     mixed = [Described()] * LONG + [Described(torch.float32)]
     assert not takes_one_launch("triton", "float32", Described(), mixed)
-
-
-def test_an_unknown_fold_is_refused():
-    with pytest.raises(ValueError, match=r"fold must be one of 'auto', 'nvfuser', 'triton', got 'none'"):
-        check_fold("none")
-
-
-def test_nvfuser_is_the_same_backend_whatever_folds():
-    fake_cuda.find_nvfuser_executor()
-    with fake_cuda.pretend_gpu():
-        backends = [make_backend("nvfuser", fold=fold) for fold in FOLDS]
-        assert len({repr(backend.environment()) for backend in backends}) == 1
-    assert [backend.fold for backend in backends] == list(FOLDS)
-
-
-def test_choosing_imports_no_triton():
-    program = "import sys, fusioncache.backends.nvfuser.backend, fusioncache.cache.call; print('triton' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger]:

@@ -1,8 +1,5 @@
 """Backends by name: what the command line asks of them starts no compiler, and the best that works is picked."""
 
-import subprocess
-import sys
-
 import pytest
 import thunder
 import torch
@@ -12,23 +9,10 @@ from fusioncache.backends.api import (
     Backend,
     Description,
     backend_class,
-    best_backend,
     describe,
     make_backend,
-    problem,
 )
 from fusioncache.backends.torch_settings import write_versions
-
-
-def test_describing_imports_neither_torch_nor_a_compiler():
-    program = (
-        "import sys; from fusioncache.backends.api import BACKENDS, backend_class, describe\n"
-        "for name in BACKENDS:\n"
-        "    backend_class(name).source_hint, describe(name, {'kernels.cu': b'', 'kernel-0.so': b''})\n"
-        "print(sorted({'torch', 'thunder', 'nvfuser_direct'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -44,18 +28,6 @@ def test_what_an_unknown_backend_persisted_is_not_described():
         ValueError, match="unknown backend 'other': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"
     ):
         make_backend("other")
-
-
-def test_the_best_backend_is_the_first_without_a_problem(monkeypatch):
-    assert problem("nvfuser", "cpu") and problem("eager", "cpu") is None
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.delenv("CXX", raising=False)
-    advice = "install one (apt install g++), or set CXX to one"
-    assert (problem("inductor", "cpu"), best_backend("cpu")) == (f"there is no C++ compiler: {advice}", "eager")
-    monkeypatch.setenv("CXX", "g++-99")
-    assert problem("inductor", "cpu") == f"there is no C++ compiler 'g++-99', which CXX names: {advice}"
-    monkeypatch.setattr("shutil.which", lambda name: name)
-    assert best_backend("cpu") == "inductor"
 
 
 def test_a_backend_that_persists_nothing_says_so():

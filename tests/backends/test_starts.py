@@ -1,21 +1,17 @@
 """The one-time start of a compiler: done once, timed by itself, and no part of any compile. Clocks are the tests'."""
 
 import importlib
-import shutil
-import threading
 from typing import Any
 
 import pytest
 import torch
 from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
-from fusioncache.backends.api import CompilerStarts, device_of
+from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.cache.executable import Builder, GeneralTask
 from fusioncache.ir import Graph
-from fusioncache.observe.record.observations import Alone
 
 
 class Clock:
@@ -80,41 +76,6 @@ def test_a_start_is_part_of_no_compile_and_of_no_entry(clock, tmp_path):
     assert process.ledger.phases().starting == 12.0
 
 
-def test_what_loads_everything_starts_nothing(clock, tmp_path, monkeypatch):
-    Process(tmp_path, Slow(clock)).run(make_region(), X, Y)
-    _restart(monkeypatch)
-    second = Process(tmp_path, Slow(clock))
-    second.run(make_region(), X, Y)
-    assert (second.told, _seconds(second), second.took) == ([True], [0.25], [0.5])
-    assert second.ledger.stats().start_seconds == {} and second.ledger.phases().starting is None
-
-
-def test_what_is_compiled_for_any_sizes_is_not_charged_for_it_either(clock):
-    told: list[tuple[str, float]] = []
-    backend = Slow(clock)
-    builder = Builder(backend, on_start=lambda title, seconds: told.append((title, seconds)))
-
-    class General:
-        graph = make_unary_region()
-
-    built = builder.build(GeneralTask(backend, General.graph, General.graph, None, General(), (), None), [X])  # type: ignore[arg-type]
-    assert (built.seconds, told) == (0.5, [("torch", 12.0)])
-
-
-def test_each_type_of_device_is_started_by_itself():
-    asked: list[str] = []
-
-    class Asked(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            asked.append(device)
-
-    starts = CompilerStarts()
-    for device in ("cpu", "cuda", "cpu"):
-        starts.start(Asked(), make_unary_region(device=device), lambda *_: None)
-    assert asked == ["cpu", "cuda"]
-    assert (device_of(make_unary_region()), device_of(make_unary_region(device="cuda"))) == ("cpu", "cuda")
-
-
 def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     tried: list[str] = []
 
@@ -127,60 +88,6 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     for _ in range(2):
         assert starts.start(Failing(), make_unary_region(), lambda *of: told.append(of)) == 0.0
     assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
-
-
-def test_a_thread_that_waits_for_a_start_is_not_charged_for_it_and_does_not_count_it():
-    clock, begun, go = Clock(), threading.Event(), threading.Event()
-
-    class Waiting(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            begun.set()
-            assert go.wait(30)
-            clock.now += 12.0
-
-    starts, told, took = CompilerStarts(clock), list[float](), list[float]()
-
-    def start() -> None:
-        took.append(starts.start(Waiting(), make_unary_region(), lambda _, seconds: told.append(seconds)))
-
-    first = threading.Thread(target=start)
-    first.start()
-    assert begun.wait(30)
-    second = threading.Thread(target=start)
-    second.start()
-    while not second.is_alive():
-        pass
-    go.set()
-    first.join(30)
-    second.join(30)
-    assert told == [12.0] and 12.0 in took and set(took) <= {0.0, 12.0}
-
-
-_FIRST = 2.0 * (1 + 10 * inductor_start.DYNAMO_SHARE)
-_AGAIN = 2.0 * (inductor_start.AGAIN_SHARE + 10 * inductor_start.AGAIN_OPERATION_SHARE)
-
-
-@pytest.mark.parametrize(
-    ("caches", "graphs", "loaded", "expected"),
-    [
-        (True, False, False, Alone(_FIRST, _AGAIN)),
-        (True, False, True, Alone(_FIRST, _AGAIN)),
-        (True, True, False, Alone(_FIRST, _AGAIN)),
-        (True, True, True, Alone(_AGAIN, _AGAIN)),
-        (False, True, True, Alone(_FIRST, _FIRST)),
-    ],
-)
-def test_what_thunder_alone_spends_depends_on_torchinductors_own_cache(
-    caches, graphs, loaded, expected, monkeypatch, tmp_path
-):
-    from torch._inductor import config
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    if graphs:
-        (tmp_path / "fxgraph" / "ab").mkdir(parents=True)
-    with config.patch(fx_graph_cache=caches):
-        assert Inductor().alone(2.0, 10, loaded=loaded) == expected
-        assert Inductor().alone(2.0, 10_000, loaded=False).again <= Inductor().alone(2.0, 10_000, loaded=False).first
 
 
 @pytest.mark.parametrize(
@@ -199,50 +106,8 @@ def test_starting_torchinductor_compiles_one_function(device, joined, expected, 
     assert compiled == [expected]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-def test_a_joined_start_builds_no_kernel_and_leaves_checks_to_the_joined_library(monkeypatch, tmp_path):
-    from torch._inductor.cpp_builder import CppBuilder
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-
-    from fusioncache.backends.inductor.joined_kernels import forget_probes
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    built: list[str] = []
-    build = CppBuilder.build
-    monkeypatch.setattr(CppBuilder, "build", lambda self: (built.append(self._name), build(self))[1])
-    forget_probes()
-    Inductor().start("cpu", joined=True)
-    # AMX is asked of the system, too.
-    assert set(built) <= {"probe"} and len(built) <= sum("amx" in str(isa) for isa in valid_vec_isa_list())
-
-
-def test_starts_of_joined_and_of_other_compiles_are_two():
-    told: list[bool] = []
-
-    class Told(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
-            told.append(joined)
-
-    starts = CompilerStarts()
-    for joined in (True, False, True):
-        starts.start(Told(), make_unary_region(), lambda *_: None, joined=joined)
-    assert told == [True, False]
-
-
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     random = torch.random.get_rng_state()
     Inductor().start("cuda", joined=False)
     assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
-
-
-def test_nothing_is_compiled_in_a_mode_that_would_take_part_in_it(monkeypatch):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    compiled = []
-    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.compile_graph", lambda *args: compiled.append(args))
-    with TorchDispatchMode():
-        Inductor().start("cuda", joined=False)
-    assert not compiled
-    Inductor().start("cuda", joined=False)
-    assert compiled

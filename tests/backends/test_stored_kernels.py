@@ -1,21 +1,17 @@
 """What keeps nvFuser's kernels, as far as no GPU is needed: its database, copies of arguments, and refusals."""
 
 import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import fake_driver
-from sample_recipe import NAME, RECIPE, make_elf
+from sample_recipe import make_elf
 
 from fusioncache.backends.nvfuser import persistence
 from fusioncache.backends.nvfuser import persistence as kernel_database
-from fusioncache.backends.nvfuser.driver import driver
 from fusioncache.backends.nvfuser.persistence import CompilingRun, copy_tensor, have_equal_bits, roll_tensor
-from fusioncache.backends.nvfuser.recipe import check_cubin, encode
+from fusioncache.backends.nvfuser.recipe import check_cubin
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, Scope, TensorType
 
 OPTIONS = ((), ())
@@ -87,41 +83,6 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     assert folder.exists()
     kernel_database._remove(folder.parent, os.getpid())
     assert not folder.exists()
-
-
-def pack(recipe, code):
-    """What is kept of a run for which nvFuser says this code."""
-    said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
-    compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
-    return persistence.pack(SimpleNamespace(recipe=recipe), compiled, [], OPTIONS)
-
-
-def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
-    database, code = kernel_database.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
-    monkeypatch.setattr(persistence, "kernel_database", lambda: database)
-    database.compile(OPTIONS, lambda: write_row(NAME, code))
-    cubins = {"0.cubin": b"\x7fELF"}
-    assert pack(RECIPE, code) == {"recipe": encode(RECIPE), **cubins, "kernels.cu": code.encode()}
-    assert pack(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
-
-
-def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
-    code = "__global__ // \udcff"
-    known = {NAME: [replace(make_row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
-    rows = lambda *asked: kernel_database.match_rows(known, *asked)  # noqa: E731
-    monkeypatch.setattr(persistence, "kernel_database", lambda: SimpleNamespace(note_compiled=lambda: None, rows=rows))
-    assert pack(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
-
-
-def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
-    monkeypatch.delenv("TMPDIR", raising=False)
-    database = kernel_database.KernelDatabase()
-    directories = [database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
-    assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
-    database.note_compiled()
-    assert database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
-    with pytest.raises(Declined, match="by another library"):
-        database.rows(["a"], "code a", OPTIONS)
 
 
 def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
@@ -268,13 +229,3 @@ def test_compiling_for_other_arguments_writes_into_them_once():
     run([arg])
     assert arg.unique().tolist() == [4]
     assert nvfuser.compiles == 1
-
-
-def test_without_bindings_of_cuda_nothing_is_stored(monkeypatch):
-    monkeypatch.setattr(persistence, "driver", lambda: fake_driver(cuDriverGetVersion=lambda: (0, 12080)))
-    found = persistence.artifact_environment()
-    assert found == {"device": "", "driver": "12080", "definition": "2", "recipe": "3"}
-    monkeypatch.setattr(persistence, "driver", driver.__wrapped__)  # whatever was imported before
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    with pytest.warns(RuntimeWarning, match="kernels are not stored, as there is no cuda.bindings"):
-        assert persistence.artifact_environment() is None

@@ -20,7 +20,7 @@ from fusioncache.backends.nvfuser.capture import (
     read_graph,
     resolve_addresses,
 )
-from fusioncache.backends.nvfuser.recipe import Fill, Pointer
+from fusioncache.backends.nvfuser.recipe import Pointer
 from fusioncache.ir.errors import Declined
 
 
@@ -75,15 +75,6 @@ def test_kernels_that_differ_are_refused():
 def test_an_end_that_is_no_word_must_be_the_same():
     with pytest.raises(Declined, match="differs between two runs"):
         resolve(make_node(b"\x01\0\0\0"), make_node(b"\x02\0\0\0"))
-
-
-def test_fills():
-    assert resolve(FillNode(0x10020, 32, 7), FillNode(0x50020, 32, 7)) == (Fill(0, 32, 32, 7),)
-    for other in (FillNode(0x50028, 32, 7), FillNode(0x50020, 40, 7), FillNode(0x50020, 32, 8)):
-        with pytest.raises(Declined, match="unknown memory"):
-            resolve(FillNode(0x10020, 32, 7), other)
-    with pytest.raises(Declined, match="beyond"):
-        resolve(FillNode(0x10020, 256, 0), FillNode(0x50020, 256, 0))
 
 
 def test_memory_that_is_allocated_again_is_one_region():
@@ -217,11 +208,6 @@ def test_what_torch_fills_is_a_fill():
 def test_what_is_not_understood_is_refused(type_, graph, reason):
     with pytest.raises(Declined, match=reason):
         read_graph(make_graph_driver(type_, **graph), 0)
-
-
-def test_memsets_of_one_byte_are_fills():
-    memset = {"dst": 1, "value": 0x07070707, "elementSize": 2, "width": 2}
-    assert read_graph(make_graph_driver("MEMSET", memset=memset), 0) == [FillNode(1, 4, 7)]
 
 
 @pytest.mark.parametrize("fill", [True, False])

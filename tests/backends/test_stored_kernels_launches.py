@@ -11,7 +11,6 @@ from fake_driver import fake_driver
 from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import stored_run
-from fusioncache.backends.nvfuser.capture import alignment
 from fusioncache.backends.nvfuser.driver import DriverError
 from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
@@ -93,19 +92,6 @@ def test_a_launch_says_where_everything_lies(make_run):
     run([0x9000, 0x2002])
     content = [pack_words(0x9000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x5040, 0), b"\x05"]
     assert library.log == [("fill", 0x6000, 0, 256, 5), (*expected[:-1], content)]
-
-
-def test_the_default_stream_is_told_by_its_own_handle(make_run):
-    library = Library()
-    make_run(library, stream=0)(ARGS)
-    assert [library.log[0][-1], library.log[1][5]] == [1, 1]
-
-
-def test_a_thread_without_a_context_gets_one(make_run):
-    library = Library([201])
-    assert make_run(library)(ARGS) == []
-    assert library.bound == [0, 0]
-    assert [entry[0] for entry in library.log] == ["fill", "fill", "launch"]
 
 
 def test_a_first_step_that_fails_is_told_from_others(make_run, caplog):
@@ -199,20 +185,6 @@ def test_a_thread_launches_while_another_one_does(monkeypatch):
     assert library.loads == [0]
 
 
-def test_many_threads_have_steps_for_some_time(monkeypatch):
-    library = Library(sizes=[8])
-    run = load_stored(monkeypatch, library)
-    monkeypatch.setattr(stored_run, "MOST_THREADS", 2)
-    idents = iter(range(10))
-    monkeypatch.setattr(stored_run.threading, "get_ident", lambda: 0)
-    steps = StoredRun(IN_PLACE, {"0.cubin": make_elf()}, list, library.driver, 0)
-    monkeypatch.setattr(stored_run.threading, "get_ident", lambda: next(idents))
-    made = [steps.load(0) for _ in range(5)]
-    assert len(set(map(id, made))) == 5
-    assert len({each.functions for each in made}) == 1 and library.loads == [0]
-    assert run
-
-
 def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monkeypatch, caplog):
     library = Library(sizes=[8], refused={1})
     run = load_stored(monkeypatch, library)
@@ -251,11 +223,6 @@ def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(monkeypatch):
     assert same is arg
     assert not view.requires_grad
     assert view.data_ptr() == arg.data_ptr() + 32
-
-
-def test_alignment_matters_up_to_the_widest_access(make_run):
-    assert [alignment(address, 16) for address in (0, 1, 2, 12, 8, 16, 48, 512)] == [16, 1, 2, 4, 8, 16, 16, 16]
-    assert alignment(512, 32) == 32
 
 
 @pytest.mark.parametrize(

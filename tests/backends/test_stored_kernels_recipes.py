@@ -42,12 +42,6 @@ def test_recipes_in_stores_are_read_and_written_as_they_were():
     assert encode(RECIPE) == WRITTEN_BEFORE
 
 
-def test_a_recipe_survives_being_written():
-    assert decode(encode(RECIPE)) == RECIPE
-    assert encode(decode(encode(RECIPE))) == encode(RECIPE)
-    assert RECIPE.cubins == ("0.cubin",)
-
-
 sizes = st.integers(1, 5)
 layouts = st.builds(
     lambda dtype, shape: Layout(dtype, tuple(shape), tuple(torch.empty(shape, device="meta").stride())),
@@ -142,18 +136,7 @@ def test_damaged_recipes_are_refused_or_in_range(path, junk):
             assert 0 <= pointer.delta < recipe.extents[pointer.buffer]
 
 
-@given(st.binary(max_size=40) | st.integers(0, len(encode(RECIPE)) - 1).map(lambda end: encode(RECIPE)[:end]))
-def test_bytes_that_are_no_recipe_are_refused(data):
-    with pytest.raises(ValueError):
-        decode(data)
-
-
 @pytest.mark.parametrize("text", ["[" * 100000, "{}", "null", '{"version":1,"version":1}', "\ud800"])
 def test_texts_that_are_no_recipe_are_refused(text):
     with pytest.raises(ValueError):
         decode(text.encode(errors="surrogatepass"))
-
-
-def test_recipes_of_another_version_are_refused():
-    with pytest.raises(ValueError, match="of version 1"):
-        decode(json.dumps({**WRITTEN, "version": 1}).encode())

@@ -26,7 +26,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
-from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_changed, read_values, write_values
 from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store
@@ -323,16 +323,6 @@ def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> T
     (entry,) = process.cache.store.entries()
     store = Store.open(process.cache.store.directory)
     return EntryCompiler(store).compile(read_request(store, f"{entry.digest}.{entry.backend}"))
-
-
-def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
-    class Unsure(PersistentEager):
-        def environment(self):
-            raise Declined("a setting that cannot be compared", Scope.REGION)
-
-    process = Process(tmp_path)
-    process.run(make_region(), X, Y)
-    assert warmed(process, Unsure(), monkeypatch) == TaskOutcome("refused", "a setting that cannot be compared")
 
 
 def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
+from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
 from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run, write_text
 
 ADD = Recipe(
@@ -158,15 +158,3 @@ def test_what_fails_behind_the_first_step_raises():
     with pytest.raises(DriverError, match="700"):
         call(recipe, steps)
     assert len(steps.log) == 2
-
-
-def test_outputs_are_collected():
-    outputs = [lambda args, fresh: (args, fresh), 0, Duplicate(0)]
-    assert call(ADD, Steps(0), outputs=outputs) == [((32, 64), (1024,)), 1024, ((32, 64), (1024,))]
-
-
-def test_recipes_without_inputs_or_steps_are_written_as_well():
-    made = replace(ADD, inputs=(), steps=(Fill(0, 0, 128, 7),))
-    steps = Steps(0)
-    assert call(made, steps, ()) == [1024] and steps.log == [(1024, 7, 128, 5)]
-    assert call(replace(ADD, steps=()), Steps()) == [1024]

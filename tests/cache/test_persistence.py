@@ -2,14 +2,12 @@
 
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from drawn_regions import Sketch
 from store_processes import PersistentEager, Process, X, Y, make_region
-from threads_at_once import run_at_once
 
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import REGION, REQUEST, Builder
@@ -150,14 +148,6 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     assert first.told == [False]
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. what is compiled is not stored")
-def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
-    (tmp_path / "file").touch()
-    process = Process(tmp_path / "file")
-    process.run(make_region(), X, Y)
-    assert process.ledger.stats().unkept == {"cannot be stored: the store's directory cannot be used": 1}
-
-
 def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     first = Process(tmp_path, PersistentEager(refuse="a number among its inputs"))
     second = Process(tmp_path)
@@ -170,24 +160,6 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     assert (set(stored), stored[REFUSED]) == ({REFUSED, REGION, REQUEST}, b"a number among its inputs")
 
 
-def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):
-    first = Process(tmp_path)
-    first.backend.error = RuntimeError("no such kernel")
-    with pytest.raises(RuntimeError, match="no such kernel"):
-        first.run(make_region(), X, Y)
-    assert not first.cache.store.entries()
-    first.backend.error = None
-    assert torch.equal(first.run(make_region(), X, Y)[1], Y - X)
-
-
-def test_threads_of_several_processes_compile_once(tmp_path):
-    backend = PersistentEager()
-    processes = [Process(tmp_path, backend) for _ in range(4)]
-    run_at_once(*(partial(process.run, make_region(), X, Y) for process in processes for _ in range(4)))
-    assert len(backend.compiled) == 1
-    assert sorted(told for process in processes for told in process.told) == [False, True, True, True]
-
-
 @pytest.mark.parametrize("store", [False, True, "directory"])
 def test_the_store_is_where_the_user_says(tmp_path, store, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "default"))
@@ -196,21 +168,6 @@ def test_the_store_is_where_the_user_says(tmp_path, store, monkeypatch):
         assert cache.store is None
     else:
         assert cache.store.directory.is_relative_to(tmp_path / ("default" if store is True else store))
-
-
-@pytest.mark.parametrize(("said", "kept"), [("0", False), ("1", True), ("", True)])
-def test_the_environment_switches_the_store(said, kept, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_STORE", said)
-    assert (Cache(record=False).store is not None) == kept
-    assert Cache(record=False, store=True).store is not None
-
-
-def test_options_that_are_none_are_refused(monkeypatch):
-    with pytest.raises(TypeError, match="store must be True, False, a directory or None, got 3"):
-        Cache(store=3)
-    monkeypatch.setenv("FUSIONCACHE_STORE", "yes")
-    with pytest.raises(ValueError, match="FUSIONCACHE_STORE must be 0 or 1, got 'yes'"):
-        Cache()
 
 
 def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):

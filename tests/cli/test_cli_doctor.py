@@ -129,11 +129,6 @@ def change(folder: Path, name: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def rename(folder: Path) -> None:
-    for path in (folder / "core").glob("*.py"):
-        path.write_text(path.read_text().replace("globals_lookup", "look_up_globals"))
-
-
 def ignore_handlers(folder: Path) -> None:
     """Has Thunder run handlers that were there when it was imported, whatever replaces them later."""
     lookup = "_default_opcode_handler_map.get(inst.opname, None)"
@@ -149,7 +144,6 @@ def remove_module(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("manipulate", "off", "reason", "programs"),
     [
-        (rename, {"programs", "sizes", "tracing"}, "thunder.core.interpreter.globals_lookup", 0),
         (ignore_handlers, {"programs", "sizes", "tracing"}, "was observed 0 times", 0),
         (remove_module, {"graphs"}, "thunder.transforms.cudagraph", 0),
     ],

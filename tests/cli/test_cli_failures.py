@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_error, save_run, save_two_runs
+from commands import CHAIN, get_error, save_run
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
 from fusioncache.observe.record.database import SCHEMA, record_path
@@ -51,43 +51,8 @@ def test_a_record_without_runs():
     assert f"{record_path()} has no runs: run a model" in get_error("stats")
 
 
-@pytest.mark.usefixtures("_run")
-@pytest.mark.parametrize("command", [("stats", "--run"), ("ls", "--run"), ("diff",)], ids=" ".join)
-def test_an_unknown_run(command):
-    message = get_error(*command, "f00")
-    assert "no ID or name starts with 'f00'. Give the start of one: 'fusioncache stats --runs' lists runs" in message
-
-
-@pytest.mark.parametrize("command", [("stats", "--run"), ("ls", "--run"), ("diff", "aa")], ids=" ".join)
-def test_an_ambiguous_run(monkeypatch, command):
-    save_two_runs(monkeypatch)
-    said, other, first = get_error(*command, "a").replace("  run       ", "").splitlines()
-    assert said == "Error: 'a' stands for 2 runs: give more characters of one."
-    assert other.startswith(f"  {OTHER_RUN[:12]}  other.py · ") and first.startswith(f"  {FIRST_RUN[:12]}  train.py · ")
-
-
-def test_an_ambiguous_template(monkeypatch):
-    first, second = (make_cast_template(f"cast_{options}", options) for options in ("a", "b"))
-    save_ledger(monkeypatch, make_ledger(first, second))
-    assert get_error("show", "cast") == drop_first_break(f"""
-Error: 'cast' stands for 2 templates: give more characters of one.
-  {first.key.digest[:12]}  template    cast_a
-  {second.key.digest[:12]}  template    cast_b
-""")
-
-
 def test_an_ambiguous_template_does_not_fill_the_screen(monkeypatch):
     save_ledger(monkeypatch, make_ledger(*(make_cast_template(f"cast_{number}", str(number)) for number in range(13))))
     said = get_error("show", "cast").splitlines()
     assert len(said) == 12
     assert said[-1] == "  and 3 more"
-
-
-@pytest.mark.usefixtures("_run")
-@pytest.mark.parametrize(
-    "command", [("nosuch",), ("show",), ("ls", "x"), ("ls", "--nosuch"), ("completion", "tcsh")], ids=" ".join
-)
-def test_wrong_usage(command):
-    result = call(*command)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Usage:" in result.stderr

@@ -41,16 +41,6 @@ def test_what_was_pushed_is_pulled(url, store, tmp_path):
     assert all(load(Store.open(there), number) for number in (1, 2))
 
 
-def test_json_has_exact_numbers(url, store, tmp_path):
-    save(store, 1, 2)
-    pushed = json.loads(get_output("push", url, "--json"))
-    assert pushed["bytes"] > 6060
-    counts = {"entries": 2, "objects": 4, "bytes": pushed["bytes"], "skipped": 0, "refused": {}}
-    assert pushed == {"schema": 2, "command": "push", "url": url, "dry_run": False, **counts}
-    pulled = json.loads(get_output("pull", url, "--json", "--dir", str(tmp_path / "there")))
-    assert (pulled["command"], pulled["entries"], pulled["skipped"]) == ("pull", 2, 0)
-
-
 def test_a_dry_run_copies_nothing(url, store, tmp_path):
     save(store, 1)
     assert get_output("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
@@ -77,13 +67,6 @@ def test_what_another_version_wrote_is_no_failure(url, store, monkeypatch, tmp_p
         get_output("push", url)
     result = call("pull", url, "--dir", str(tmp_path / "there"))
     assert (result.exit_code, result.stderr) == (0, "left out 1: an entry of another format\n")
-
-
-def test_a_place_that_is_there_and_empty_is_said_to_be(url, store, tmp_path):
-    assert get_output("pull", url) == f"nothing to pull: {url} has no entries\n"
-    assert get_output("pull", str(tmp_path)) == f"nothing to pull: {tmp_path} has no entries\n"
-    assert get_output("push", url) == "nothing to push: the store has no entries\n"
-    assert json.loads(get_output("pull", url, "--json"))["entries"] == 0
 
 
 _CHECK = "check the address"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_run
+from commands import CHAIN, call, get_error, get_output, save_other, save_run
 from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.backends.script import write_script
@@ -18,12 +18,6 @@ from fusioncache.store import Store, default_path
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
 
-_DEFINITION = """\
-def nvfuser_fusion(fd : FusionDefinition) -> None :
-    tv0 = fd.define_tensor(shape=[10, 10], contiguity=[True, True], dtype=DataType.BFloat16, is_cpu=False)
-    tv1 = fd.ops.cast(tv0, dtype=DataType.Float)
-    fd.add_output(tv1)
-"""
 _MATRIX = TensorType("float32", (4, 4), "cpu")
 
 
@@ -33,17 +27,6 @@ def _run(monkeypatch):
 
 
 # --definition
-
-
-def test_the_definition():
-    pytest.importorskip("nvfuser_direct")
-    assert get_output("show", "convert", "--definition") == _DEFINITION
-    assert json.loads(get_output("show", "convert", "--definition", "--json"))["definition"] == _DEFINITION
-
-
-def test_the_definition_has_the_most_terms_of_any_region():
-    pytest.importorskip("nvfuser_direct")
-    assert get_output("show", "residual", "--definition").count("define_tensor") == 8
 
 
 def test_a_template_for_the_cpu_is_defined_for_the_gpu(monkeypatch):
@@ -63,15 +46,6 @@ def test_what_nvfuser_cannot_do_has_no_definition(monkeypatch):
     assert "nvFuser has no definition for this template (KeyError: " in get_error("show", "odd", "--definition")
 
 
-def test_no_gpu_is_pretended_afterwards():
-    pytest.importorskip("nvfuser_direct")
-    import torch
-
-    before = (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
-    get_output("show", "convert", "--definition")
-    assert before == (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
-
-
 def test_the_definition_needs_nvfuser(monkeypatch):
     from fusioncache.backends.nvfuser import definition
 
@@ -89,22 +63,6 @@ def _ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pa
         names = runpy.run_path(str(path), run_name="__main__")
     assert "executor eager, device cpu" in capsys.readouterr().out
     return names
-
-
-def test_the_script_runs(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "repro.py"
-    path.write_text(get_output("show", "residual", "--repro"))
-    names = _ran(monkeypatch, capsys, path, "--executor", "eager", "--calls", "1")
-    import thunder
-    import torch
-
-    values = [value.cpu() for value in names["arguments"]()]
-    assert [tuple(value.shape) for value in values] == [(10, 10)] * 8
-    (result,) = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
-    total = values[0].float()
-    for value in values[1:]:
-        total = total + value.float()
-    assert torch.equal(result, torch.tanh(total) * 0.5)
 
 
 def test_the_script_does_not_need_fusioncache():
@@ -196,46 +154,6 @@ def test_damaged_source_hides_nothing_else():
     assert result.stdout.endswith("# wrapper.py\npass\n")
     assert "1 executable was stored without source." in result.stderr
     assert result.exit_code == 0
-
-
-def test_the_launches_of_stored_kernels():
-    step = {"function": "nvfuser_none_f0", "cubin": "0.cubin", "grid": [1, 1, 1], "block": [128, 1, 1], "shared": 0}
-    recipe = json.dumps({"steps": [{"fill": [0, 0, 8, 0]}, {**step, "cooperative": False}]})
-    _keep(inline(CHAIN.graph, (7,)), "nvfuser", {"recipe": recipe.encode(), "0.cubin": b"\x7fELF"})
-    result = call("show", "residual", "--code", "--json")
-    (executable,) = json.loads(result.stdout)["code"]
-    assert executable["launches"] == [step]
-    assert executable["sources"] == {}
-    assert "NVFUSER_DUMP=cuda_kernel" in result.stderr
-    assert "nvfuser_none_f0  grid [1, 1, 1]" in call("show", "residual", "--code").stdout
-
-
-def test_code_of_all_parts_of_a_template():
-    """Arity 3 is a fold of two terms, one of one term, and the core."""
-    from fusioncache.template.plan import fold
-
-    folded = fold(CHAIN.graph, (3,))
-    for graph in [folded.core.graph, *(step.graph for step in folded.chains[0].folds)]:
-        _keep(graph, "inductor", {"wrapper.py": b"pass"})
-    assert call("show", "residual", "--code").stdout.count(".inductor\n") == 3
-
-
-def test_why_there_is_no_code():
-    _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
-    _keep(CAST.graph, "eager", {"refused": b"of another template"})
-    assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not stored: random numbers\n")
-    assert "\nnot stored              1: random numbers\n" in get_output("show", "residual")
-    assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
-    assert "\n   not stored: random numbers\n" in get_output("explain", "residual")
-    assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
-
-
-def test_no_code():
-    said = get_error("show", "residual", "--code")
-    assert f"the store has no code of {CHAIN.name}" in said
-    assert "NVFUSER_DUMP=cuda_kernel" in said
-    _keep(Graph((_MATRIX,), (), (0,)), "inductor", {})
-    assert "the store has no code" in get_error("show", "residual", "--code")
 
 
 # What cannot be read

@@ -11,10 +11,9 @@ from kept_programs import SavedProgram
 from repository import ROOT
 from store_contents import save
 
-import fusioncache
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
+from fusioncache.humanize import escape_controls
 from fusioncache.store import Store
 
 _LIGHT = [
@@ -89,23 +88,10 @@ def test_help_lists_all_commands_by_their_names():
         assert main.get_command(None, name).name == name  # type: ignore[arg-type]
 
 
-def test_help_says_that_saved_seconds_are_an_estimate():
-    assert "an estimate" in get_output("stats", "--help")
-
-
-def test_version():
-    assert get_output("--version") == f"fusioncache, version {fusioncache.__version__}\n"
-
-
 def _completed(*words: str) -> list[str]:
     *before, start = words
     completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
     return [item.value for item in completer.get_completions(list(before), start)]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_calls_the_command(shell):
-    assert f"_FUSIONCACHE_COMPLETE={shell}_complete" in get_output("completion", shell)
 
 
 def test_commands_and_options_complete():
@@ -121,11 +107,6 @@ def test_ids_complete(monkeypatch):
     assert _completed("graph", CHAIN.key.digest[:4]) == [CHAIN.key.digest]
     assert _completed("stats", "--run", "") == [OTHER_RUN, FIRST_RUN]
     assert _completed("diff", "ab") == [OTHER_RUN]
-
-
-def test_nothing_completes_without_a_record():
-    assert _completed("show", "") == []
-    assert _completed("stats", "--run", "") == []
 
 
 def test_the_shell_is_answered(monkeypatch):
@@ -148,40 +129,6 @@ def test_bench_hands_everything_over(monkeypatch, tmp_path, capfd):
 def test_bench_says_where_the_benchmarks_are(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "SCRIPT", tmp_path / "none.py")
     assert "clone fusioncache's repository" in get_error("bench")
-
-
-def test_bench_finds_the_script_of_a_checkout():
-    assert bench.SCRIPT.is_file()
-
-
-@pytest.mark.parametrize(
-    ("arities", "text"),
-    [
-        ([()], "-"),
-        ([], "-"),
-        ([(1,)], "1"),
-        ([(1,), (2,)], "1, 2"),
-        ([(3,), (1,), (2,)], "1-3"),
-        ([(1,), (2,), (3,), (5,), (7,), (8,), (9,), (10,)], "1-3, 5, 7-10"),
-        ([(1, 4), (2, 4), (3, 6)], "1-3 / 4, 6"),
-    ],
-)
-def test_arities(arities, text):
-    assert format_arities(arities) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.25e6, "1.2 MB"), (2e15, "2000.0 TB")]
-)
-def test_bytes(size, text):
-    assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7200, "2 h"), (86400 * 3.2, "3 d")]
-)
-def test_age(seconds, text):
-    assert format_age(seconds) == text
 
 
 def test_one_line_leaves_what_can_be_printed():

@@ -10,9 +10,6 @@ from commands import (
     CAST,
     FIRST_RUN,
     OTHER_RUN,
-    call,
-    drop_first_break,
-    get_error,
     get_output,
     save_run,
     save_two_runs,
@@ -24,8 +21,6 @@ from fusioncache.observe.record import database
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import find_script, format_run_name
-from fusioncache.store import Store
-from fusioncache.template.key import make_key
 
 
 @pytest.fixture(autouse=True)
@@ -64,32 +59,6 @@ def test_loading_that_takes_longer_than_compiling_is_a_loss(monkeypatch):
     assert json.loads(get_output("stats", "--json"))["saved_seconds"] == -0.25
 
 
-def test_whole_programs_are_counted(monkeypatch):
-    ledger = make_ledger(CAST)
-    for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
-        ledger.count("program_seconds", seconds, of=part)
-    ledger.count_program_loaded("GPT", 0.4375, 38.5)
-    ledger.emit("program made", model="GPT")
-    for _ in range(2):
-        ledger.emit("program refused", reason="a lock has no value to compare")
-    ledger.emit("program replayed", model="GPT")
-    for _ in range(3):
-        ledger.emit("program filled", model="GPT")
-    ledger.count("passes_repeated", of="two rows so far")
-    ledger.count("captures")
-    for _ in range(2):
-        ledger.count("graph_replays")
-    for _ in range(3):
-        ledger.count("not_captured", of="random numbers")
-    ledger.count("programs_interpreted", of="model.py:7 compares: x < 100")
-    save_ledger(monkeypatch, ledger)
-    data = json.loads(get_output("stats", "--json"))
-    assert (data["programs_loaded"], data["programs_made"], data["loaded_program_seconds"]) == (1, 1, 38.5)
-    assert data["programs_refused"] == {"a lock has no value to compare": 2}
-    assert data["program_seconds"] == {"key": 0.25, "load": 0.125, "reads": 0.0625, "record": 0.5}
-    assert (data["phases"]["loading_programs"], data["phases"]["keeping_programs"]) == (0.4375, 0.5)
-
-
 def test_a_run_that_only_loads_is_recorded_and_says_why_it_has_no_regions(monkeypatch):
     ledger = Ledger()
     ledger.count_program_loaded("GPT", 0.5, 8.0)
@@ -106,16 +75,6 @@ def test_a_run_without_regions_says_why(monkeypatch):
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
     assert "regions 0. Thunder fuses nothing: there is no GPU. To change that, pass other executors compiled 0" in text
-
-
-def test_the_store_is_counted(monkeypatch):
-    save_run(monkeypatch)
-    store = Store.open()
-    store.save(make_key(CAST.graph, {}), "eager", {"code": b"x" * 5000}, seconds=1.0)
-    data = json.loads(get_output("stats", "--json"))["store"]
-    assert (data["path"], data["executables"]) == (str(store.directory), 1) and 5000 < data["bytes"] < 8000
-    (line,) = [line for line in get_output("stats").splitlines() if line.startswith("store ")]
-    assert line.startswith("store       1 executable, 6.")
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
@@ -136,54 +95,6 @@ def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
     assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
 
 
-def test_stats_as_json(monkeypatch):
-    save_run(monkeypatch)
-    data = json.loads(get_output("stats", "--json"))
-    assert data.pop("lifetime")["runs"] == 1
-    assert data == {
-        **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth"},
-        **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
-        **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
-        **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "reused_sizes": 0, "own_sizes": {}},
-        "general_saved_seconds": 0.0,
-        "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
-        "unkept": {"a number among its inputs": 1},
-        "taken_out": {},
-        **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
-        **{"programs_replayed": 0, "programs_filled": 0, "passes_repeated": {}, "programs_interpreted": {}},
-        **{"program_seconds": {}, "loaded_program_seconds": 0.0},
-        **{"captures": 0, "graph_replays": 0, "gradients_copied": 0, "not_captured": {}},
-        **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
-        **{"start_seconds": {}, "saved_seconds": 6.08984375, "canonicalize_seconds": 0.03125, "collector_seconds": 0.0},
-        **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},
-        "phases": {"planning": 0.0, "canonicalizing": 0.03125, "compiling": 2.125, "loading": 0.00390625},
-        "unrecorded": 0,
-        "store": None,
-    }
-
-
-def test_runs(monkeypatch):
-    save_two_runs(monkeypatch)
-    assert get_output("stats", "--runs") == drop_first_break("""
-id        run                          regions  compiles  loads   saved
-ab000000  other.py · 2023-11-14 22:14        1         1      0    0 ms
-aaaaaaaa  train.py · 2023-11-14 22:13        7         3      1  6.09 s
-""")
-
-
-def test_a_table_of_runs_fits_80_columns(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(CAST, seconds=123456.0), argv=["pretrain_a_large_model_on_many_nodes.py"])
-    assert [len(line) <= 80 for line in get_output("stats", "--runs").splitlines()] == [True, True]
-
-
-def test_runs_as_json(monkeypatch):
-    save_two_runs(monkeypatch)
-    data = json.loads(get_output("stats", "--runs", "--json"))
-    assert [run["id"] for run in data["runs"]] == [OTHER_RUN, FIRST_RUN]
-    shared = {name: data[name] for name in ("schema", "lifetime", "store")}
-    assert {**data["runs"][1], **shared} == json.loads(get_output("stats", "--json", "--run", "aa"))
-
-
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [("aa", FIRST_RUN), ("train.py", FIRST_RUN), ("22:14", OTHER_RUN), ("last", OTHER_RUN), ("er.py · 20", OTHER_RUN)],
@@ -193,28 +104,11 @@ def test_a_run_by_its_id_or_a_part_of_its_name(monkeypatch, wanted, found):
     assert json.loads(get_output("stats", "--run", wanted, "--json"))["id"] == found
 
 
-def test_a_part_of_several_names(monkeypatch):
-    save_two_runs(monkeypatch)
-    assert get_error("stats", "--run", ".py · ") == drop_first_break("""
-Error: '.py · ' stands for 2 runs: give more characters of one.
-  ab0000000000  run         other.py · 2023-11-14 22:14
-  aaaaaaaaaaaa  run         train.py · 2023-11-14 22:13
-""")
-
-
 def test_a_command_line_cannot_break_a_table_or_the_terminal(monkeypatch):
     save_ledger(monkeypatch, make_ledger(CAST), argv=["a\nb\x1b[31m"])
     assert get_output("stats", "--runs").splitlines()[1].startswith("aaaaaaaa  a\\nb\\x1b[31m · 2023-11-14 22:13")
     assert "'a\\nb\\x1b[31m'\n" in get_output("stats", "-v")
     assert get_output("stats").startswith("a\\nb\\x1b[31m · ")
-
-
-@pytest.mark.parametrize("options", [("--run", "a"), ("-v",)])
-def test_one_run_or_all_of_them(monkeypatch, options):
-    save_run(monkeypatch)
-    result = call("stats", "--runs", *options)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "give only one of them" in result.stderr
 
 
 def test_a_run_that_ended_says_so(monkeypatch):

@@ -38,11 +38,6 @@ def test_dir(monkeypatch):
     assert not default_path().exists()
 
 
-def test_prune_leaves_what_is_within_the_limits(store):
-    assert get_output("prune").startswith("removed 0 entries and 0 objects; ")
-    assert _left(store) == [1, 2, 3]
-
-
 def test_prune_by_age(store):
     size = sum(path.stat().st_size for path in (find_entry(store, 1), find_object(store, make_artifacts(1)["code"])))
     size += sum(len(make_artifacts(1)[name]) for name in ("empty", "shared"))
@@ -87,16 +82,6 @@ def test_prune_of_a_store_elsewhere_leaves_the_record(store, monkeypatch):
     assert record_path().read_bytes() == before
 
 
-def test_prune_to_nothing(store):
-    assert get_output("prune", "--max-bytes", "0").startswith("removed 3 entries")
-    assert _left(store) == []
-
-
-@pytest.mark.parametrize("options", [("--max-bytes", "many"), ("--max-bytes", "3 pounds"), ("--max-age", "-1d")])
-def test_limits_that_are_none(options):
-    assert f"{options[1]!r} is no " in get_error("prune", *options, code=2)
-
-
 @pytest.mark.parametrize(("text", "expected"), [("1", 1), ("2kB", 2000), ("1.5 MiB", 1.5 * 2**20), ("3GB", 3e9)])
 def test_sizes(text, expected):
     assert BYTES.convert(text, None, None) == expected
@@ -118,36 +103,11 @@ def test_clear_asks_first(store, monkeypatch):
     assert (_left(store), record_path().exists()) == ([], False)
 
 
-def test_clear(store, monkeypatch):
-    save_run(monkeypatch)
-    text = "would remove 3 entries and 5 objects; 0 B would be left\n"
-    assert get_output("clear", "--dry-run") == f"{text}would remove the record {record_path()}\n"
-    assert (_left(store), record_path().exists()) == ([1, 2, 3], True)
-    removed = "removed 3 entries and 5 objects; 0 B left\n"
-    assert get_output("clear", "-y") == f"{removed}removed the record {record_path()}\n"
-    assert (_left(store), record_path().exists()) == ([], False)
-    result = call("clear", "--yes")
-    assert (result.exit_code, result.stdout) == (0, "") and "nothing to remove" in result.stderr
-
-
-def test_clear_as_json(store, monkeypatch):
-    save_run(monkeypatch)
-    swept = {"entries": 3, "objects": 5, "litter": 0, "bytes_left": 0}
-    expected = {"schema": 2, "dry_run": False, "store": swept, "record": True}
-    assert json.loads(get_output("clear", "-y", "--json")) == expected
-
-
 @pytest.mark.parametrize(("option", "expected"), [("--store", ([], True)), ("--record", ([1, 2, 3], False))])
 def test_clear_one_of_them(store, monkeypatch, option, expected):
     save_run(monkeypatch)
     get_output("clear", "-y", option)
     assert (_left(store), record_path().exists()) == expected
-
-
-def test_nothing_to_clear():
-    result = call("clear", "-y")
-    assert (result.exit_code, result.stdout) == (0, "") and "nothing to remove" in result.stderr
-    assert not default_path().exists()
 
 
 def test_a_damaged_record_can_be_removed():
@@ -157,15 +117,6 @@ def test_a_damaged_record_can_be_removed():
 
 def _damage(path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-
-
-def test_verify(store):
-    assert get_output("verify").startswith("3 entries and 5 objects (")
-    assert get_output("verify").endswith("kB), 0 damaged\n")
-    data = json.loads(get_output("verify", "--json"))
-    assert data.pop("bytes") > 9000
-    counts = {"entries": 3, "objects": 5, "other": 0, "damaged": [], "aside": [], "removed": 0}
-    assert data == {"schema": 2, "store": str(default_path()), **counts}
 
 
 def test_verify_finds_what_is_damaged_and_removes_it(store):

@@ -73,13 +73,6 @@ def test_a_table_folds_and_cuts_what_a_terminal_has_no_room_for(monkeypatch, col
     assert re.search(r" n+…n{5,9}  ", lines[1])
 
 
-def test_nothing_is_folded_or_cut_where_the_output_is_no_terminal(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    row = ("f" * 64, "n" * 300, "word " * 99 + "word")
-    layout = (Column("id", id=True), Column("cut", cut=True), Column("folded", fold=True))
-    assert format_table(layout, [row]).splitlines()[1].split("  ") == list(row)
-
-
 def test_commands_and_units_stay_on_one_line():
     text = "it took 125 ms: see 'fusioncache ls --programs'"
     for width in range(29, 60):

@@ -9,7 +9,7 @@ from repository import HELPERS, import_path
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
 
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.store import Store, default_path
+from fusioncache.store import Store
 
 _SCRIPT = """
 import os, sys
@@ -38,48 +38,12 @@ def test_what_is_compiled_and_what_is_ready(tmp_path):
     assert get_output("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
 
-def test_what_is_ready_is_not_compiled_again(tmp_path, here):
-    fill_store(tmp_path)
-    assert json.loads(get_output("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
-    data = json.loads(get_output("warm", str(tmp_path), "--json", "--jobs", "1"))
-    assert (data["known"], data["ready"], data["compiled"], data["refused"]) == (4, 2, 0, {})
-
-
-def test_what_was_refused_for_good_is_said_again(tmp_path, here):
-    fill_store(tmp_path)
-    here.refuse = "no such kernel"
-    first = call("warm", str(tmp_path), "--jobs", "1")
-    again = call("warm", str(tmp_path), "--jobs", "1")
-    assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: cannot be stored: no such kernel\n")
-
-
 def test_what_failed_is_tried_again(tmp_path, here):
     fill_store(tmp_path)
     here.error = RuntimeError()
     assert call("warm", str(tmp_path), "--jobs", "1").exit_code == 1
     here.error = None
     assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
-
-
-def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
-    fill_store(tmp_path)
-    here.refuse, here.lasting = "busy", False
-    assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: cannot be stored: busy\n"
-    here.refuse = None
-    assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
-
-
-def test_an_empty_store_has_nothing_to_compile():
-    Store.open()
-    assert get_output("warm") == f"nothing to compile: {default_path()} has no executables\n"
-
-
-def test_the_usual_store_as_json():
-    fill_store(default_path())
-    data = json.loads(get_output("warm", "--json", "--jobs", "1"))
-    assert data.pop("seconds") > 0
-    wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
-    assert data == {"schema": 2, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
 
 
 def test_a_url_is_pulled_first(tmp_path):
@@ -100,11 +64,6 @@ def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
     result = call("warm", str(tmp_path / "other"), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
     assert result.stdout.startswith("compiled 0 of 2 templates in ")
-
-
-def test_a_store_that_is_not_there_is_named(tmp_path):
-    assert f"there is no store in {tmp_path / 'nowhere'}" in get_error("warm", str(tmp_path / "nowhere"))
-    assert "there is no store in" in get_error("warm")
 
 
 def test_wrong_usage_says_what_to_do(tmp_path):

@@ -156,18 +156,6 @@ def test_a_mesh_of_one_dimension_is_a_group_and_one_of_two_is_refused():
     assert dict(jitted.named_parameters())["first.weight"].shape == (WIDTH // 2, WIDTH)
 
 
-def test_a_name_that_is_no_sequence_of_names_is_refused():
-    with pytest.raises(TypeError, match="column must be a sequence of names"):
-        share(Stack(), column="first")
-
-
-def test_parameters_without_values_are_refused():
-    with torch.device("meta"):
-        model = Stack()
-    with pytest.raises(distributed.CutError, match=r"first.weight is on the meta device"):
-        share(model, column=["first"])
-
-
 def test_a_model_that_is_shared_in_another_way_as_well_is_refused():
     jitted = thunder.distributed.ddp(share(Stack(), column=["first"], row=["second"]), broadcast_from=None)
     with pytest.raises(distributed.CutError, match="cannot be shared by"):

@@ -43,15 +43,6 @@ class Stack(Layer):
         return super().forward(torch.tanh(super().forward(x)))
 
 
-class Copied(Layer):
-    """Asks for copies, as models of Hugging Face's do."""
-
-    def forward(self, x):
-        """Returns a tensor of the shape of its argument."""
-        result = self.attend(*self.heads_of(x)).transpose(1, 2).contiguous()
-        return self.join(result.reshape(*x.shape[:2], -1).contiguous())
-
-
 class Scaled(Layer):
     """The gradient of a number for each of a query's elements is a sum of the query's gradients."""
 
@@ -63,41 +54,6 @@ class Scaled(Layer):
         """Returns query, key and value."""
         query, key, value = super().heads_of(x)
         return query * self.scale, key, value
-
-
-class Normalized(Layer):
-    """Its region adds up elements of a query."""
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        query, key, value = super().heads_of(x)
-        return query * query.square().mean(-1, keepdim=True).rsqrt(), key, value
-
-
-class QueryReturned(Layer):
-    """Somebody has the query."""
-
-    def forward(self, x):
-        """Returns two tensors."""
-        query, key, value = self.heads_of(x)
-        return self.join(self.attend(query, key, value).transpose(1, 2).flatten(2)), query
-
-
-class QueryUsedTwice(Layer):
-    """Something else computes with the query."""
-
-    def forward(self, x):
-        """Returns two tensors."""
-        query, key, value = self.heads_of(x)
-        return self.join(self.attend(query, key, value).transpose(1, 2).flatten(2)), query @ value.transpose(2, 3)
-
-
-class QueryIsKey(Layer):
-    """A query is compared with itself."""
-
-    def attend(self, query, key, value):
-        """Returns a tensor of shape (rows, heads, positions, size)."""
-        return super().attend(query, query, value)
 
 
 class ResultReturned(Layer):
@@ -165,14 +121,6 @@ class Writing(Layer):
         return super().forward(x)
 
 
-class NotTurned(Layer):
-    """No region makes its query."""
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        return self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
-
-
 class Frozen(Layer):
     """What is multiplied is not saved for a weight's gradient."""
 
@@ -201,13 +149,3 @@ class RowsLater(Layer):
         """Returns query, key and value."""
         parts = self.project(x.transpose(0, 1)).view(x.shape[1], x.shape[0], 3, HEADS, SIZE).permute(2, 1, 3, 0, 4)
         return parts[0] * 1.1, parts[1] * 1.2, parts[2]
-
-
-class Given(Layer):
-    """A query is made of what the model is given, which may lie in any order."""
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        heads = x.view(*x.shape[:2], HEADS, SIZE).transpose(1, 2)
-        _, key, value = super().heads_of(x)
-        return heads * 2.0, key, value

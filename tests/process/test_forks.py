@@ -20,7 +20,6 @@ from fusioncache.backends.nvfuser.persistence import KernelDatabase
 from fusioncache.cache import peers as ranks_module
 from fusioncache.cache.peers import Ranks
 from fusioncache.process import forks
-from fusioncache.process.forks import LruMap
 
 LONGEST = 60
 """Seconds after which a child that hangs is ended."""
@@ -106,32 +105,6 @@ def test_a_thread_compiles_while_another_one_forks(monkeypatch):
     assert cache.stats().compiles == 1
 
 
-def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch):
-    """Of the store the child waits for what others hold; the parent goes on, so that its wait is short."""
-    process = Process(tmp_path)
-    own = process.backend.compile
-    holder = Holder(lambda: process.run(make_region(), X, Y))
-
-    def halfway(*args):
-        if threading.current_thread() is holder:
-            holder.stop()
-        return own(*args)
-
-    monkeypatch.setattr(process.backend, "compile", halfway)
-    begun, begin = os.pipe()
-
-    def child():
-        os.write(begin, b".")
-        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
-        assert process.told == [True]
-
-    with holder:
-        number = forked(child)
-        os.read(begun, 1)
-    assert wait_for(number) == 0
-    assert process.told == [False]
-
-
 def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
     cache = fusioncache.Cache(record=True, store=tmp_path)
     compiled, process = jitted(cache), Process(tmp_path)
@@ -181,22 +154,6 @@ def test_what_the_thread_that_forks_holds_it_still_holds():
         assert ends_well(child)
 
 
-def test_a_value_that_was_being_made_is_made_by_the_child():
-    values = LruMap(2)
-
-    def make():
-        holder.stop()
-        return "the parent's"
-
-    def child():
-        assert values.get_or_make("a", lambda: "mine") == ("mine", False)
-        assert values.get_or_make("a", lambda: "again") == ("mine", True)
-
-    with (holder := Holder(lambda: values.get_or_make("a", make))):
-        assert ends_well(child)
-    assert values.get_or_make("a", lambda: "mine") == ("the parent's", True)
-
-
 def test_a_child_leaves_its_parents_job_alone(monkeypatch):
     parents, own = object(), object()
     monkeypatch.setattr(ranks_module, "find_default_store", lambda: parents)
@@ -229,19 +186,6 @@ def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(t
         assert os.environ["TMPDIR"].startswith(str(tmp_path))
         assert ends_well(child)
     assert os.environ.get("TMPDIR") == before
-
-
-def test_what_is_gone_is_told_nothing():
-    class Thing:
-        def after_fork(self):
-            told.append(self)
-
-    told: list[Thing] = []
-    thing = Thing()
-    forks.register(thing)
-    forks.register(Thing())
-    forks.after_fork()
-    assert told == [thing]
 
 
 def test_all_locks_are_made_in_one_place():

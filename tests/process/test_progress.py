@@ -3,8 +3,6 @@
 import io
 import threading
 
-import pytest
-
 from fusioncache.process.warning import ProgressLine
 
 
@@ -59,30 +57,6 @@ def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays():
             assert threading.active_count() == before + 1
     assert terminal.getvalue() == "\r\x1b[Kfusioncache: compiling 3 regions, 3 left\r\x1b[K"
     assert threading.active_count() == before
-
-
-def test_what_follows_at_once_is_no_silence():
-    line, terminal, time = make(4.5)
-    with line.show(lambda: "one"):
-        assert time.over.wait(10)
-    time.pass_(1.0)
-    with line.show(lambda: "two"):
-        assert time.over.wait(10)
-    assert "fusioncache: two" in terminal.getvalue() and "one" not in terminal.getvalue()
-    written, time.now = terminal.getvalue(), time.now + 100
-    time.pass_(4.5)
-    with line.show(lambda: "three"):
-        assert time.over.wait(10)
-    assert terminal.getvalue() == written
-
-
-def test_what_is_shown_ends_with_an_error():
-    before = threading.active_count()
-    line, terminal, time = make(6.0)
-    with pytest.raises(KeyError), line.show(lambda: "failing"):
-        assert time.over.wait(10)
-        raise KeyError
-    assert terminal.getvalue().endswith("\r\x1b[K") and threading.active_count() == before
 
 
 def test_where_there_is_no_terminal_there_is_neither_line_nor_thread():

@@ -30,13 +30,6 @@ def _id(number: int) -> str:
     return f"{make_numbered_key(number).digest}.{BACKEND}"
 
 
-def test_a_sound_store(store):
-    found = audit(store.directory)
-    assert (found.entries, found.objects, found.other, found.damaged) == (3, 5, 0, ())
-    files = [*store.directory.glob("entries/*/*"), *store.directory.glob("objects/*/*")]
-    assert found.bytes == sum(file.stat().st_size for file in files)
-
-
 def test_a_damaged_object_spoils_its_entry(store):
     path = _object(store, 1)
     _flip(path)

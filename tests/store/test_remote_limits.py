@@ -133,15 +133,6 @@ def test_a_listing_without_an_end_is_not_read_to_it(monkeypatch, there, piece):
         assert server.asked == ["/x/entries/"]
 
 
-def test_all_pages_of_a_listing_are_read_within_one_limit(monkeypatch, there):
-    monkeypatch.setattr(budget, "LISTING_BYTES", 100_000)
-    page = "".join(f'<a href="{number:02x}/">' for number in range(256)).encode()
-    with serve(lambda path: [page] if path.endswith("entries/") else [b" " * 10_000]) as (server, url):
-        with pytest.raises(StoreError, match="it sends more than 100000 bytes"):
-            pull(there, Remote(url))
-        assert len(server.asked) < 12
-
-
 def test_more_files_than_a_store_has_are_not_listed(monkeypatch, files, here, there):
     save(here, 1, 2, 3)
     push(here, Remote(ROOT))

@@ -1,11 +1,9 @@
 """Whatever happens to a store, a load gives what was saved for this key or nothing, and nothing is raised."""
 
-import ctypes
 import errno
 import itertools
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -16,10 +14,7 @@ from pathlib import Path
 import pytest
 from store_contents import (
     BACKEND,
-    ENTRY_BYTES,
-    age_entry,
     collect_warnings,
-    drop_root,
     find_entry,
     find_litter,
     find_object,
@@ -145,24 +140,6 @@ def test_killed_at_40_random_moments(tmp_path, monkeypatch):
     assert find_litter(find_root(store)) == []
     save(store, *(number for number in range(40) if number not in found))
     assert all(load(store, number) for number in range(40))
-
-
-def test_a_killed_compile_lets_the_next_one_in(store):
-    ready, tell = os.pipe()
-
-    def work():
-        with Store.open().take_turn(make_numbered_key(1), BACKEND):
-            os.write(tell, b"x")
-            time.sleep(60)
-
-    child = fork(work)
-    os.read(ready, 1)
-    with collect_warnings(), store.take_turn(make_numbered_key(1), BACKEND, timeout=0.05) as turn:
-        assert turn.alone == "waited too long for another compile"
-    os.kill(child, signal.SIGKILL)
-    wait_for(child)
-    with store.take_turn(make_numbered_key(1), BACKEND, timeout=5.0) as turn:
-        assert turn.alone is None
 
 
 def test_a_turn_is_free_when_its_process_is_killed_also_if_it_had_forked(store):
@@ -486,21 +463,6 @@ def test_saves_and_loads_wait_once_for_one_that_cleans_up_and_is_stopped(store, 
         assert locks.LOCK_SECONDS <= clock.slept - before <= locks.LOCK_SECONDS + 0.1
 
 
-def test_cleaning_up_waits_once_for_one_that_saves_and_is_stopped(tmp_path, clock):
-    store = Store.open(tmp_path / "store", max_bytes=8 * ENTRY_BYTES, max_age=100.0)
-    save(store, 1, size=100)
-    age_entry(store, 1, 1000.0)
-    store = Store.open(tmp_path / "store", max_bytes=8 * ENTRY_BYTES, max_age=100.0)
-    with stopped_holder(find_root(store) / "locks" / "store", shared=True), collect_warnings():
-        # What is too old stays, and there is room all the same.
-        save(store, *range(2, 5), size=100)
-        refused = [store.save(make_numbered_key(number), BACKEND, make_artifacts(number)) for number in range(20, 26)]
-        assert False in refused
-        assert locks.LOCK_SECONDS <= clock.slept <= locks.LOCK_SECONDS + 0.1
-    assert set(store.stats().bypasses) == {"cannot clean up while others save"}
-    assert store.save(make_numbered_key(30), BACKEND, make_artifacts(30))
-
-
 def test_turns_are_waited_for_once_where_their_holder_is_stopped(store, clock):
     root, key = find_root(store), make_numbered_key(7)
     with stopped_holder(root / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
@@ -544,104 +506,7 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
     assert set(store.stats().bypasses) <= {"save failed: ENOSPC", "load failed: ENOSPC"}
 
 
-def test_a_limit_on_the_size_of_files_costs_one_warning(tmp_path):
-    def work():
-        store = Store.open(tmp_path / "store")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        with collect_warnings() as messages:
-            for number in (1, 2):
-                assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
-                assert not load(store, number)
-        assert len(messages) == 1
-        assert store.stats().bypasses == {"save failed: EFBIG": 2}
-        save(store, 3, size=1000)
-        assert store.load(make_numbered_key(3), BACKEND) == make_artifacts(3, 1000)
-
-    assert wait_for(fork(work)) == 0
-    assert find_litter(tmp_path) == []
-
-
-_SKIPPED = 77
-
-
-def _mount_small(path: Path, size: str) -> None:
-    """Mounts a file system of this size that only this process sees. Ends the process where that is not allowed."""
-    try:
-        if not ROOT:
-            os.unshare(os.CLONE_NEWUSER)
-        os.unshare(os.CLONE_NEWNS)
-    except OSError:
-        os._exit(_SKIPPED)
-    mount = ctypes.CDLL(None).mount
-    private, recursive = 1 << 18, 1 << 14
-    failed = mount(b"none", b"/", None, private | recursive, None)
-    if failed or mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size},mode=700".encode()):
-        os._exit(_SKIPPED)
-
-
-def test_a_disk_that_is_really_full_costs_one_warning_and_is_used_again_when_it_is_not(tmp_path):
-    def work():
-        _mount_small(tmp_path, "256k")
-        store = Store.open(tmp_path / "store")
-        with collect_warnings() as messages:
-            saved = [
-                number for number in range(40) if store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
-            ]
-            assert [number for number in range(40) if load(store, number)] == saved
-        assert 0 < len(saved) < 40
-        assert saved == list(range(len(saved)))
-        assert len([message for message in messages if "cannot save" in message]) == 1
-        assert store.stats().bypasses["save failed: ENOSPC"] == 40 - len(saved)
-        assert find_litter(tmp_path) == []
-        for number in saved[: len(saved) // 2]:
-            find_entry(store, number).unlink()
-        later = Store.open(tmp_path / "store")
-        with collect_warnings():
-            later.sweep()
-        save(later, 39)
-        assert load(later, 39)
-        assert all(load(later, number) for number in saved[len(saved) // 2 :])
-
-    status = wait_for(fork(work))
-    if status == _SKIPPED:
-        pytest.skip("no mounting here")
-    assert status == 0
-
-
 # A network file system
-
-
-def test_a_rename_that_worked_may_be_said_to_have_failed(store, monkeypatch):
-    real = os.replace
-
-    def twice(source, target):
-        real(source, target)
-        real(source, target)  # as if the first answer had been lost on its way
-
-    with monkeypatch.context() as patch, collect_warnings() as messages:
-        patch.setattr(os, "replace", twice)
-        for _ in range(4):  # one file more each time
-            store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
-    assert len(messages) == 1
-    assert load(store, 1)
-    assert find_litter(find_root(store)) == []
-
-
-@pytest.mark.parametrize("name", ["open", "fstat"])
-def test_files_that_go_stale_are_misses(store, monkeypatch, name):
-    save(store, 1)
-    real = getattr(os, name)
-
-    def stale(what, *args, **kwargs):
-        if name == "fstat" or "entries" in str(what):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(what, *args, **kwargs)
-
-    with monkeypatch.context() as patch, collect_warnings():
-        patch.setattr(os, name, stale)
-        assert not load(store, 1)
-    assert store.stats().bypasses == {"load failed: ESTALE": 1}
-    assert load(store, 1)
 
 
 # The directory
@@ -691,41 +556,6 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
     about = [message for message in messages if "cannot save" in message]
     assert len(about) == (1 if when == "from the start" else 2)
     assert reader.directory == default_path()
-
-
-def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_only):
-    read_only()
-    _assert_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
-
-
-@pytest.mark.parametrize("when", ["before it is opened", "while it is open"])
-def test_permissions_alone_make_it_read_only(open_folder, when):
-    path = open_folder / "store"
-
-    def protect(mode):
-        for folder, _, _ in os.walk(path):
-            os.chmod(folder, mode)
-
-    def work():
-        drop_root()
-        store = Store.open(path)
-        save(store, 1)
-        if when == "while it is open":
-            store = Store.open(path)
-            protect(0o500)
-        else:
-            protect(0o500)
-            store = Store.open(path)
-        with collect_warnings() as messages:
-            for _ in range(2):
-                assert load(store, 1)
-                assert not store.save(make_numbered_key(2), BACKEND, make_artifacts(2))
-                assert not load(store, 2)
-        assert [message for message in messages if "read-only" in message or "Permission denied" in message]
-        protect(0o700)
-        save(Store.open(path), 2)
-
-    assert wait_for(fork(work)) == 0
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
@@ -784,18 +614,6 @@ def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path, below):
     (tmp_path / "file").write_text("mine")
     _assert_memory_only(str(tmp_path / "file"), tmp_path / "file" / below)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "/proc/nowhere"])
-def test_a_path_that_cannot_be_is_refused(path):
-    _assert_memory_only("not stored for later processes", Path(path))
-
-
-def test_a_home_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.delenv("FUSIONCACHE_DIR")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/proc/nowhere")
-    _assert_memory_only("set FUSIONCACHE_DIR")
 
 
 def test_two_formats_at_once(tmp_path, monkeypatch):
@@ -863,46 +681,6 @@ def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, t
     assert store.directory is None
     assert how == "removed" or os.listdir(place) == []
     assert how != "removed" or not place.exists()
-
-
-def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
-    save(store, 1)
-    for folder in directory.FOLDERS:
-        shutil.rmtree(find_root(store) / folder)
-    with collect_warnings():
-        assert not load(store, 1)
-        with store.take_turn(make_numbered_key(1), BACKEND) as turn:
-            assert turn.artifacts is None
-        store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
-        load(store, 1)
-        store.entries()
-        store.sweep()
-    assert load(Store.open(), 1) in (True, False)
-    save(Store.open(), 2)
-
-
-def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
-    now, year = time.time, 365 * 86400.0
-    with monkeypatch.context() as ahead:
-        ahead.setattr(time, "time", lambda: now() + year)
-        save(store, 1, 2)
-        for number in (1, 2):
-            age_entry(store, number, 0.0)
-        with store.take_turn(make_numbered_key(3), BACKEND) as turn:
-            assert turn.alone is None
-    later = Store.open()
-    save(later, 3)
-    assert all(load(later, number) for number in (1, 2, 3))
-    assert [summary.name for summary in later.entries()] == ["template_2", "template_1", "template_3"]
-    swept = later.sweep()
-    assert (swept.entries, swept.objects) == (0, 0)
-    assert (later.stats().saves, later.stats().hits) == (1, 3)
-    with monkeypatch.context() as behind:
-        behind.setattr(time, "time", lambda: now() - year)
-        assert later.sweep().entries == 0
-        save(later, 4)
-    assert all(load(Store.open(), number) for number in (1, 2, 3, 4))
-    assert not later.stats().bypasses
 
 
 def test_an_error_nobody_thought_of_does_not_reach_the_model(store, monkeypatch):

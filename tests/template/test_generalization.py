@@ -110,13 +110,6 @@ def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_a
     assert instantiate(wide, find_values(wide, norm(2, 48, 48))) == instantiate(norm(2, 48, 48), ())
 
 
-def test_generalizations_are_generalized_whatever_their_variables_are_called():
-    batches = generalize([norm(2, 64, 32), norm(3, 64, 32)])
-    lengths = generalize([norm(2, 64, 32), norm(2, 96, 32)])
-    assert batches.variables == lengths.variables
-    assert generalize([batches, lengths]) == generalize([norm(2, 64, 32), norm(3, 96, 32)])
-
-
 def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
     pairs = [((2, 64, 32), (3, 96, 32)), ((5, 7, 32), (2, 9, 32)), ((3, 32, 32), (4, 33, 32))]
     generals = [generalize([norm(*one), norm(*other)]) for one, other in pairs]

@@ -106,93 +106,12 @@ def test_proxies_are_compared_by_name_as_variables(forward):
     assert issubclass(api.FutureTensorProxy, api.Proxy) and not issubclass(api.FutureTensorProxy, api.TensorProxy)
 
 
-def test_symbols_called_in_a_trace_are_recorded_there_and_computed_nowhere():
-    trace = api.TraceCtx()
-    with api.tracectx(trace), api.langctx(api.Languages.TORCH):
-        assert api.get_tracectx() is trace
-        x = api.TensorProxy("x", shape=(2, 3), device=api.devices.cpu, dtype=api.dtypes.float32)
-        y = api.prims.sin(x)
-        z = api.ltorch.softmax(y, 0)
-    assert [call.sym.id for call in trace.bound_symbols][:1] == [api.PrimIDs.SIN]
-    (softmax,) = (call for call in trace.bound_symbols[1:])
-    assert softmax.output is z and softmax.subsymbols and z.shape == (2, 3)
-    assert api.OpTags.DONT_DCE in api.prims.python_return.tags
-
-
 def test_a_trace_made_from_another_has_its_names_and_no_symbols(forward):
     other = api.from_trace(forward)
     assert not other.bound_symbols and other.names is forward.names
     assert other.args == forward.args and other.tags == forward.tags
     other.set_provenance(api.TraceProvenance("made by a test"))
     assert "made by a test" in str(other) and "made by a test" not in str(forward)
-
-
-def test_a_trace_prints_python_that_computes_what_it_says(forward):
-    x, weight = torch.randn(3, 4), torch.randn(4, 5)
-    with torch.no_grad():
-        result = forward.python_callable()(x, weight)
-    torch.testing.assert_close(result[0]["flat_output"][0], model(x, weight))
-    ast.parse(str(forward))
-
-
-def test_trees_are_flattened_in_order_and_put_together_again():
-    tree = {"b": (1, [2.5, None]), "a": {"c": "text"}}
-    leaves, spec = api.tree_flatten(tree)
-    assert leaves == [1, 2.5, None, "text"] or leaves == ["text", 1, 2.5, None]
-    assert api.tree_map(lambda leaf: leaf, tree) == tree and str(spec)
-
-
-def test_executors_are_found_by_name_and_have_operators_with_functions():
-    found = api.get_executor("torch")
-    assert found is api.torch_executor is api.torchex.ex and isinstance(found, api.OperatorExecutor)
-    assert issubclass(api.FusionExecutor, api.Executor) and isinstance(found, api.Executor)
-    assert {each.name for each in api.get_always_executors()} >= {"torch", "python"}
-    assert set(api.get_default_executors()) <= set(api.get_all_executors())
-    assert all(isinstance(each, api.ImplInfo) for each in found.implmap.values())
-    assert found.implmap[api.PrimIDs.SIN].symbol.name == "sin"
-
-
-def test_an_executor_that_is_registered_is_found_until_it_is_taken_out():
-    from thunder.extend import deregister_executor
-
-    made = api.OperatorExecutor("fusioncache_of_a_test")
-    api.register_executor(made)
-    try:
-        assert api.get_executor("fusioncache_of_a_test") is made
-    finally:
-        deregister_executor("fusioncache_of_a_test")
-    assert api.get_executor("fusioncache_of_a_test") is None
-
-
-def test_a_gradient_that_is_registered_is_the_one_that_is_computed(monkeypatch):
-    # Programs are declined while Thunder has a gradient that is not its own.
-    monkeypatch.setattr(thunder.core.transforms, "_grad_fn_map", {**thunder.core.transforms._grad_fn_map})
-    made = api.OperatorExecutor("fusioncache_of_a_test")
-    doubled = made.register_operator("doubled_by_a_test", like=lambda x: api.TensorProxy(like=x), fn=lambda x: 2 * x)
-
-    def grad(x):
-        result = doubled(x)
-        api.put_grad(x, 5 * api.get_grad(result))
-        return result
-
-    api.register_grad(doubled.id, grad)
-    x = torch.ones(3, requires_grad=True)
-    compiled = thunder.jit(lambda x: doubled(x), executors=[made])
-    compiled(x).sum().backward()
-    assert x.grad.tolist() == [5.0] * 3
-
-
-def test_no_autocast_switches_autocast_off():
-    with torch.autocast("cpu", torch.bfloat16):
-        assert api.no_autocast(torch.is_autocast_enabled)("cpu") is False
-        assert torch.is_autocast_enabled("cpu")
-
-
-def test_a_compiled_module_is_a_thunder_module_with_the_parameters_of_its_model():
-    linear = torch.nn.Linear(2, 3)
-    compiled = thunder.jit(linear)
-    assert isinstance(compiled, api.ThunderModule)
-    assert compiled.get_parameter("weight") is linear.weight and compiled._model is linear
 
 
 def test_symbolic_values_are_an_option_by_this_name():

@@ -117,11 +117,6 @@ def test_no_row_is_installed_without_those_that_it_needs(home, install, misfit):
     assert home.original is original
 
 
-def test_what_a_capability_needs_is_installed_around_it(home, install):
-    install(ROW, needs="needed")
-    assert home.original() == "more shortened original"
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_a_function_that_other_code_wrapped_is_not_replaced(home, install, before):
     if not before:
@@ -134,11 +129,6 @@ def test_a_function_that_other_code_wrapped_is_not_replaced(home, install, befor
     home.original = theirs
     install(ROW)
     assert home.original is theirs
-
-
-def test_several_sources_are_accepted(home, install):
-    install(replace(ROW, digests=("of another version", *ROW.digests)))
-    assert home.original() == "shortened original"
 
 
 @pytest.mark.parametrize("line", ["thunder.home:original  0123456789abcdef  shorten(LATER)  everywhere  around"])

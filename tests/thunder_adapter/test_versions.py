@@ -57,11 +57,6 @@ def test_a_version_with_other_sources_was_not_tried(monkeypatch):
     assert f"Thunder {thunder.__version__} differs from the one that was tried" in capabilities.explain_limits()
 
 
-def test_a_thunder_without_version_was_not_tried(monkeypatch):
-    monkeypatch.delattr(thunder, "__version__")
-    assert capabilities.explain_limits().startswith("Thunder of no known version was not tried")
-
-
 @pytest.fixture
 def all_off(other_version, monkeypatch):
     """A version of Thunder in which every accelerator lacks something."""
@@ -113,11 +108,6 @@ def test_what_is_given_is_checked_before_it_is_left_out(other_version):
         fusioncache.FusionCache(schedule="none")
     with pytest.raises(ValueError, match="lean"):
         fusioncache.FusionCache(lean="none")
-
-
-def test_this_thunder_compiles_a_small_function_as_expected():
-    capabilities.find_problem.cache_clear()
-    assert capabilities.find_problem() is None
 
 
 def test_a_name_that_is_missing_is_a_problem(monkeypatch):

@@ -8,7 +8,6 @@ import thunder
 import torch
 from behind_dynamo import compile_behind_dynamo
 from blank_programs import blank
-from stored_programs import compile_anew
 
 from fusioncache.accelerators.programs import program_list
 from fusioncache.accelerators.programs.build import write_program
@@ -38,10 +37,6 @@ def flattens(x):
 def picks(x):
     """Some of the rows, whose number no argument tells, as an expert does."""
     return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
-
-
-def doubles(x):
-    return torch.tanh(x) * 2
 
 
 def make(length, rows=2):
@@ -132,21 +127,6 @@ def test_what_is_filled_in_is_thunders_to_the_letter(called, tmp_path, monkeypat
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize(
-    "own", [{"sizes": "static"}, {"programs": False}, {"verify": True}], ids=lambda each: next(iter(each))
-)
-def test_who_fills_nothing_in_derives_nothing_ahead(own, tmp_path):
-    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own=own)
-    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 1]
-
-
-def test_functions_have_nothing_derived_ahead(tmp_path):
-    """They may do something while they are interpreted, and nobody says that other lengths will come."""
-    compiled, _ = compile_anew(lambda x, number: x * number, tmp_path)
-    compiled(make(24), 24)
-    assert thunder.compile_stats(compiled).cache_misses == 1
-
-
 def fail(graph, args):
     raise MemoryError("no room for it")
 
@@ -180,26 +160,3 @@ def test_where_there_is_none_the_third_length_is_derived(vary, reason, tmp_path,
         assert run(compiled, rotates, ((24,), (36,), (25,), (60,)), compute) == [1, 1, 1, 0]
     (found,) = transform.stats().programs_refused or ("",)
     assert found.startswith(reason)
-
-
-class Helpers:
-    """Counts how often anything is handed over."""
-
-    times = 0
-
-    def get_ready(self):
-        pass
-
-    def hand_over(self, asks):
-        self.times += 1
-        return 0
-
-
-def test_only_what_somebody_asked_for_is_explained_and_compiled_beside(tmp_path, capsys, monkeypatch):
-    helpers = Helpers()
-    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *_, **options: helpers)
-    compiled, _ = compile_behind_dynamo(doubles, store=tmp_path, own={"explain": True})
-    assert run(compiled, doubles, ((24,), (36,)), compute) == [1, 2]
-    assert helpers.times == 2
-    said = re.sub(r"_[0-9a-f]{8}\b|\.py:\d+", "", capsys.readouterr().err)  # digests and places have digits
-    assert "36" in said and "44" not in said

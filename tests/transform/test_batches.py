@@ -1,9 +1,6 @@
 """Where this process compiles for itself, its first call compiles for all calls, and later ones find what they need."""
 
-import io
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,15 +8,22 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from models import Blocks
 
 import fusioncache
-from fusioncache.accelerators.precompile.ahead import BatchCompiler
-from fusioncache.backends.api import CompilerStarts
 from fusioncache.backends.inductor import persistence
-from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+class Small(torch.nn.Module):
+    """A model with two regions in each direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.linear(torch.tanh(self.linear(x)) * 2)) + x
 
 
 class Job:
@@ -27,13 +31,13 @@ class Job:
 
     def __init__(self, store: Path | bool, **options: Any):
         torch.manual_seed(0)
-        self.model, self.x = Blocks(1), torch.randn(3, 5, 16)
+        self.model, self.x = Small(), torch.randn(3, 5, 16)
         self.cache = fusioncache.Cache(record=False, store=store)
         self.transform = fusioncache.FusionCache(cache=self.cache, backend="inductor", **{"jobs": 0, **options})
         executors = fusioncache.executors()
         self.compiled = thunder.jit(self.model, executors=executors, transforms=[self.transform])
 
-    def step(self) -> tuple[list[torch.Tensor], list[int]]:
+    def step(self, *, trains: bool = True) -> tuple[list[torch.Tensor], list[int]]:
         """Returns output and gradients, and of how many regions each run of the compiler was."""
         runs, together = list[int](), persistence.compile_kernels
 
@@ -41,10 +45,12 @@ class Job:
             runs.append(len(lowered))
             return together(lowered, scratch)
 
-        with mock.patch.object(persistence, "compile_kernels", count):
+        with mock.patch.object(persistence, "compile_kernels", count), torch.set_grad_enabled(trains):
             output = self.compiled(self.x)
-            output.square().sum().backward()
-        results = [output.detach(), *(parameter.grad.clone() for parameter in self.model.parameters())]
+            if trains:
+                output.square().sum().backward()
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        results = [output.detach(), *(gradient.clone() for gradient in gradients)]
         self.model.zero_grad()
         return results, runs
 
@@ -68,49 +74,6 @@ def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same
     assert equal(results, loaded) and not runs
     assert (second.transform.stats().compiles, second.transform.stats().loads) == (0, stats.compiles)
 
-    with mock.patch("fusioncache.accelerators.precompile.ahead.find_batch_compiler", lambda *args: None):
-        alone = Job(tmp_path / "two")
-    apart, runs = alone.step()
-    assert equal(results, apart) and set(runs) <= {1}
-    assert alone.transform.stats().compiles == stats.compiles
-
-
-def test_a_start_before_a_batch_is_counted_and_is_no_part_of_a_compile(monkeypatch, tmp_path):
-    now, starts = [100.0], CompilerStarts()
-
-    def read_clock() -> float:
-        now[0] += 1e-9  # no two moments are equal
-        return now[0]
-
-    monkeypatch.setattr("time.perf_counter", read_clock)
-    for module in ("cache.executable", "accelerators.precompile.entry_compiler"):
-        monkeypatch.setattr(f"fusioncache.{module}.process_starts", lambda: starts)
-    asked: list[bool] = []
-
-    def start(self: Inductor, device: str, *, joined: bool) -> None:
-        asked.append(joined)
-        now[0] += 12.0
-
-    monkeypatch.setattr(Inductor, "start", start)
-    job = Job(tmp_path)
-    job.step()
-    stats = job.transform.stats()
-    assert asked == [True] and stats.start_seconds == {"TorchInductor": pytest.approx(12.0)}
-    assert stats.compiles > 2 and stats.compile_seconds < 1.0 and job.cache.store
-    assert all(entry.seconds < 1.0 for entry in job.cache.store.entries())
-
-
-def test_each_of_a_batch_is_stored_with_what_it_would_take_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(persistence, "estimate_alone", lambda seconds, sources: [1000.0] * len(sources))
-    job = Job(tmp_path)
-    job.step()
-    stats, second = job.transform.stats(), Job(tmp_path)
-    assert job.cache.store
-    taken = [entry.seconds for entry in job.cache.store.entries() if entry.backend == "inductor"]
-    assert len(taken) == stats.compiles and min(taken) >= 1000.0 > stats.compile_seconds
-    second.step()
-    assert second.transform.stats().loaded_compile_seconds == pytest.approx(sum(taken))
-
 
 def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
     results, first = Job(tmp_path).step()
@@ -128,23 +91,15 @@ def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
 def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):
     job = Job(tmp_path)
     with mock.patch("fusioncache.accelerators.precompile.ahead.find_job_store", lambda: object()):
-        _, runs = job.step()
-    assert set(runs) == {1}
-
-
-def test_without_a_store_and_without_that_backend_nothing_is_compiled_at_once(tmp_path):
-    assert Job(False).cache.batch is None
-    job = Job(tmp_path, jobs=0)
-    assert isinstance(job.cache.batch, BatchCompiler) and job.cache.helpers is None
-    eager = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=tmp_path), backend="eager", jobs=0)
-    assert eager.cache.batch is None
+        _, runs = job.step(trains=False)
+    assert runs == [1, 1]
 
 
 def test_what_fails_in_a_batch_costs_a_compile_each(tmp_path):
     job = Job(tmp_path)
     with mock.patch("fusioncache.accelerators.precompile.entry_compiler.make_arguments", side_effect=MemoryError):
-        _, runs = job.step()
-    assert set(runs) == {1} and not job.transform.stats().bypasses
+        _, runs = job.step(trains=False)
+    assert runs == [1, 1] and not job.transform.stats().bypasses
 
 
 def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_once(monkeypatch, tmp_path):
@@ -159,39 +114,8 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
             transform = fusioncache.FusionCache(cache=cache, jobs=0)
     advice = "there is no C++ compiler: install one (apt install g++), or set CXX to one"
     assert [str(one.message) for one in warned] == [f"fusioncache: regions run operation by operation, as {advice}"]
-    model, x = Blocks(1), torch.randn(3, 16)
+    model, x = Small(), torch.randn(3, 16)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     compiled(x).sum().backward()
     torch.testing.assert_close(compiled(x), model(x))
     assert transform.stats().templates and not transform.stats().bypasses
-
-
-def test_a_terminal_is_told_what_is_compiled_and_how_many_are_left(monkeypatch, tmp_path):
-    from fusioncache.process.warning import progress_line
-
-    said: list[str] = []
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    line = progress_line()
-    monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setattr(line, "say", said.append)
-    text = line.show
-
-    def show(describe: Callable[[], str]) -> Any:
-        said.append(describe())
-        return text(describe)
-
-    monkeypatch.setattr(line, "show", show)
-    before = threading.active_count()
-    job = Job(tmp_path)
-    job.step()
-    compiles = job.transform.stats().compiles
-    first, *_ = said
-    assert first.startswith("compiling ") and first.endswith(f" with TorchInductor, {compiles - 1} left")
-    assert f"compiling {compiles} regions with TorchInductor, 1 left" in said or any(
-        "regions with" in one for one in said
-    )
-    assert said[-1].endswith(", 0 left") and threading.active_count() == before

@@ -3,7 +3,6 @@
 import gc
 import inspect
 import linecache
-import traceback
 import weakref
 from collections import Counter
 
@@ -16,7 +15,6 @@ from torch import nn
 
 import fusioncache
 from fusioncache.accelerators.programs import program_list
-from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.observe.record import ledger
 from fusioncache.transform import templates
@@ -90,16 +88,16 @@ def test_nothing_is_held_for_each_length(few, tmp_path):
     transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     counted = []
-    for length in range(2, 92):
+    for length in range(2, 62):
         train(compiled, model, length)
-        if length in (20, 31, 61, 91):  # the first count makes what counting needs
+        if length in (20, 31, 46, 61):  # the first count makes what counting needs
             counted.append(count_objects(cache))
     _, before, between, after = counted
     # What a length holds grows in both halves. What Python keeps for classes (caches of `abc`) grows in one of them.
     grown = {kind: (between[kind] - before[kind], count - between[kind]) for kind, count in after.items()}
-    assert {kind: growth for kind, growth in grown.items() if min(growth) >= 30 / 2} == {}
+    assert {kind: growth for kind, growth in grown.items() if min(growth) >= 15 / 2} == {}
     stats = transform.stats()
-    assert (stats.programs_made, stats.programs_filled) == (2, 88)
+    assert (stats.programs_made, stats.programs_filled) == (2, 58)
     assert len(entries_of(compiled)) == MOST
     assert len(transform.calls()) <= 3 * MOST
 
@@ -116,17 +114,6 @@ def test_a_length_that_left_comes_back_as_it_was_without_being_derived(known):
     # The first two were derived, and are in the store.
     assert (stats.programs_made, stats.programs_loaded) == (2, 2)
     assert thunder.compile_stats(compiled).cache_misses == 2
-
-
-def test_the_program_that_was_not_used_for_longest_leaves(known):
-    model, compiled, _ = known
-    entries = [*entries_of(compiled)]
-    for length in (2, 3, 4, 6, 7):  # all but 5
-        train(compiled, model, length)
-    train(compiled, model, 20)
-    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [5]
-    train(compiled, model, 21)
-    assert [length for length, entry in enumerate(entries, 2) if not is_held(compiled, entry)] == [2, 5]
 
 
 def test_a_backward_runs_after_its_program_left(known):
@@ -163,22 +150,6 @@ def test_what_belongs_to_a_program_leaves_with_it(known):
     assert file not in linecache.cache
 
 
-def test_a_program_that_cannot_be_had_again_stays(few, tmp_path, monkeypatch):
-    model = Block()
-    compiled, _ = compile_anew(model, tmp_path, sizes="static")
-    derived = []
-    for length in range(2, 2 + MOST + 2):
-        if length == 2 + MOST:
-            monkeypatch.setattr("fusioncache.accelerators.programs.derivation.keep_program", lambda *_, **__: False)
-        train(compiled, model, length)
-        derived.append(entries_of(compiled)[-1])
-    train(compiled, model, 2)
-    monkeypatch.undo()
-    monkeypatch.setattr(program_list, "MOST_ENTRIES", 1)
-    train(compiled, model, 30)
-    assert [is_held(compiled, entry) for entry in derived] == [False] * MOST + [True] * 2
-
-
 def test_what_runs_in_memory_of_its_own_stays(known, monkeypatch):
     """As what was captured in a CUDA graph does."""
     model, compiled, _ = known
@@ -186,16 +157,6 @@ def test_what_runs_in_memory_of_its_own_stays(known, monkeypatch):
     monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[0] and entry is not entries[1])
     train(compiled, model, 20)
     assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
-
-
-def test_tracebacks_show_the_lines_of_a_program_that_is_held(known):
-    _, compiled, _ = known
-    entry = next(each for each in entries_of(compiled) if isinstance(each.computation_traces[0], LoadedTrace))
-    function = inspect.unwrap(entry.computation_fn)
-    with pytest.raises(Exception) as caught:  # whatever the first operation says of such arguments
-        function(*map(str, range(function.__code__.co_argcount)))
-    (frame,) = (each for each in traceback.extract_tb(caught.value.__traceback__) if each.name == "computation")
-    assert frame.line and frame.line == entry.computation_traces[0].python().splitlines()[frame.lineno - 1].strip()
 
 
 def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
@@ -215,13 +176,13 @@ def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
         return sum(type(each) in kinds for each in gc.get_objects())
 
     before = count_known()
-    for scale in (1.5, 2.5, 3.5, 4.5):
+    for scale in (1.5, 2.5, 3.5):
         for length in (2, 3, 4):
             assert torch.equal(compiled(make_input(length), scale), model(make_input(length), scale))
         assert count_known() - before <= 2 * 3
     stats = transform.stats()
-    assert (stats.programs_made, stats.programs_filled) == (8, 4)
+    assert (stats.programs_made, stats.programs_filled) == (6, 3)
     # The store has the family, so that it is filled in again.
     with without_interpreter():
         assert torch.equal(compiled(make_input(5), 1.5), model(make_input(5), 1.5))
-    assert transform.stats().programs_filled == 5
+    assert transform.stats().programs_filled == 4

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import cycle, islice, product
-from numbers import Integral
 from unittest import mock
 
 import thunder
@@ -22,12 +21,11 @@ from thunder.extend import get_executor
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.transform import executor
-from fusioncache.transform.claims import agrees_with_torch
 
 THUNDERS = (torch_executor, python_executor)
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
 SHAPES = ((3,), (), (3,), (0, 3))
-STRIDE = int(os.environ.get("STRIDE", 3))
+STRIDE = int(os.environ.get("STRIDE", 13))
 VALUES = ((1.5, -2.0, 0.75), (3.0, 1.25, -0.5), (-1.0, 2.5, 4.0))
 RANDOM = {"bernoulli", "exponential", "rrelu", "put_grad"}
 
@@ -38,10 +36,6 @@ class Real(float):
 
 class Whole(int):
     """The same of an integer."""
-
-
-class Text(str):
-    """The same of a text."""
 
 
 class Member(IntEnum):
@@ -183,7 +177,7 @@ def list_kinds(pattern):
 
 
 def test_what_is_claimed_computes_what_torch_computes():
-    """One in three of all cases, so that it takes no minute; with STRIDE=1 in the environment all of them."""
+    """One in thirteen of all cases, so that it takes seconds; with STRIDE=1 in the environment all of them."""
     comparison, shapes = Comparison(), cycle(SHAPES)
     numbers = {kind: cycle(values) for kind, values in NUMBERS.items()}
     drawn = ((each, kinds) for each in all_operations(comparison.executor) for kinds in list_kinds(each[1]))
@@ -242,24 +236,3 @@ def test_what_models_usually_have_is_in_regions():
             assert [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols] == may_be, text
             count += any(may_be)
     assert count >= 110
-
-
-@Integral.register
-class Watching:
-    """An integer that notes who asks for its sign, as sizes do that stand for any."""
-
-    def __init__(self, value):
-        self.value, self.looks = value, 0
-
-    def __lt__(self, other):
-        self.looks += 1
-        return self.value < other
-
-
-def test_a_size_is_asked_for_its_sign_only_where_that_decides():
-    trace = thunder.trace()(lambda x: ltorch.neg(x), torch.ones(3, dtype=torch.int64))
-    (tensor,), output = trace.args, trace.output
-    for operation, value, agrees in ((ltorch.mul, 9, True), (ltorch.pow, 9, True), (ltorch.pow, -9, False)):
-        number = Watching(value)
-        assert agrees_with_torch(operation.bind(tensor, number, output=output)) is agrees
-        assert bool(number.looks) is (operation is ltorch.pow)  # torch refuses negative powers of integers

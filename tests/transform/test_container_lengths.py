@@ -8,7 +8,7 @@ import thunder
 import torch
 from stored_programs import compile_anew
 
-from fusioncache.accelerators.sizes.values import find_sizes, find_tensors, name_argument
+from fusioncache.accelerators.sizes.values import find_tensors
 
 
 class Step(torch.nn.Module):
@@ -41,40 +41,11 @@ def make_dict(length: int) -> dict[str, Any]:
     return {"rows": rows, "more": {"mask": mask}, "scale": 3, "label": "once", "nothing": None}
 
 
-def make_parts(length: int) -> dict[str, Any]:
-    """As a batch is cut into inputs and targets, which lie alike in one tensor."""
-    whole, _ = make_tensors(length + 1)
-    return {**make_dict(length), "rows": whole[:-1], "next": whole[1:]}
-
-
-CONTAINERS = {
-    "dictionary": make_dict,
-    "parts of one tensor": make_parts,
-    "tuple": make_tensors,
-    "list": lambda length: [*make_tensors(length)],
-    "with more in it": lambda length: (*make_tensors(length), (1, 2.0, "text", None, [True])),
-}
-
-
 def train(compiled: Any, model: Any, batch: Any) -> list[torch.Tensor]:
     model.zero_grad()
     loss = compiled(batch)
     loss.backward()
     return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
-
-
-@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
-def test_a_further_length_is_filled_in(make, tmp_path):
-    model = Step()
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
-    compiled, transform = compile_anew(model, tmp_path / "store")
-    for length in (10, 14, 18, 33, 10):
-        expected = train(own, model, make(length))
-        assert all(map(torch.equal, train(compiled, model, make(length)), expected))
-    assert thunder.compile_stats(compiled).cache_misses == 2 and transform.stats().programs_filled == 2
-    later, transform = compile_anew(model, tmp_path / "store")
-    assert all(map(torch.equal, train(later, model, make(50)), train(own, model, make(50))))
-    assert thunder.compile_stats(later).cache_misses == 0 and transform.stats().programs_filled == 1
 
 
 def change(**changes: Any) -> Any:
@@ -112,6 +83,8 @@ CHANGES = {
     "a number": change(scale=4),
     "a number of another type": change(scale=3.0),
     "a text": change(label="twice"),
+    "a text like sizes": change(label="(2, 4)"),
+    "a key like sizes": change(**{"(x)": 1}),
     "one key more": change(extra=1),
     "another order": turned,
     "another order of axes": transposed,
@@ -125,60 +98,25 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("make", CHANGES.values(), ids=CHANGES)
-def test_whatever_else_is_another_one_is_another_program(make, tmp_path):
-    """As far as Thunder's prologue sees it: not in which order keys are, where there is a program for the sizes."""
-    model = Step()
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
-    compiled, transform = compile_anew(model, tmp_path / "store")
+@pytest.fixture(scope="module", name="known")
+def _known(tmp_path_factory):
+    """A model that has seen three lengths of a dictionary, and the same as Thunder does it at each."""
+    directory, model = tmp_path_factory.mktemp("batches"), Step()
+    own, _ = compile_anew(model, directory / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, directory / "store")
     for length in (10, 14, 18):
-        train(compiled, model, make_dict(length))
+        assert all(map(torch.equal, train(compiled, model, make_dict(length)), train(own, model, make_dict(length))))
     assert transform.stats().programs_filled == 1
-    train(own, model, make_dict(18))
+    return model, own, compiled
+
+
+@pytest.mark.parametrize("make", CHANGES.values(), ids=CHANGES)
+def test_whatever_else_is_another_one_is_another_program(make, known):
+    """As far as Thunder's prologue sees it: not in which order keys are, where there is a program for the sizes."""
+    model, own, compiled = known
     for length in (18, 21):  # a length that there was, and one that there was not
         assert all(map(torch.equal, train(compiled, model, make(length)), train(own, model, make(length))))
         assert all(map(torch.equal, train(compiled, model, make_dict(length)), train(own, model, make_dict(length))))
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (shared, "holds a tensor twice"),
-        (CHANGES["another container within"], "holds an object of type OrderedDict"),
-        (CHANGES["a parameter"], "holds an object of type Parameter"),
-        (change(label="(2, 4)"), "holds a text with a parenthesis"),
-        (change(**{"(x)": 1}), "has a key that is no plain text"),
-    ],
-)
-def test_it_is_said_why_sizes_are_no_lengths(make, reason, tmp_path):
-    model = Step()
-    compiled, transform = compile_anew(model, tmp_path)
-    for length in (10, 14):
-        train(compiled, model, make(length))
-    model.eval()  # another program, for another reason
-    train(compiled, model, make(14))
-    assert transform.stats().programs_interpreted == {f"args[0] {reason}: its sizes are no lengths": 1}
-
-
-def test_of_arguments_by_themselves_it_is_said_as_well(tmp_path):
-    model = torch.nn.Linear(4, 4)
-    compiled, transform = compile_anew(model, tmp_path)
-    for length in (10, 14):
-        compiled(torch.nn.Parameter(torch.ones(length, 4)))
-    assert set(transform.stats().programs_interpreted) == {"args[0] is of type Parameter: its sizes are no lengths"}
-
-
-def test_a_tensor_that_is_looked_at_by_its_length_in_a_container(tmp_path):
-    """Both sides of a branch."""
-
-    def compute(batch):
-        x = batch["x"]
-        return x * 2 if x.shape[0] > 20 else x.cos()
-
-    compiled, _ = compile_anew(compute, tmp_path)
-    for length in (10, 14, 25, 18, 30, 21, 20):
-        x = torch.randn(length)
-        assert torch.equal(compiled({"x": x}), compute({"x": x}))
 
 
 def pop(batch):
@@ -211,14 +149,6 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
             outcomes.append((result, left))
         assert outcomes[0] == outcomes[1]
     assert transform.stats().programs_filled == filled
-
-
-def test_tensors_are_found_where_they_are():
-    x, y, z = torch.ones(2, 3), torch.ones(4), torch.ones(5)
-    found = find_tensors((x, [y, {"a": (None, z)}]), {"k": {0: torch.ones(6)}})
-    assert list(found) == [0, (1, 0), (1, 1, "a", 1), ("k", 0)] and found[1, 1, "a", 1] is z
-    assert find_sizes((x, 7, [y]), {}) == {0: (2, 3), 1: (7,), (2, 0): (4,)}
-    assert list(map(name_argument, (0, (1, 1, "a", 1), ("k", 0)))) == ["args[0]", "args[1][1]['a'][1]", "k[0]"]
 
 
 class Table(dict):

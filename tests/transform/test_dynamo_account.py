@@ -1,7 +1,5 @@
 """The seconds of a first step behind Dynamo, all of them, and why parts of a model do not go to Thunder."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from behind_dynamo import compile_behind_dynamo
@@ -19,44 +17,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return torch.sinc(self.linear(x)) * 2.0
-
-
-class Caller:
-    """An account that notes what it is told."""
-
-    def __init__(self):
-        self.noted = {"dynamo": 1.0}
-
-    def note_seconds(self, phase, seconds):
-        self.noted[phase] = self.noted.get(phase, 0.0) + seconds
-
-    def sum_seconds(self):
-        return sum(self.noted.values())
-
-
-def test_the_phases_are_the_whole_of_a_call_in_which_dynamo_compiles(monkeypatch):
-    caller, clock, now = Caller(), dynamo_account.DynamoClock(), [100.0]
-    monkeypatch.setattr(dynamo_account, "dynamo_clock_of_process", lambda: clock)
-    monkeypatch.setattr(dynamo_account.time, "perf_counter", lambda: now[0])
-
-    def call(compiles):
-        now[0] += 2.0
-        if compiles:
-            clock.start(None)
-            now[0] += 5.0
-            clock.elsewhere, clock.transforms = 3.0, [SimpleNamespace(step_account=caller)]
-            caller.note_seconds("splitting", 3.0)
-            clock.stop(None)
-        now[0] += 4.0
-
-    compiled = SimpleNamespace(
-        _func=call, _backend=SimpleNamespace(thunder_options={"transforms": [SimpleNamespace(step_account=caller)]})
-    )
-    timed = dynamo_account.time_call(call)
-    timed(compiled, True)
-    assert caller.noted == {"dynamo": 1.0 + 2.0, "splitting": 3.0, "other": 6.0}  # eleven seconds more
-    timed(compiled, False)
-    assert sum(caller.noted.values()) == 1.0 + 11.0
 
 
 @pytest.mark.parametrize("resets", [False, True])
@@ -94,11 +54,6 @@ def test_why_a_part_does_not_go_to_thunder_is_counted():
 )
 def test_a_reason_does_not_name_what_differs_from_graph_to_graph(text, reason):
     assert write_reason(text) == f"not given to Thunder: {reason}"
-
-
-def test_a_reason_that_points_to_an_exception_has_what_that_says():
-    text = "Failed while running meta for node with name: view_3 and target: view, see exception field"
-    assert write_reason(text, "shape is invalid\nmore") == "not given to Thunder: view raises: shape is invalid"
 
 
 def test_whatever_fails_in_the_account_the_model_runs(monkeypatch):

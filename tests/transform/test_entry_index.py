@@ -28,15 +28,6 @@ def take(index, entries, sizes, entry):
             break
 
 
-def test_entries_for_the_sizes_of_a_call_come_first_and_those_taken_last_behind_them():
-    index, entries = make_index({0: (2, 3)}, {0: (7, 3)}, {0: (2, 3)}, {0: (5, 3)})
-    assert ask(index, entries, {0: (2, 3)}) == [2, 0, 3, 1]
-    assert ask(index, entries, {0: (9, 9)}) == [3, 2, 1, 0]
-    take(index, entries, {0: (9, 9)}, 1)
-    assert ask(index, entries, {0: (9, 9)}) == [1, 3, 2, 0]
-    assert ask(index, entries, {0: (2, 3)}) == [2, 0, 1, 3]
-
-
 def test_all_entries_are_asked_whatever_was_done_to_them():
     chance = random.Random(0)
     for _ in range(100):

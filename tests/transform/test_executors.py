@@ -50,13 +50,6 @@ def test_it_is_said_once_and_recorded():
     assert RecordReader().runs()[0].stats == stats
 
 
-def test_backward_counts_as_well():
-    cache = fusioncache.Cache(store=False, record=False)
-    with collect_warnings():
-        compiled(torch.nn.Linear(6, 6), cache, no_fuser())(X).sum().backward()
-    assert list(cache.stats().bypasses.values()) == [2]
-
-
 def test_a_trace_with_nothing_to_fuse_is_as_it_should_be():
     cache = fusioncache.Cache(store=False, record=False)
     with warnings.catch_warnings():
@@ -83,10 +76,6 @@ def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, sai
     assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
 
 
-def test_nothing_is_said_where_nothing_is_known():
-    assert executors.why_unfused(Compilation()) is None
-
-
 def without_nvfuser(monkeypatch):
     """Has our executor make the regions, also where nvFuser works."""
     monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")
@@ -102,15 +91,6 @@ def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(m
     assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
 
 
-@pytest.mark.usefixtures("eager_regions")
-def test_with_the_transform_or_without_a_region_that_is_not_said(monkeypatch):
-    without_nvfuser(monkeypatch)
-    with collect_warnings() as messages:
-        compiled(model, fusioncache.Cache(store=False, record=False), fusioncache.executors())(X)
-        thunder.jit(lambda x: x @ x, executors=fusioncache.executors())(X)
-    assert messages == []
-
-
 def as_with_nvfuser(monkeypatch):
     """Our executor stands for nvFuser, and says nothing itself. Returns the executors, and what is said."""
     said = []
@@ -123,16 +103,6 @@ def as_with_nvfuser(monkeypatch):
         thunder.extend.get_executor("fusioncache"),
         check,
     ], said
-
-
-@pytest.mark.usefixtures("eager_regions")
-def test_where_nvfuser_makes_the_regions_a_missing_transform_is_said_as_well(monkeypatch):
-    given, said = as_with_nvfuser(monkeypatch)
-    compiled(model, fusioncache.Cache(store=False, record=False), given)(X)
-    thunder.jit(lambda x: x @ x, executors=given)(X)
-    assert not said
-    assert torch.equal(thunder.jit(model, executors=given)(X), model(X))
-    assert said == [executor.ALONE] * 2  # by our executor, which stands for nvFuser, and by the check
 
 
 def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):

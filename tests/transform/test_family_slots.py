@@ -21,7 +21,7 @@ from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir.errors import Declined
 from fusioncache.observe.record.kept_regions import encode_regions
 from fusioncache.store import Store
-from fusioncache.store.entry import FAMILY_SLOTS, is_compiled, is_program
+from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.template.key import program_key_of
 
 FORM = program_key_of({"family format": "1"})
@@ -120,10 +120,6 @@ def test_a_program_of_another_family_is_not_learned():
     assert list_sizes(family) == [12, 20]
     assert family.learn(make_program(30))
     assert list_sizes(family) == [12, 20, 30]
-
-
-def test_families_are_neither_programs_nor_compiled():
-    assert not any(is_program(slot) or is_compiled(slot) for slot in FAMILY_SLOTS)
 
 
 def test_what_has_choices_is_no_family():

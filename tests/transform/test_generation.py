@@ -3,7 +3,7 @@
 import pytest
 import thunder
 import torch
-from generating_models import LENGTH, find_caches, generate, make_model, make_prompt
+from generating_models import find_caches, generate, make_model, make_prompt
 from litgpt.generate import base as litgpt_generate
 from stored_programs import compile_anew, without_interpreter
 
@@ -162,18 +162,6 @@ def test_what_changes_between_two_tokens_is_noticed(tmp_path):
         is_seen = alter in (write_into_caches, replace_caches, replace_mask, replace_table, empty_caches)
         assert not torch.equal(call(32), before) or not is_seen
         assert thunder.cache_misses(compiled) == misses + programs
-
-
-@torch.no_grad()
-def test_a_cache_of_another_length_takes_a_model_that_is_compiled_again(tmp_path):
-    for length in (LENGTH, LENGTH // 2, LENGTH):
-        model = make_model()
-        model.max_seq_length = length
-        model.set_kv_cache(batch_size=1)
-        compiled, _ = compile_anew(model, tmp_path)
-        found = generate(compiled, make_prompt(7), 3)
-        torch.testing.assert_close(found, generate(model, make_prompt(7), 3))
-    assert thunder.cache_misses(compiled) == 0  # both programs are those of the first one
 
 
 @torch.no_grad()

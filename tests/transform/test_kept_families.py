@@ -1,7 +1,6 @@
 """Later processes: they fill in lengths that nobody saw, and see whatever is not what it was in the first one."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +12,6 @@ from thunder.dynamo import thunderfx
 
 import fusioncache
 from fusioncache.accelerators.programs import key
-from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
@@ -107,27 +105,6 @@ def test_the_first_call_of_a_later_process_is_filled_in(store, tmp_path):
     assert not transform.stats().bypasses  # or its regions would be on record with the templates of another length
 
 
-def test_what_templates_depend_on_is_read_once_until_a_program_is_built(store, monkeypatch):
-    model, reads, built = Model(), Mock(), []
-    environment, build = Eager.environment, ProgramKeeper.build
-    monkeypatch.setattr(Eager, "environment", lambda self: (reads(), environment(self))[1])
-    monkeypatch.setattr(ProgramKeeper, "build", lambda *args: (build(*args), built.append(reads.call_count))[0])
-    compiled, transform = compile_anew(model, store)
-    for length in (40, 7):
-        reads.reset_mock()
-        train(compiled, model, make_input(length))
-    assert counts(transform) == (2, 0, {})
-    assert built == [1, 1]
-
-
-def test_a_length_that_was_there_is_loaded(store):
-    model = Model()
-    compiled, transform = compile_anew(model, store)
-    with without_interpreter():
-        train(compiled, model, make_input(FIRST))
-    assert counts(transform) == (0, 1, {})
-
-
 def test_a_length_that_was_filled_in_leaves_nothing_in_the_store(store):
     before = Store.open(store, remote="").entries()
     for _ in range(2):
@@ -180,51 +157,6 @@ def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(sto
     assert len(list_slots(store)) == 1  # in the stead of what was there
 
 
-CHANGES: dict[str, Callable] = {
-    "an attribute": lambda model, _: setattr(model, "power", 3),
-    "a global": lambda _, patch: patch.setitem(globals(), "SCALE", 5.0),
-    "a global function": lambda _, patch: patch.setitem(globals(), "scale", lambda x: x * 7.0),
-    "the code of a function": lambda _, patch: patch.setattr(scale, "__code__", (lambda x: x * 9.0).__code__),
-    "the code of a method": lambda _, patch: patch.setattr(Model, "forward", lambda self, x: self.linear(x)),
-    "the shape of a parameter": lambda model, _: setattr(model, "linear", torch.nn.Linear(8, 8, bias=False)),
-    "what needs gradients": lambda model, _: model.linear.bias.requires_grad_(False),
-    "the type of numbers": lambda model, _: model.double(),
-    "training": lambda model, _: model.eval(),
-    "the version of the format": lambda _, patch: patch.setattr(key, "FAMILY_FORMAT", key.FAMILY_FORMAT + 1),
-    "what decides": lambda _, patch: patch.setattr(thunder.executors.utils, "_fused_sdp_choice", lambda *_: "other"),
-}
-"""Each with a function that changes it."""
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_changed_is_seen(store, tmp_path, what):
-    model = Model()
-    with pytest.MonkeyPatch.context() as patch:
-        CHANGES[what](model, patch)
-        compiled, transform = compile_anew(model, store)
-        x = make_input(40).to(model.linear.weight.dtype)
-        expected, found = expect(model, tmp_path / "own", x), train(compiled, model, x)
-        assert all(map(torch.equal, found, expected))
-        assert transform.stats().programs_filled == 0
-
-
-@pytest.mark.parametrize("change", [torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_the_state_of_torch_is_seen(store, tmp_path, change):
-    model, x = Model(), make_input(40)
-    compiled, transform = compile_anew(model, store)
-    with change():
-        assert all(map(torch.equal, train(compiled, model, x), expect(model, tmp_path / "own", x)))
-    assert transform.stats().programs_filled == 0
-
-
-def test_an_option_is_seen(store):
-    model, x = Model(), make_input(40)
-    for options in ({"lean": "thunder"}, {"fold": "nvfuser"}, {"jit": {"sharp_edges": "error"}}):
-        compiled, transform = compile_anew(model, store, **options)
-        compiled(x)
-        assert transform.stats().programs_filled == 0
-
-
 def test_a_template_that_is_another_one_is_seen(store, monkeypatch):
     """As where the backend runs in another environment: then it might have made other regions."""
     own = Eager.environment
@@ -266,18 +198,6 @@ def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypat
     assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
 
 
-@pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])
-def test_nothing_is_kept_and_nobody_is_asked(store, tmp_path, options):
-    model = Model()
-    # The family that is there would fill in the first length, one that is learned here the third.
-    for directory, some, expected in ((store, (40,), 1), (tmp_path / "new", (40, 41, 42), 0)):
-        compiled, transform = compile_anew(model, directory, **options)
-        for length in some:
-            train(compiled, model, make_input(length))
-        assert transform.stats().programs_filled == 0
-        assert len(list_slots(directory)) == expected
-
-
 def test_what_does_not_decode_is_discarded(store: Path):
     """One whose digests are right, as another program may have written it."""
     opened = Store.open(store, remote="")
@@ -296,18 +216,6 @@ def test_what_does_not_decode_is_discarded(store: Path):
     assert not list_slots(store)
     train(compiled, model, make_input(41))
     assert len(list_slots(store)) == 1
-
-
-def test_bytes_that_changed_are_discarded(store: Path):
-    for path in (store / "objects").rglob("*"):
-        if path.is_file() and b'"looks"' in path.read_bytes():
-            path.chmod(0o600)
-            path.write_bytes(path.read_bytes().replace(b"100", b"900"))
-    model = Model()
-    compiled, transform = compile_anew(model, store)
-    with pytest.warns(RuntimeWarning, match="a wrong checksum"):
-        train(compiled, model, make_input(40))
-    assert counts(transform) == (0, 0, {})
 
 
 def test_behind_dynamo(tmp_path):

@@ -129,15 +129,6 @@ def test_what_has_to_stay_stays(compute):
     assert MASKS not in simplify(trace_of(compute, LEFT[compute])).taken
 
 
-def test_other_masks_are_others():
-    def compute(x, cache, masks, position):
-        found = [attend(x, cache, select(masks, each)) for each in (position, torchex.add(position, 1))]
-        found += [attend(x, cache, select(masks, position))]
-        return tuple(each[0] for each in found)
-
-    assert MASKS not in simplify(trace_of(compute)).taken
-
-
 def test_where_thunder_has_another_function_nothing_is_done(monkeypatch):
     from fusioncache.accelerators.steps import tokens
 

@@ -10,8 +10,7 @@ from store_processes import PersistentEager, Process, X, Y, make_region
 import fusioncache
 from fusioncache.humanize import format_duration
 from fusioncache.observe.record.events import CompileEvent
-from fusioncache.transform.provenance import misses
-from fusioncache.transform.provenance.misses import Misses, should_explain
+from fusioncache.transform.provenance.misses import Misses
 
 
 class Layers(torch.nn.Module):
@@ -56,32 +55,6 @@ def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
         assert line.startswith(f"  {__file__}:") and line.endswith(f": {LINE}")
 
 
-@pytest.mark.parametrize(
-    ("option", "variable", "explained"), [(None, "1", True), (None, "0", False), (False, "1", False)]
-)
-def test_the_environment_asks_for_it_where_the_option_does_not_say(capfd, monkeypatch, option, variable, explained):
-    monkeypatch.setenv("FUSIONCACHE_EXPLAIN", variable)
-    run(Layers(2.0), explain=option)
-    assert bool(said(capfd)) == explained
-
-
-def test_wrong_requests(monkeypatch):
-    with pytest.raises(TypeError, match="explain must be True, False or None, got 1"):
-        should_explain(1)  # type: ignore[arg-type]
-    monkeypatch.setenv("FUSIONCACHE_EXPLAIN", "yes")
-    with pytest.raises(ValueError, match="FUSIONCACHE_EXPLAIN must be 0 or 1, got 'yes'"):
-        fusioncache.FusionCache(backend="eager")
-
-
-def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monkeypatch):
-    def fail(*args):
-        raise RuntimeError("no explanation")
-
-    monkeypatch.setattr(misses, "explain_miss", fail)
-    assert run(Layers(2.0, 3.0), explain=True).stats().misses == 2
-    assert said(capfd) == []
-
-
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
 
@@ -108,23 +81,6 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
     assert third[-1].startswith(f"fusioncache: {loaded} templates were loaded from the store ")
 
 
-def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
-    at_exit = []
-    monkeypatch.setattr(misses.atexit, "register", lambda *call: at_exit.append(call) or call[0])
-    model, x = Layers(2.0), torch.randn(4, 8)
-    for _ in range(2):
-        cache = fusioncache.Cache(record=False, store=tmp_path)
-        compile_with(model, cache=cache, explain=True, programs=False)[0](x)  # and no backward pass
-        before = said(capfd)
-    assert before == []
-    for function, *args in at_exit:
-        if function.__module__ == misses.__name__:
-            function(*args)
-    (line,) = said(capfd)
-    assert line.startswith("fusioncache: 1 template was loaded from the store ")
-
-
 def built(directory, backend: PersistentEager, capfd) -> list[str]:
     """What is said while a process with this backend runs the region."""
     process = Process(directory, backend)
@@ -145,10 +101,3 @@ def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
     assert line.endswith(
         "although the store has the same for something else. They differ in the machine: there here, here there."
     )
-
-
-def test_nothing_is_explained_where_nothing_is_persisted(monkeypatch):
-    started = []
-    monkeypatch.setattr(threading, "Thread", lambda **options: started.append(options))
-    Misses(fusioncache.Cache(record=False, store=False)).note_compile(CompileEvent("eager", 1.0))
-    assert not started

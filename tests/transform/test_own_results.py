@@ -47,23 +47,23 @@ def with_templates(backend, store=False):
 
 
 def test_results_are_told_apart_as_those_of_plain_thunder():
-    assert compare(range(300), with_templates("eager")) > 6000
+    assert compare(range(80), with_templates("eager")) > 1500
 
 
 def test_so_it_is_with_gradients():
-    assert compare(range(500, 620), with_templates("eager"), gradients=True) > 3000
+    assert compare(range(500, 540), with_templates("eager"), gradients=True) > 900
 
 
 def test_so_it_is_with_inductor_and_with_what_it_stored(tmp_path):
     for _ in range(2):
         compile_ = with_templates("inductor", tmp_path)
-        assert compare(range(900, 910), compile_) > 200
-        assert compare(range(700, 704), compile_, gradients=True) > 100
+        assert compare(range(900, 902), compile_) > 20
+        assert compare(range(700, 701), compile_, gradients=True) > 15
 
 
 @pytest.mark.usefixtures("eager_regions")
 def test_so_it_is_without_the_transform():
-    assert compare(range(300, 360), compile_plain) > 1200
+    assert compare(range(300, 320), compile_plain) > 350
 
 
 def test_two_names_for_one_result_are_two_tensors_with_one_memory():

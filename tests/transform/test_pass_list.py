@@ -9,9 +9,9 @@ import torch
 
 import fusioncache
 from fusioncache.ir import Declined, Scope
-from fusioncache.observe.trace_files import MOST_PROCESSES, list_processes, read_traces
+from fusioncache.observe.trace_files import list_processes, read_traces
 from fusioncache.process.settings import PASSES
-from fusioncache.transform.passes import ORDER, Accelerator, TraceContext, order_passes, run_passes
+from fusioncache.transform.passes import ORDER, TraceContext, order_passes, run_passes
 
 
 class Note:
@@ -62,13 +62,6 @@ def test_a_backward_trace_is_not_left_without_what_its_forward_trace_needs():
         run_passes([Note(ORDER[0], KeyError("x"))], [], context, Reports())
 
 
-def test_an_accelerator_changes_nothing_of_itself():
-    nothing = Accelerator()
-    assert (nothing.passes(), nothing.ingredients()) == ((), "")
-    with nothing.around_splitting():
-        nothing.start(None)
-
-
 def test_the_core_has_one_pass_and_accelerators_bring_the_others():
     def names(accelerators):
         cache = fusioncache.Cache(record=False, store=False)
@@ -101,28 +94,6 @@ def test_each_pass_that_changes_a_trace_leaves_it_in_a_file(tmp_path, monkeypatc
     for trace in {each.trace for each in traces}:
         versions = {each.name: each.text for each in traces if each.trace == trace}
         assert re.search(r"= Fusion\d+\(", versions["thunder"]) and "= Fusion" not in versions["templates"]
-
-
-def test_nothing_is_written_unless_it_is_asked_for_or_if_it_cannot_be(tmp_path, monkeypatch):
-    folder = tmp_path / "file" / "1"
-    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: folder)
-    (tmp_path / "file").write_text("")
-    train(tmp_path, monkeypatch)
-    monkeypatch.setenv(PASSES.name, "0")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_few_processes_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
-    for number in range(MOST_PROCESSES + 2):
-        (tmp_path / "passes" / f"2026-{number:02}").mkdir(parents=True)
-    from fusioncache.observe.trace_files import folder_of_process
-
-    folder_of_process.cache_clear()
-    folder_of_process()
-    folder_of_process.cache_clear()
-    left = [path.name for path in list_processes(tmp_path / "passes")]
-    assert left == [f"2026-{number:02}" for number in reversed(range(3, MOST_PROCESSES + 2))]
 
 
 def test_the_command_prints_what_each_pass_changed(tmp_path, monkeypatch):

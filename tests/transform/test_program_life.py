@@ -1,10 +1,7 @@
 """The life of a program: derived and kept by one transform, loaded by another one over the same store."""
 
-import copy
 import gc
-import logging
 import os
-import re
 import sys
 import weakref
 from dataclasses import replace
@@ -13,13 +10,10 @@ from types import FunctionType
 import pytest
 import torch
 from models import Blocks, are_same, step
-from pool_processes import wait_until
-from store_contents import fork, wait_for
 from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once
 
 import fusioncache
-from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
 from fusioncache.accelerators.programs.programs import find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
@@ -68,28 +62,6 @@ def test_a_program_is_loaded_and_nothing_is_interpreted(trained):
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
 
 
-def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trained):
-    directory, model, x, _ = trained
-    derived, _ = compile_anew(model, directory, programs=False)
-    loaded, _ = compile_anew(model, directory)
-    for compiled in (derived, loaded):
-        step(compiled, model, x)
-    for last in (thunder.last_traces, thunder.last_backward_traces, thunder.last_prologue_traces):
-        texts = [str(last(compiled)[-1]) for compiled in (derived, loaded)]
-        before, after = (re.findall(r"^  [a-z(].*$", text, re.MULTILINE) for text in texts)
-        assert before == after and len(after) > 5
-
-
-def test_templates_of_a_loaded_program_are_listed_with_the_transform(trained):
-    directory, model, x, _ = trained
-    derived, first = compile_anew(model, directory, programs=False)
-    loaded, second = compile_anew(model, directory)
-    for compiled in (derived, loaded):
-        step(compiled, model, x)
-    digests = [{call.template.key.digest for call in transform.calls()} for transform in (first, second)]
-    assert digests[0] == digests[1] and digests[0]
-
-
 def test_each_kind_of_input_has_a_program_of_its_own(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -105,14 +77,6 @@ def test_each_kind_of_input_has_a_program_of_its_own(cell):
             compiled(x)
         compiled(x)
     assert counts(transform) == (3, 0, {})
-
-
-def test_a_model_that_was_changed_before_is_derived_again(cell):
-    directory, model, x = cell
-    model.scale = 3.0
-    compiled, transform = compile_anew(model, directory)
-    assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 1, {})
 
 
 def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
@@ -144,35 +108,6 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
     assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
 
 
-def test_a_function_is_looked_up_once_for_each_key(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    x = x[:2]
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-    thunder.compile_stats(compiled).interpreter_cache.clear()
-    monkeypatch.setattr(transform.cache.store, "load", None)
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-
-
-def test_a_number_that_grows_does_not_fill_the_store(cell, monkeypatch):
-    directory, model, x = cell
-    monkeypatch.setattr("fusioncache.accelerators.programs.program_list.MOST_KINDS", 2)
-    compiled, transform = compile_anew(model, directory)
-    for rows in (1, 2, 4, 5):
-        compiled(x[0].expand(rows, -1))
-    assert counts(transform) == (0, 2, {"more than 2 kinds of input in one process": 2})
-
-
-@pytest.mark.parametrize("options", [{"programs": False}, {"fast_tracing": False}])
-def test_programs_are_not_kept_where_that_is_turned_off(cell, options):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory, **options)
-    assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 0, {})
-
-
 def test_the_environment_turns_programs_off(cell, monkeypatch):
     directory, model, x = cell
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
@@ -182,14 +117,6 @@ def test_the_environment_turns_programs_off(cell, monkeypatch):
     compiled, transform = compile_anew(model, directory, programs=True)
     compiled(x)
     assert counts(transform) == (1, 0, {})
-
-
-def test_options_that_are_none_are_refused(monkeypatch):
-    with pytest.raises(TypeError, match="programs must be True, False or None, got 1"):
-        fusioncache.FusionCache(programs=1)
-    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "yes")
-    with pytest.raises(ValueError, match="FUSIONCACHE_PROGRAMS must be 0 or 1, got 'yes'"):
-        fusioncache.FusionCache()
 
 
 def test_two_transforms_keep_nothing(tmp_path):
@@ -256,52 +183,6 @@ def test_threads_at_their_first_call_agree(trained):
     assert counts(transform) == (4, 0, {})
 
 
-def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    model, x = Cell(), torch.randn(3, 4)
-
-    def keep(*args, **options):
-        (tmp_path / f"derived-{os.getpid()}").touch()
-        wait_until(lambda: len(list(tmp_path.glob("derived-*"))) == 3)
-        return keep_program(*args, **options)
-
-    def derive():
-        compiled, transform = compile_anew(model, tmp_path / "store")
-        (tmp_path / f"counts-{os.getpid()}").write_text(str((compiled(x).sum().item(), counts(transform))))
-
-    monkeypatch.setattr(derivation, "keep_program", keep)
-    assert [wait_for(child) for child in [fork(derive) for _ in range(3)]] == [0] * 3
-    monkeypatch.undo()
-    compiled, transform = compile_anew(model, tmp_path / "store")
-    result = compiled(x).sum().item()
-    said = sorted(file.read_text() for file in tmp_path.glob("counts-*"))
-    assert said == [str((result, (0, made, {}))) for made in (0, 0, 1)]
-    assert counts(transform) == (1, 0, {})
-
-
-def test_what_was_made_for_the_sizes_of_a_call_is_tried_first(cell):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory)
-    for is_training in (True, False):
-        model.train(is_training)
-        for rows in (2, 3, 5, 6):
-            compiled(x[:1].expand(rows, -1))
-    entries = thunder.compile_stats(compiled).interpreter_cache
-    assert len(entries) == 8
-    found = [entries.index(each) for each in entries.list_for((x,), {})]
-    assert (found[:2], sorted(found)) == ([5, 1], [*range(8)])
-    del entries[0]
-    assert sorted(entries.index(each) for each in entries.list_for((x,), {})) == [*range(7)]
-
-
-def test_a_copy_of_the_entries_is_a_list(cell):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory)
-    compiled(x)
-    entries = thunder.compile_stats(compiled).interpreter_cache
-    assert type(copy.copy(entries)) is list and len(copy.copy(entries)) == 1
-
-
 def list_replaced():
     """Returns what Thunder's modules have that is written in ours, by module and name."""
     named = [(module, item) for module in list(sys.modules.values()) for item in list(vars(module).items())]
@@ -342,27 +223,6 @@ def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call
     assert [each() for each in watched] == [None, None]
 
 
-def test_what_was_to_be_derived_when_something_raised_is_forgotten(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-
-    def fail(*_args, **_options):
-        raise RuntimeError("no transform")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transform, "transform_traces_pre_prologue", fail)
-        watched = weakref.ref(inputs := x[:2].clone())
-        with pytest.raises(RuntimeError, match="no transform"):
-            compiled(inputs)
-    del inputs
-    compiled(x)
-    gc.collect()
-    assert watched() is None
-    compiled(x[:2])
-    assert counts(transform) == (1, 1, {})
-
-
 def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -374,57 +234,6 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
         patch.setattr("fusioncache.accelerators.programs.programs.build_program", fail)
         assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
-
-
-def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
-    directory, model, x = cell
-    caplog.set_level(logging.INFO, "fusioncache")
-    compiled, transform = compile_anew(model, directory)
-    store = transform.cache.store
-    (entry,) = [each for each in store.entries() if each.backend == "program"]
-    objects = {part.name: part.object for part in store.entry(entry.digest, "program").artifacts}
-    damaged = store.directory / "objects" / objects["program"][:2] / objects["program"]
-    damaged.chmod(0o644)
-    damaged.write_bytes(damaged.read_bytes()[:-10])
-    with pytest.warns(RuntimeWarning):
-        assert torch.equal(compiled(x), model(x))
-    assert counts(transform) == (0, 1, {})
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    assert counts(transform) == (1, 0, {})
-
-
-FORMAT = re.compile(rb"(fusioncache \w+ |.\"format\":)\d")
-WRONG = {
-    "damaged": lambda content, other: content[: len(content) // 2],
-    "of another kind": lambda content, other: other,
-    "of a later format": lambda content, other: re.sub(
-        rb"(fusioncache \w+ |.\"format\":)\d", rb"\g<1>99", content, count=1
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:fusioncache. a stored program that does not decode")
-@pytest.mark.parametrize(
-    ("artifact", "other", "loads"),
-    [("program", "reads", 0), ("reads", "program", 0), ("bytecode", "program", 1), ("regions", "reads", 1)],
-)
-def test_an_artifact_that_does_not_fit_costs_the_program_or_nothing(cell, artifact, other, loads):
-    """Without traces or reads there is no program. What is there for speed or for people is done without."""
-    directory, model, x = cell
-    store = fusioncache.Cache(record=False, store=directory).store
-    (entry,) = [each for each in store.entries() if each.backend == "program"]
-    key = make_key(store.entry(entry.digest, "program"))
-    artifacts = dict(store.load(key, "program"))
-    for change in WRONG.values():
-        wrong = change(artifacts[artifact], artifacts[other])
-        assert wrong != artifacts[artifact]
-        store.remove(key, "program")
-        assert store.save(key, "program", {**artifacts, artifact: wrong}, name="Cell", seconds=1)
-        compiled, transform = compile_anew(model, directory)
-        assert torch.equal(compiled(x), model(x))
-        assert counts(transform) == (loads, 1 - loads, {})
-        assert len(list(find_candidates(store, key))) == 1
 
 
 def test_verify_mode_derives_again_and_finds_the_same(trained):
@@ -484,19 +293,3 @@ def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
         compiled(x)
     assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
     assert counts(transform) == (0, 0, {})
-
-
-def test_a_program_that_is_derived_again_is_explained(cell, capsys):
-    directory, model, x = cell
-    model.scale = 3.0
-    compiled, _ = compile_anew(model, directory, explain=True)
-    compiled(x)
-    assert "the program of Cell was traced again: `model.scale`" in capsys.readouterr().err
-
-
-def test_a_program_that_is_loaded_is_one_line(cell, capsys):
-    directory, model, x = cell
-    compiled, _ = compile_anew(model, directory, explain=True)
-    compiled(x)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fusioncache: the program of Cell was loaded from the store (tracing it took ")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from models import Blocks, are_same, step
 from recorded_templates import make_cast_template, make_chain_template
@@ -13,7 +12,6 @@ from fusioncache.accelerators.programs.derivation import collect_regions
 from fusioncache.accelerators.programs.programs import count_regions, find_candidates, keep_program
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.keys import read_key
-from fusioncache.observe.record.kept_regions import decode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord
 
@@ -54,47 +52,6 @@ def test_regions_are_counted_and_recorded_again():
     assert second.history.models == ("GPT",) and second.history.traces == 1
 
 
-def test_of_a_second_program_templates_are_known():
-    first, cache = Ledger(), Ledger()
-    content = collect_regions(first, derive(first))
-    assert content is not None
-    for _ in range(2):
-        count_regions(content, "GPT", cache, cache, TEMPLATES.get)
-    assert (cache.stats().hits, cache.stats().misses) == (4, 2)
-    assert [region.outcome for region in cache.history.records(RegionRecord, 1)] == ["hit", "hit", "hit", "bypass"]
-
-
-def test_those_of_a_program_that_is_filled_in_are_of_this_run():
-    first, cache = Ledger(), Ledger()
-    content = collect_regions(first, derive(first))
-    assert content is not None
-    kept = replace(decode_regions(content, None, 7), choices=())
-    for _ in range(2):
-        count_regions(kept, "GPT", cache, cache, TEMPLATES.get)
-    regions = cache.history.records(RegionRecord, 1)
-    assert [(region.model, region.outcome) for region in regions] == [
-        ("GPT", name) for name in ("hit",) * 3 + ("bypass",)
-    ]
-
-
-def test_a_template_that_the_program_does_not_call_is_none():
-    first, second = Ledger(), Ledger()
-    content = collect_regions(first, derive(first))
-    assert content is not None
-    count_regions(content, "GPT", second, second, {CAST.key.digest: CAST}.get)
-    assert (second.stats().regions, second.stats().templates) == (4, 1)
-    assert second.stats().bypasses["left as Thunder made it"] == 2
-
-
-def test_where_several_models_were_traced_meanwhile_nothing_is_kept():
-    ledger = Ledger()
-    number = derive(ledger)
-    derive(ledger, "other")
-    assert collect_regions(ledger, number) is None
-    assert collect_regions(ledger, number + 2) is None
-    assert collect_regions(ledger, number + 1) is not None
-
-
 def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
     torch.manual_seed(0)
     model, x = Blocks(3), torch.randn(5, 16)
@@ -124,8 +81,3 @@ def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(t
     again, transform = compile_anew(model, tmp_path)
     assert are_same([again(x)], [expected])
     assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
-
-
-def test_what_is_no_regions_is_refused():
-    with pytest.raises(ValueError, match="regions"):
-        count_regions(b"x", "GPT", Ledger(), Ledger(), {}.get)

@@ -1,6 +1,5 @@
 """Programs of models that ranks share: made by one job, loaded by another, and made anew where the job is another."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,15 +25,9 @@ from fusioncache.accelerators.programs.options import (
     resolve_group,
     write_sharing_key,
 )
-from fusioncache.accelerators.programs.text import (
-    AgreementReference,
-    GroupReference,
-    Reference,
-)
 from fusioncache.accelerators.sizes.lengths import SHARED
 from fusioncache.distributed.cut_layers import CutParameter, Role, TensorParallelTransform
-from fusioncache.ir import Key, codec
-from fusioncache.ir.strict_json import Value
+from fusioncache.ir import Key
 
 
 def run_others(rank: int, folder: Path) -> dict[str, Any]:
@@ -162,16 +155,6 @@ def test_a_reference_leads_to_the_group_at_its_place_only_if_that_is_the_same(jo
         resolve_group(reference, swapped)
     with pytest.raises(ValueError, match="the model has no process group 1"):
         resolve_group(reference, SimpleNamespace(process_group_for_ddp=first, transforms=[]))
-
-
-def test_references_to_the_job_come_back_as_they_were():
-    group = GroupReference(1, "ranks 0,1 of 2 over gloo")
-    for reference in (group, AgreementReference(((group, ("all_gather float32 (2,)", "x")),))):
-        content = json.loads(json.dumps(codec.to_json(reference)))
-        assert codec.from_json(Reference, Value("reference", content)) == reference
-    content = {"kind": "agreement", "stretches": [[{"kind": "group", "number": -1, "text": ""}, []]]}
-    with pytest.raises(ValueError, match="number is -1"):
-        codec.from_json(Reference, Value("reference", content))
 
 
 @pytest.mark.parametrize("job", [2], indirect=True)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import thunder
 import torch
-from models import are_same, compile_with, find_fused
+from models import are_same, compile_with
 from residual_stacks import SIZE, Stack, train
 from unrounded_backend import Unrounded
 
@@ -156,28 +156,6 @@ def test_what_is_written_between_forward_and_backward_matters_as_much_as_before(
     assert bool(transform.choices()) is needs_x
 
 
-def test_a_parameter_that_is_only_added_is_not_read_again():
-    class Shifted(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linears = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
-            self.shifts = torch.nn.ParameterList(torch.randn(SIZE) for _ in range(3))
-
-        def forward(self, x):
-            for linear, shift in zip(self.linears, self.shifts, strict=True):
-                x = x + (torch.tanh(linear(x)) + shift)
-            return x
-
-    torch.manual_seed(3)
-    model, x = Shifted(), torch.randn(4, SIZE)
-    plain, _ = compile_with(model)
-    expected = train(model, plain, x)
-    compiled, transform = compile_with(model, recompute="residual", residual="inline")
-    assert are_same(train(model, compiled, x), expected)
-    assert transform.stats().bypasses == {UNSAVED: 2}
-    assert saved(compiled) == saved(plain)
-
-
 def test_neither_templates_nor_live_sums_follow_the_depth():
     templates, kept = {}, {}
     for depth in (9, 16):
@@ -193,34 +171,6 @@ def test_neither_templates_nor_live_sums_follow_the_depth():
     assert kept[9] < kept[16] <= 2 * 4 + 1
 
 
-def most_alive(trace, names: set[str]) -> int:
-    """How many of these values a trace holds at once, at most."""
-    alive, most = set(), 0
-    for symbol in trace.bound_symbols:
-        alive |= {proxy.name for proxy in symbol.flat_proxy_outs} & names
-        most = max(most, len(alive))
-        if symbol.sym.name == "python_del":
-            alive -= {proxy.name for proxy in symbol.flat_proxy_args}
-    return most
-
-
-def test_backward_holds_two_roots_of_the_sums_at_once():
-    depth = 16
-    model, x = stack("post", depth)
-    plain, _ = compile_with(model)
-    train(model, plain, x)
-    compiled, _ = compile_with(model, recompute="residual")
-    train(model, compiled, x)
-    sums = {name for name in saved(plain) if name not in saved(compiled)} | {
-        proxy.name for symbol in find_fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
-    } & set(saved(plain))
-    same_type = {name for name, size in saved(plain).items() if name in sums and size == 4 * SIZE * 4}
-    assert most_alive(thunder.last_backward_traces(plain)[-1], same_type) >= depth - 1
-    assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 4 + 1
-    calls = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
-    assert calls <= len(find_fused(thunder.last_backward_traces(plain)[-1])) + depth
-
-
 def test_a_budget_keeps_as_many_sums_as_fit():
     model, x = stack("post", 12)
     size = 4 * SIZE * 4
@@ -233,38 +183,6 @@ def test_a_budget_keeps_as_many_sums_as_fit():
         assert alive[sums] <= sums
     assert choice.plan is ResidualPlan.CARRY
     assert alive[5] < alive[8] < alive[100]
-
-
-def test_a_forward_pass_alone_and_inference_are_left_alone():
-    model, x = stack("post")
-    compiled, transform = compile_with(model.requires_grad_(False), recompute="residual")
-    with torch.no_grad():
-        assert torch.equal(compiled(x), thunder.jit(model, executors=fusioncache.executors())(x))
-    assert transform.choices() == ()
-
-
-def test_a_choice_says_what_the_alternatives_cost():
-    model, x = stack("post", 9)
-    compiled, transform = compile_with(model, recompute="residual")
-    train(model, compiled, x)
-    (choice,) = transform.choices()
-    lines = str(choice).splitlines()
-    assert lines[0].endswith("8 sums: segmented")
-    assert [line.split()[0] for line in lines[1:]] == ["carry", "segmented", "inline"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"recompute": "everything"}, "recompute must be None or 'residual', got 'everything'"),
-        ({"residual": "some"}, "residual must be one of 'auto', 'inline', 'fold', 'carry', 'segmented', got 'some'"),
-        ({"memory_budget": -1}, "memory_budget must not be negative, got -1"),
-        ({"memory_budget": 1.5}, "memory_budget must be a number of bytes, got 1.5"),
-    ],
-)
-def test_options_that_are_none(options, message):
-    with pytest.raises(ValueError, match=message):
-        fusioncache.FusionCache(**options)
 
 
 @pytest.mark.gpu

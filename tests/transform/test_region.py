@@ -16,7 +16,7 @@ from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
 from fusioncache.backends import bound_symbols
-from fusioncache.backends.bound_symbols import bind, find_fixed_gpu, outputs_of
+from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
 from fusioncache.ir import Const, Declined, NumberType, Op, Ref, TensorType
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
@@ -98,12 +98,6 @@ def test_symbolic_sizes_are_values():
     assert region.ops[1].args[1] == (Ref(1), Const("int", "4"))
 
 
-def test_values_that_only_pass_through_are_not_outputs():
-    fusion = fusion_of(lambda x: (prims.sin(x), x), (2, 3))
-    assert len(outputs_of(fusion)) == 1
-    assert len(region_of(fusion).outputs) == 1
-
-
 def test_the_device_type_counts_and_the_index_does_not():
     one, other = (fusion_of(prims.sin, (2, 3), device=f"cuda:{i}") for i in (0, 1))
     assert region_of(one) == region_of(other)
@@ -121,11 +115,6 @@ def test_a_tensor_made_where_the_inputs_are_is_made_there_on_each_gpu():
     assert find_fixed_gpu(one) is None
     made = bind(one, gpu=3).bound_symbols[0]
     assert made.kwargs["device"] is devices.Device("cuda:3")
-
-
-def test_nothing_is_no_device():
-    region = region_of(fusion_of(lambda x: prims.linear(x, x, None), (3, 3)))
-    assert region.ops[0].args[2] == Const("none", "None")
 
 
 def test_a_function_is_made_for_each_gpu_only_where_it_makes_tensors(monkeypatch):

@@ -9,7 +9,6 @@ from thunder.dynamo import thunderfx
 from torch import nn
 
 import fusioncache
-from fusioncache.transform.rewrite import find_saved
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -127,39 +126,6 @@ def test_two_forwards_before_one_backward(way):
         total.backward()
         found.append([model.scale.grad, model.linear.weight.grad])
     torch.testing.assert_close(found[1], found[0])
-
-
-def saved_names(compiled):
-    return {proxy.name for proxy in find_saved(thunder.last_traces(compiled)[-1])}
-
-
-def test_a_parameter_is_saved_instead_of_what_is_computed_of_it():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
-
-        def forward(self, x):
-            return torch.sin(torch.tanh(self.linear(x)) + self.scale)
-
-    compiled = ours(Scaled())
-    compiled(torch.ones(2, 4)).sum().backward()
-    assert len(saved_names(compiled)) == 3 and "t_scale" in saved_names(compiled)
-
-
-def test_a_view_of_a_buffer_that_backward_reads_is_saved():
-    class Rotated(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-            self.register_buffer("table", torch.rand(8, 4))
-
-        def forward(self, x):
-            return self.linear(x) * torch.unsqueeze(self.table[:3], 0)
-
-    compiled = ours(Rotated())
-    compiled(torch.ones(2, 3, 4)).sum().backward()
-    assert saved_names(compiled) == {"x", "t_table"}
 
 
 UNARY = [

@@ -83,24 +83,6 @@ def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
     assert transform.unchanged == [wanted is SEGMENTED, not backward]
 
 
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-def test_the_new_calls_run_without_templates(wanted):
-    model, x = made(Residual, 5, torch.bfloat16)
-    with recompute():
-        result, transform, _, _ = replan(model, x, wanted=wanted, shared=False)
-    assert are_same(result, reference(Residual, 5, torch.bfloat16))
-    assert not transform.unchanged[1]
-
-
-@pytest.mark.parametrize("wanted", [INLINE, ResidualPlan.FOLD], ids=str)
-def test_inline_and_fold_are_left_to_the_templates(wanted):
-    model, x = made(Residual, 4)
-    with recompute():
-        _, transform, _, _ = replan(model, x, wanted=wanted)
-    assert transform.unchanged == [True, True]
-    assert transform.plans() == [[wanted], []]
-
-
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
 def test_calls_do_not_grow_with_depth(wanted):
     def most(layers):
@@ -116,62 +98,6 @@ def test_calls_do_not_grow_with_depth(wanted):
     else:
         # A step takes a sum and a segment's terms, as many as the square root of the depth.
         assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]
-
-
-def test_the_forward_trace_reads_each_term_once():
-    model, x = made(Residual, 8)
-    with recompute():
-        _, _, cache, compiled = replan(model, x, wanted=CARRY)
-    calls = find_fused(thunder.last_traces(compiled)[-1])
-    assert [len(call.args) for call in calls] == [1, *[2] * 16]
-    assert cache.stats().templates == 5 == cache.stats().compiles
-
-
-def test_sums_are_deleted_after_their_last_use():
-    model, x = made(Residual, 4)
-    with recompute():
-        _, _, _, compiled = replan(model, x, wanted=CARRY)
-    symbols = thunder.last_traces(compiled)[-1].bound_symbols
-    carried = [call.args[0].name for call in find_fused(thunder.last_traces(compiled)[-1])[2:]]
-    deleted = [proxy.name for symbol in symbols if symbol.sym.name == "python_del" for proxy in symbol.flat_proxy_args]
-    terms = [symbol.output.name for symbol in symbols if symbol.sym.name in ("linear", "matmul", "mm")]
-    assert len(set(carried)) == 7
-    assert set(carried) | set(terms) == set(deleted)
-
-
-@pytest.mark.parametrize("layers", [4, 8])
-def test_segments_are_rebuilt_by_inserted_calls(layers):
-    model, x = made(Residual, layers, torch.bfloat16)
-    with recompute():
-        before = expected_calls(model, x)
-        _, transform, _, compiled = replan(model, x, wanted=SEGMENTED)
-    after = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
-    (choice,) = transform.choices[1]
-    assert choice.sums <= after - before <= choice.sums + choice.sums**0.5 + 1
-
-
-def expected_calls(model, x) -> int:
-    compiled = compile_plain(model)
-    step(compiled, model, x)
-    return len(find_fused(thunder.last_backward_traces(compiled)[-1]))
-
-
-@pytest.mark.parametrize(("model_type", "dtype"), [(Residual, torch.bfloat16), (Blocks, torch.float32)], ids=str)
-def test_without_recompute_the_trace_is_the_very_same(model_type, dtype):
-    model, x = made(model_type, 4, dtype)
-    for wanted in (None, CARRY):
-        _, transform, _, _ = replan(model, x, wanted=wanted)
-        assert transform.unchanged == [True, True]
-        assert transform.choices == [(), ()]
-
-
-def test_short_streams_are_left_alone_and_long_ones_are_not():
-    for layers, unchanged in ((3, True), (20, False)):
-        model, x = made(Residual, layers)
-        with recompute():
-            _, transform, _, _ = replan(model, x)
-        assert transform.unchanged == [unchanged, True]
-        assert transform.plans() == [[INLINE if unchanged else CARRY], []]
 
 
 def test_costs_and_a_budget_decide():
@@ -306,21 +232,3 @@ def test_values_that_are_written_in_place_are_left_alone():
             compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)
             results.append([*compiled(*inputs), *inputs])
     assert are_same(*results)
-
-
-def test_the_new_trace_says_where_it_comes_from():
-    model, x = made(Residual, 4)
-    with recompute():
-        _, _, _, compiled = replan(model, x, wanted=CARRY, shared=False)
-    trace = thunder.last_traces(compiled)[-1]
-    assert "Residual streams by fusioncache" in str(trace._provenance)
-    assert replan_streams(trace, CARRY, None) == (trace, ())
-
-
-def test_the_new_traces_pass_thunders_own_check():
-    model, x = made(Residual, 5, torch.bfloat16)
-    for wanted in (CARRY, SEGMENTED):
-        with recompute():
-            options = {"executors": fusioncache.executors(), "debug_options": thunder.DebugOptions(check_traces=True)}
-            result = step(thunder.jit(model, transforms=[Replan(wanted)], **options), model, x)
-        assert are_same(result, reference(Residual, 5, torch.bfloat16))

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
-from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.ir.ops import TABLE
@@ -160,53 +159,3 @@ def test_regions_that_lie_otherwise_share_what_is_compiled(nothing_unknown):
         calls += transform.calls()
     assert calls[0].template.key == calls[1].template.key
     assert cache.stats().compiles == 1
-
-
-def test_a_program_that_was_stored_has_the_strides_as_well(tmp_path):
-    def function(x):
-        return torch.softmax(x, -1), torch.sin(x).reshape(x.shape), x.view(x.shape)
-
-    x = torch.rand(6, 4).t()
-    for _ in range(2):
-        ours, transform = compile_anew(function, tmp_path, programs=True)
-        found = ours(x)
-        assert strides_of(found) == [((4, 6), (6, 1)), ((4, 6), (1, 4)), ((4, 6), (1, 4))]
-        assert found[2] is not x and found[2].data_ptr() == x.data_ptr()
-    assert transform.stats().programs_loaded == 1
-
-
-def test_later_calls_do_nothing_where_strides_agree(monkeypatch):
-    """A function is wrapped only for layouts for which its results have to be put right."""
-    from fusioncache.cache import call
-
-    looked = []
-    original = call.as_torch_gives
-
-    def look(run, *args):
-        wrapped, results = original(run, *args)
-        looked.append(wrapped is run)
-        return wrapped, results
-
-    monkeypatch.setattr(call, "as_torch_gives", look)
-    ours, _ = compile_with(lambda x: torch.softmax(x, -1) * 2, programs=False)
-    for x in (torch.rand(4, 6), torch.rand(6, 4).t(), torch.rand(4, 6), torch.rand(6, 4).t()):
-        ours(x)
-    assert looked == [True, False]
-
-
-@pytest.mark.usefixtures("eager_regions")
-def test_behind_a_graph_break_views_can_be_taken():
-    from thunder.dynamo import thunderfx
-
-    def model(x):
-        y = torch.softmax(x, -1)
-        torch._dynamo.graph_break()
-        return y.view(-1) + 1
-
-    torch._dynamo.reset()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="eager")
-    x = torch.rand(6, 4).t()
-    for _ in range(2):
-        found = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])(x)
-        torch.testing.assert_close(found, model(x))
-    assert transform.stats().regions

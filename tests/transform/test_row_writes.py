@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 import thunder
 import torch
-from in_place_models import InPlaceExecutor
 from models import compile_plain, compile_with
 from stored_programs import compile_anew, without_interpreter
 from thunder.extend import OperatorExecutor
@@ -52,11 +51,6 @@ def read_around(cache, rows, places):
 
 def leave(cache, rows, places):
     cache.rows.index_copy_(0, places, rows * cache.weight)
-    return rows + 1
-
-
-def leave_a_view(cache, rows, places):
-    cache.rows[:].index_copy_(0, places, rows * cache.weight)
     return rows + 1
 
 
@@ -136,15 +130,6 @@ def compare(act, *args, times=2, **options):
 @torch.no_grad()
 def test_values_memory_and_the_buffer_are_thunders(act):
     assert compare(act, ROWS, PLACES)[COPIES] == 2 * {write_twice: 4, write_each: 2, shift: 2}.get(act, 1)
-
-
-@torch.no_grad()
-def test_a_write_into_a_view_that_nobody_reads_is_lost_with_thunder():
-    """It takes that for a part of backward, of which there is none: as long as it does, we do."""
-    assert COPIES not in compare(leave_a_view, ROWS, PLACES)
-    model = Cache(leave_a_view)
-    compile_plain(model)(ROWS, PLACES)
-    assert torch.equal(model.rows, Cache(leave_a_view).rows)
 
 
 @torch.no_grad()
@@ -264,21 +249,6 @@ def copies_of_its_own(executor):
     operator = executor.register_operator("own_index_copy", like=ltorch.index_copy, fn=copy)
     executor.register_implementation(ltorch.index_copy, operator)
     return [executor, *fusioncache.executors()]
-
-
-@torch.no_grad()
-def test_a_fusion_executor_that_takes_copies_into_its_regions_leaves_it_whole():
-    """As nvFuser's does, for which each of the second copies would be a kernel."""
-    found = []
-    for lean in ("thunder", "auto"):
-        model = Cache(write_twice)
-        cache = fusioncache.Cache(record=False)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", programs=False, lean=lean)
-        compiled = thunder.jit(model, executors=[InPlaceExecutor()], transforms=[transform])
-        found.append([*look(compiled, model, ROWS, PLACES), transform.stats().regions])
-    assert are_same(found[0][:-1], found[1][:-1])
-    assert found[0][-1] == 6
-    assert found[1][-1] == 2  # those of what is added
 
 
 @torch.no_grad()

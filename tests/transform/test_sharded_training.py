@@ -126,11 +126,6 @@ def test_the_sequence_is_the_same_on_all_ranks(trained, mode):
     assert all(other == first for other in others)
 
 
-def test_under_zero3_no_gathered_parameter_is_saved(trained):
-    assert [rank["zero3 auto"]["saved"] for rank in trained] == [0] * WORLD
-    assert all(rank["zero3 thunder"]["saved"] for rank in trained)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_left_in_thunders_order(trained, mode):
     assert [rank[f"{mode} auto"]["bypasses"] for rank in trained] == [{}] * WORLD

@@ -11,8 +11,6 @@ from models import are_same, compile_plain, compile_with
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.transform.generations import Generations
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -56,18 +54,6 @@ def test_the_second_length_is_compiled_for_any_and_later_ones_are_not_compiled(c
     assert not stats.own_sizes and not stats.bypasses
 
 
-def test_one_length_is_compiled_as_it_is(cache):
-    compiled, transform = compile_with(model := Norm(), cache=cache)
-    static, other = compile_with(model, cache=fusioncache.Cache(store=False, record=False), sizes="static")
-    for _ in range(2):
-        assert are_same(train(compiled, 2, 6, 8), train(static, 2, 6, 8))
-    with torch.no_grad():  # another program of the same function, at the same sizes
-        x = torch.randn(2, 6, 8)
-        assert torch.equal(compiled(x), static(x))
-    assert transform.stats().compiles == other.stats().compiles
-    assert not transform.stats().generalizations
-
-
 def test_a_size_of_1_or_0_is_never_general(cache):
     compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
     for length in (5, 1, 0, 6, 1, 7, 0):
@@ -91,30 +77,6 @@ def test_functions_share_only_if_asked_to(cache, sizes):
         x = torch.randn(3, width)
         assert torch.equal(compiled(x), x.tanh() * 2)
     assert (cache.stats().compiles, cache.stats().general_hits) == ((3, 0) if sizes == "auto" else (2, 1))
-
-
-def test_regions_of_one_program_are_generalized_each_with_its_own(cache):
-    """Queries and keys have one skeleton, and other numbers of heads, which stay constants."""
-
-    def rotate(queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        queries = queries.cos() * 2
-        keys = ((keys @ queries.mT) @ queries).cos() * 2
-        return queries, keys
-
-    compiled, transform = compile_with(rotate, cache=cache)
-    for length in (6, 9, 12, 15):
-        queries, keys = torch.randn(8, length), torch.randn(4, length)
-        assert are_same(list(compiled(queries, keys)), list(rotate(queries, keys)))
-    assert (transform.stats().compiles, transform.stats().generalizations) == (4, 2)
-    assert transform.stats().general_hits == 4
-
-
-def test_sizes_that_were_equal_by_chance_are_told_apart_later(cache):
-    compiled, transform = compile_with(lambda x: (x.tanh() * 2).reshape(-1), cache=cache)
-    for shape in ((3, 3), (4, 4), (5, 5), (3, 7), (9, 2)):
-        x = torch.randn(shape)
-        assert torch.equal(compiled(x), (x.tanh() * 2).reshape(-1))
-    assert (transform.stats().generalizations, transform.stats().general_hits) == (2, 2)
 
 
 def test_other_strides_at_another_length(cache):
@@ -184,52 +146,3 @@ def test_a_loaded_program_is_one_more_of_its_function(tmp_path):
             assert are_same(train(compiled, 2, length, 8), train(plain, 2, length, 8))
     stats = transform.stats()
     assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
-
-
-def test_what_is_general_is_on_record_and_explained(cache, capsys):
-    compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, explain=True)
-    for length in (64, 96, 200):
-        compiled(torch.randn(2, length))
-    plans = [region.plan for region in cache.ledger.history.records(RegionRecord)]
-    assert plans == ["inline", "any sizes", "any sizes"]
-    said = capsys.readouterr().err
-    assert "They are the same but for sizes: 96 here, 64 there. It was compiled for any sizes" in said
-    assert said.count(" is new.") == 2  # nothing was compiled for the third
-
-
-class Nameless(torch.nn.Module):
-    """Cannot be named for later processes: it fails where it is asked for its parameters by name.
-
-    Thunder asks it as well, so that it fails only while a program is numbered.
-    """
-
-    numbering = False
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(4))
-
-    def named_parameters(self, *args, **kwargs):
-        if Nameless.numbering:
-            raise RuntimeError("not now")
-        return super().named_parameters(*args, **kwargs)
-
-    def forward(self, x):
-        return x.tanh() * self.weight
-
-
-def test_a_model_that_cannot_be_named_is_generalized_in_its_process(cache, monkeypatch):
-    begin = Generations.begin
-
-    def begin_with_it_failing(generations, compile_data):
-        monkeypatch.setattr(Nameless, "numbering", True)
-        try:
-            return begin(generations, compile_data)
-        finally:
-            monkeypatch.setattr(Nameless, "numbering", False)
-
-    monkeypatch.setattr(Generations, "begin", begin_with_it_failing)
-    compiled, transform = compile_with(Nameless(), cache=cache)
-    for length in (3, 5):
-        compiled(torch.randn(length, 4))
-    assert transform.stats().generalizations == 1 and not transform.stats().bypasses

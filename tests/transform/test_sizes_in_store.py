@@ -116,17 +116,6 @@ def test_static_code_of_the_store_goes_before_what_must_be_compiled(tmp_path):
     assert counts(run(tmp_path, (3, 9), (3, 12), (3, 6), (3, 14))) == (1, 1, 1, 2)
 
 
-def test_static_code_of_the_store_takes_over_at_a_size_that_is_used_often(tmp_path):
-    run(tmp_path, (3, 6), (3, 9), sizes="static")
-    compiled, transform = compile_with(scale, backend="inductor", cache=fusioncache.Cache(store=tmp_path, record=False))
-    for length, times in ((9, 1), (12, 1), (6, OFTEN + 30), (14, OFTEN + 30)):
-        x = torch.randn(3, length)
-        for _ in range(times):
-            assert torch.equal(compiled(x), scale(x))
-    stats = transform.stats()
-    assert counts(stats) == (1, 2, 1, 2) and stats.reused_sizes == 1
-
-
 def test_a_function_goes_on_from_its_own_processes(tmp_path):
     assert counts(run(tmp_path, (3, 4), function=Scale())) == (1, 0, 0, 0)
     # A model of another width: one length of it is compiled as it is.

@@ -7,11 +7,11 @@ import models
 import pytest
 import thunder
 import torch
-from models import Block, Blocks, Residual, compile_with, recompute, step
+from models import Block, Blocks, Residual, compile_with, step
 
 import fusioncache
 from fusioncache.observe.record.observations import Line, RegionRecord
-from fusioncache.transform.provenance.source import common_module, is_library, library_folders, module_in_name
+from fusioncache.transform.provenance.source import is_library, library_folders
 
 
 def watched(
@@ -90,19 +90,6 @@ def test_the_parts_of_a_llama_layer_are_told_apart(llama):
     assert of(llama, "forward")[-1].source.layer is None
 
 
-def test_between_two_layers_of_a_list_of_parameters_the_later_one_counts():
-    regions, _ = watched(Residual(2), torch.randn(10, 10))
-    assert [region.source.layer for region in of(regions, "forward")] == [0, 1, 2, 3, 3]
-    assert [region.source.layer for region in of(regions, "backward")] == [3, 2, 1]
-
-
-def test_sums_that_regions_repeat_do_not_change_their_layer():
-    with recompute():
-        regions, _ = watched(Residual(3), torch.randn(10, 10), residual="inline")
-    assert max(region.arities for region in regions) > (2,)
-    assert [region.source.layer for region in of(regions, "forward")] == [0, 1, 2, 3, 4, 5, 5]
-
-
 def test_a_function_has_lines_and_no_modules():
     def double_tanh(x):
         return torch.tanh(x) * 2
@@ -111,18 +98,6 @@ def test_a_function_has_lines_and_no_modules():
     assert region.model.endswith("double_tanh")
     assert (region.source.module, region.source.layer) == (None, None)
     assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
-
-
-def test_common_modules():
-    assert common_module([]) == ()
-    assert common_module([("h", "1", "norm"), ("h", "1", "attn"), ("h", "1", "attn", "q")]) == ("h", "1")
-    assert common_module([("h", "1"), ("h", "11")]) == ("h",)
-
-
-def test_modules_are_read_from_the_names_of_torch_dynamo():
-    assert module_in_name("l_self_modules_blocks_modules_0_modules_gate_parameters_weight_") == ("blocks", "0", "gate")
-    assert module_in_name("l_self_modules_lm_head_parameters_bias_") == ("lm_head",)
-    assert module_in_name("l_x_") == module_in_name("t_blocks_0_norm_weight") == ()
 
 
 def test_forward_regions_carry_the_users_line_and_that_before_those_of_libraries(blocks):
@@ -152,12 +127,6 @@ def test_backward_regions_carry_the_lines_of_the_operations_they_are_the_gradien
     assert [line in region.source.lines for region in of(blocks, "backward")[1:-1]] == [True] * 8
     regions, _ = watched(Residual(2), torch.randn(10, 10))
     assert {region.source.lines for region in regions} == {(line_of(Residual.forward, "x = x +"),)}
-
-
-def test_lines_are_known_without_gradients_too():
-    regions, _ = watched(Blocks(1), torch.randn(2, 16), train=False)
-    assert all(region.source.lines for region in regions)
-    assert {region.source.layer for region in regions} == {0}
 
 
 def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):

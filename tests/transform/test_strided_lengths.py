@@ -1,32 +1,11 @@
 """A tensor that is not contiguous has lengths as others have: slices of a batch, transposed and repeated ones."""
 
-from typing import Any
-
 import pytest
 import thunder
 import torch
 from stored_programs import compile_anew
 
 from fusioncache.accelerators.programs.containers import write_layout
-
-
-class Model(torch.nn.Module):
-    """Looks up numbers of tokens, and scales what it finds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = torch.nn.Embedding(50, 4)
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return (self.table(tokens) + self.linear(rows).tanh()).square().sum() / tokens.shape[1]
-
-
-def shift(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """As a batch is cut into inputs and targets."""
-    rows = torch.randn(3, length + 1, 4, generator=generator)
-    return torch.randint(0, 50, (3, length + 1), generator=generator)[:, :-1], rows[:, 1:]
 
 
 def transpose(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,33 +18,6 @@ def expand(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch
         torch.randint(0, 50, (length,), generator=generator).expand(3, length),
         torch.randn(3, 1, 4, generator=generator).expand(3, length, 4),
     )
-
-
-def make(kind: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return kind(length, torch.Generator().manual_seed(length))
-
-
-def train(compiled: Any, model: Model, batch: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    model.zero_grad()
-    loss = compiled(*batch)
-    loss.backward()
-    return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
-
-
-@pytest.mark.parametrize("kind", [shift, transpose, expand])
-def test_a_further_length_is_filled_in(kind, tmp_path):
-    model = Model()
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
-    compiled, transform = compile_anew(model, tmp_path / "store")
-    for length in (10, 14, 18, 33, 10):
-        batch = make(kind, length)
-        assert not all(each.is_contiguous() for each in batch)
-        assert all(map(torch.equal, train(compiled, model, batch), train(own, model, batch)))
-    assert thunder.compile_stats(compiled).cache_misses == 2 and transform.stats().programs_filled == 2
-    later, transform = compile_anew(model, tmp_path / "store")
-    assert all(map(torch.equal, train(later, model, make(kind, 50)), train(own, model, make(kind, 50))))
-    assert thunder.compile_stats(later).cache_misses == 0 and transform.stats().programs_filled == 1
-    assert not transform.stats().programs_interpreted
 
 
 def test_parts_of_one_tensor_may_begin_anywhere(tmp_path):

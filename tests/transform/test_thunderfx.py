@@ -26,28 +26,6 @@ class ScaledNorm(torch.nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * scale + x
 
 
-@pytest.mark.parametrize("dynamic", [True, None])
-def test_numbers_of_a_module_need_no_compile_from_the_third_length_on(dynamic):
-    model = ScaledNorm()
-    compiled, transform = compile_behind_dynamo(model, dynamic=dynamic)
-    counts = []
-    for length in (6, 9, 5, 40):
-        before = transform.stats().compiles
-        x = torch.randn(2, length, 8)
-        result = compiled(x)
-        result.sum().backward()
-        found = [result, *(parameter.grad for parameter in model.parameters())]
-        model.zero_grad()
-        expected = model(x)
-        expected.sum().backward()
-        for one, other in zip(found, [expected, *(parameter.grad for parameter in model.parameters())], strict=True):
-            torch.testing.assert_close(one, other)
-        model.zero_grad()
-        counts.append(transform.stats().compiles - before)
-    assert counts[0] == counts[1] > 0 and counts[2:] == [0, 0]
-    assert not transform.stats().own_sizes and not transform.stats().bypasses
-
-
 def test_a_number_of_a_module_may_change():
     """It is read in each call, also where code for any sizes was made with another value."""
     model = ScaledNorm()

@@ -38,16 +38,6 @@ def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
     assert not stats.bypasses
 
 
-def test_templates_do_not_grow_with_depth():
-    def templates(layers):
-        cache = fusioncache.Cache()
-        model = Blocks(layers)
-        step(compile_with(model, cache=cache)[0], model, torch.randn(5, 16))
-        return cache.stats().templates
-
-    assert templates(3) == templates(6)
-
-
 def test_recomputed_residual_streams_share_one_template(cache):
     torch.manual_seed(0)
     model, x = Residual(6), torch.randn(10, 10)
@@ -92,18 +82,6 @@ def test_traces_stay_readable(cache):
             assert f"{call.sym.name}({', '.join(argument.name for argument in call.args)})" in text
 
 
-def test_values_are_deleted_after_their_last_use(cache):
-    model = Residual(3)
-    compiled, _ = compile_with(model, cache=cache)
-    step(compiled, model, torch.randn(10, 10))
-    reference = compile_plain(model)
-    step(reference, model, torch.randn(10, 10))
-    for getter in (thunder.last_traces, thunder.last_backward_traces):
-        ours, theirs = (str(getter(jitted)[-1]) for jitted in (compiled, reference))
-        for word in ("del ", "clear_mutable_collection("):
-            assert ours.count(word) == theirs.count(word) > 0 or word not in theirs
-
-
 def test_thunder_compile_takes_the_plugin(cache):
     model, x = Blocks(2), torch.randn(5, 16)
     plugin = fusioncache.Plugin(cache=cache, backend="eager")
@@ -119,32 +97,6 @@ def test_thunderfx_takes_the_transform(cache):
     reference = thunderfx(model, executors=fusioncache.executors())
     assert are_same(step(compiled, model, x), step(reference, model, x))
     assert transform.stats().hits > 0
-
-
-def test_the_executor_is_known_by_name(cache):
-    x = torch.randn(4)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=["fusioncache"], transforms=[transform])
-    assert torch.equal(compiled(x), torch.tanh(x) * 2)
-    assert transform.stats().regions == 1
-
-
-def test_other_strides_of_the_same_shapes_give_the_same_values(cache):
-    compiled, transform = compile_with(lambda a, b: torch.tanh(a) * b, cache=cache)
-    a, b = torch.randn(6, 6), torch.randn(6, 6)
-    for left in (a, a.t(), a.t().contiguous(), a[:, torch.randperm(6)].t()):
-        assert torch.equal(compiled(left, b), torch.tanh(left) * b)
-    assert transform.stats().regions == 1
-
-
-def test_symbolic_sizes(cache):
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
-    compiled = thunder.jit(lambda a, b: torch.tanh(a + b) * 2, **options)
-    for size in (3, 7, 3):
-        a, b = torch.randn(size, 4), torch.randn(size, 4)
-        assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
-    assert transform.stats().misses <= 2
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor", None])
@@ -193,41 +145,6 @@ def test_threads_may_train_at_once(cache):
     assert all(are_same(results[i], expected[i]) for i in range(4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "says"),
-    [
-        ({"backend": "gcc"}, ValueError, "unknown backend 'gcc': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"),
-        ({"cache": "yes"}, TypeError, "cache must be a fusioncache.Cache, got str"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, error, says):
-    with pytest.raises(error, match=says):
-        fusioncache.FusionCache(**arguments)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="here nvFuser may work")
-def test_nvfuser_without_a_gpu_says_so():
-    with pytest.raises(ValueError, match="backend 'nvfuser' does not work here: there is no CUDA device"):
-        fusioncache.FusionCache(backend="nvfuser")
-
-
-def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
-    def fails(self, graph, args):
-        raise RuntimeError("no luck")
-
-    monkeypatch.setattr(Eager, "compile", fails)
-    model, x = Residual(3), torch.randn(10, 10)
-    compiled, transform = compile_with(model, cache=cache)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = step(compiled, model, x)
-    assert are_same(result, step(compile_plain(model), model, x))
-    ours = [str(warning.message) for warning in caught if "fusioncache" in str(warning.message)]
-    assert len(ours) == 1 and "no luck" in ours[0]
-    assert transform.stats().bypasses.keys() == {"compile failed: RuntimeError"}
-    assert transform.stats().compiles == 0
-
-
 def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
     monkeypatch.setattr(Eager, "compile", lambda *_: pytest.fail())
     model, x = Residual(4), torch.randn(10, 10)
@@ -274,12 +191,6 @@ def test_rewritten_traces_pass_thunders_own_check(function):
     assert transform.stats().regions
 
 
-def test_regions_that_compute_with_numbers_run():
-    function = lambda x: sum(x.shape)  # noqa: E731
-    compiled = thunder.jit(function, executors=["fusioncache"], cache="symbolic values")
-    assert compiled(torch.ones(2, 3, 4, 5)) == 14
-
-
 def test_what_another_executor_claimed_stays_with_it():
     executor = OperatorExecutor("claims_add")
     register_executor(executor)
@@ -293,14 +204,6 @@ def test_what_another_executor_claimed_stays_with_it():
         assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
     finally:
         deregister_executor(executor)
-
-
-def test_thunders_examination_finds_the_calls_by_their_names(cache):
-    compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
-    compiled(torch.ones(3))
-    found = thunder.examine.get_fusions(thunder.last_traces(compiled)[-1], warn_if_fusions_unavailable=False)
-    (template,) = transform.calls()
-    assert [(name, function.name) for name, function in found] == [(template.template.name,) * 2]
 
 
 def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):

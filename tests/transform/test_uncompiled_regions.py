@@ -67,17 +67,6 @@ def test_without_the_transform_a_region_is_compiled_once_and_then_runs_operation
     ]
 
 
-def test_what_is_compiled_anew_at_a_later_call_may_fail_as_well(compiler):
-    compiled = thunder.jit(two_regions, executors=["fusioncache"])
-    compiler.fails = False
-    with collect_warnings() as messages:
-        first = compiled(X)
-        assert not messages
-        compiler.fails = True
-        assert torch.equal(compiled(X), first)
-    assert len(messages) == 1 and len(compiler) == 2
-
-
 def test_what_the_operations_raise_as_well_is_raised_each_time(compiler):
     compiled = thunder.jit(lambda x, y: torch.remainder(x + 1, y + 0), executors=["fusioncache"])
     x, zero = torch.tensor([3, 4]), torch.tensor([0, 0])

@@ -77,36 +77,6 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
     assert {region.source.layer for region in left} == {0, 1}
 
 
-def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
-    monkeypatch.setattr(sharing, "region_of", lambda fusion: [][0])
-    cache = fusioncache.Cache(record=False)
-    trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.history.records(RegionRecord))
-    assert len(regions) == cache.stats().regions
-    assert {(region.outcome, region.reason) for region in regions} == {("bypass", "failed: IndexError")}
-
-
-def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
-    monkeypatch.setattr(sharing, "replace_symbols", lambda *_: [][0])
-    cache = fusioncache.Cache(record=False)
-    trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.history.records(RegionRecord))
-    assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
-    assert {region.reason for region in regions} == {"its trace stayed as it was"}
-
-
-def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
-    def fails(*_):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
-    cache = fusioncache.Cache(record=False)
-    trained(Residual(2), cache)
-    regions = tuple(cache.ledger.history.records(RegionRecord))
-    assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
-    assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
-
-
 def test_streams_are_taken_down_as_they_were_chosen():
     cache = fusioncache.Cache()
     with recompute():
@@ -122,10 +92,3 @@ def test_streams_are_taken_down_as_they_were_chosen():
         assert {cost.plan: (cost.moved, cost.alive, cost.kernels) for cost in taken.costs} == costs
         assert taken.plan in costs and len(costs) > 1
     assert {choice.trace for choice in choices} <= {"forward", "backward"}
-
-
-def test_folded_regions_have_that_plan():
-    cache = fusioncache.Cache(record=False)
-    with recompute():
-        trained(Residual(4), cache, residual="fold")
-    assert {region.plan for region in cache.ledger.history.records(RegionRecord) if region.arities > (4,)} == {"fold"}

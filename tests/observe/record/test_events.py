@@ -19,12 +19,10 @@ from recorded_templates import count_compile, count_load, make_cast_template, ma
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record import ledger as ledger_module
-from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
-from fusioncache.store import default_path
 from fusioncache.template.key import make_key
 from fusioncache.transform import sharing
 
@@ -152,13 +150,6 @@ def test_what_is_said_to_people():
     assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 500 ms"
 
 
-def test_where_nobody_listens_nothing_is_made(monkeypatch):
-    monkeypatch.setattr("fusioncache.observe.record.events.Event", None)
-    assert make_full_ledger().stats().hits == 3
-    with pytest.raises(TypeError):
-        EventPublisher(EventFile(Path("x"))).publish("hit", CHAIN)
-
-
 def _work(number: int) -> None:
     told = EventPublisher(open_log())
     for _ in range(500):
@@ -180,14 +171,6 @@ def test_processes_share_a_file(file):
     }
 
 
-def test_a_log_that_is_moved_away_starts_anew(file):
-    told = EventPublisher(open_log())
-    told.publish("unkept", reason="one")
-    file.rename(file.with_suffix(".old"))
-    told.publish("unkept", reason="two")
-    assert [event.reason for event in events(file)] == ["two"]
-
-
 @pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
 def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
     monkeypatch.setenv(LOG.name, str(tmp_path / place))
@@ -200,35 +183,6 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
         ledger.count_region(CHAIN, (1,), hit=True)
     assert ledger.stats().regions == 2
     assert list(tmp_path.rglob("*.jsonl")) == []
-
-
-def test_a_full_disk_costs_one_warning():
-    if not os.path.exists("/dev/full"):
-        pytest.skip("needs /dev/full")
-    told = EventPublisher(EventFile(Path("/dev/full")))
-    with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
-        told.publish("unkept", reason="one")
-        told.publish("unkept", reason="two")
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize(("value", "meant"), [("0", "./0"), ("1", "stderr, or ./1"), ("-", "stderr or stdout")])
-def test_a_value_that_is_no_file_is_refused(monkeypatch, value, meant):
-    monkeypatch.setenv(LOG.name, value)
-    with pytest.raises(ValueError) as raised:
-        fusioncache.Cache()
-    assert str(raised.value) == f"{LOG.name} must be stderr, stdout or a file, got {value!r}: say {meant}"
-
-
-@pytest.mark.parametrize("variable", [LOG.name, "FUSIONCACHE_DIR"])
-def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv(variable, "~/here")
-    monkeypatch.chdir(tmp_path)
-    EventPublisher(open_log()).publish("unkept", reason="one")
-    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
-    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
-    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == LOG.name else [])
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])
@@ -286,15 +240,3 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
     monkeypatch.setattr("sys.stderr", gone)
     EventPublisher(EventStream("stderr")).publish("unkept", reason="one")
     assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
-
-
-def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(LOG.name, "events.jsonl")
-    told = EventPublisher(open_log())
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    told.publish("unkept", reason="one")
-    assert len(events(tmp_path / "events.jsonl")) == 1
-    monkeypatch.setenv(LOG.name, "")
-    assert open_log() is None

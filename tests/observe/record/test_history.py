@@ -104,15 +104,6 @@ def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
     assert [region.plan for region in taken.records(RegionRecord)] == ["one launch", "fold", "one launch"]
 
 
-def test_what_is_learned_of_more_kinds_than_there_is_room_for_is_forgotten_oldest_first(monkeypatch):
-    monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
-    taken = History()
-    for arity in (1, 2, 3):
-        taken.amend_regions(make_chain_template().key.digest, (arity,), plan="one launch")
-    taken.add(replace(REGION, arities=(1,)), replace(REGION, arities=(3,)))
-    assert [region.plan for region in taken.records(RegionRecord)] == ["fold", "one launch"]
-
-
 def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_TEMPLATES", 2)
     parent = Ledger()
@@ -141,19 +132,6 @@ def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     recorder_.save()
     (run,) = RecordReader().runs()
     assert RecordReader().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
-    assert len(RecordReader().records(run.id, CompileRecord)) == 2
-
-
-def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
-    ledger = ledger_of(REGION)
-    recorder_ = begin_run(ledger)
-    with closing(sqlite3.connect(record_path())) as database, database:
-        for table in ("runs", "records"):
-            database.execute(f"DELETE FROM {table}")
-    count_compile(ledger, make_chain_template(), 1.0)
-    recorder_.save()
-    (run,) = RecordReader().runs()
-    assert RecordReader().regions(run.id) == (REGION,)
     assert len(RecordReader().records(run.id, CompileRecord)) == 2
 
 

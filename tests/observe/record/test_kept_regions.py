@@ -1,7 +1,6 @@
 """Regions beside a program: what comes back is what a run had, and anything else is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -83,17 +82,6 @@ def test_what_comes_back_is_what_was_there(regions, choices, placements):
     assert (kept.regions, kept.choices) == (tuple(regions), tuple(choices))
     assert kept.placements == tuple(placements)
     assert encode_regions(kept.regions, kept.choices, kept.placements) == content
-
-
-def test_model_and_number_are_those_of_the_run_that_loads():
-    kept = decode_regions(encode_regions([ONE], [STREAM]), "Llama", 0)
-    assert kept.regions == (replace(ONE, model="Llama", trace_number=0),)
-    assert kept.choices == (replace(STREAM, model="Llama", trace_number=0),)
-
-
-def test_equal_lines_are_there_once():
-    content = json.loads(encode_regions([ONE, replace(ONE, position=9)], []))
-    assert content["lines"] == [[{"file": "m.py", "number": 3}]]
 
 
 @pytest.mark.parametrize(

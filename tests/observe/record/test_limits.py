@@ -1,27 +1,24 @@
 """The record has a size and an age that it keeps to."""
 
 import os
-import random
 import signal
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 import torch
-from commands import call, get_output
+from commands import get_output
 from models import compile_with
 from recorded_templates import STARTED, begin_run, make_cast_template, make_ledger, make_scaled_template, save_ledger
-from report_records import make_region_record, make_wide_ledger
+from report_records import make_wide_ledger
 from repository import HELPERS, import_path
 
 from fusioncache.observe.record import database
 from fusioncache.observe.record.database import RecordError, RecordReader, record_path
-from fusioncache.observe.record.kept_regions import pack_trace, unpack_trace
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import Line, RegionRecord, Source
+from fusioncache.observe.record.observations import RegionRecord
 
 DAY = 86400.0
 
@@ -93,19 +90,6 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
     assert (template.regions, run.unrecorded, run.stats) == (2, 9, ledger.stats())
 
 
-def test_a_difference_says_what_is_missing_of_a_run(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "MAX_BYTES", 1)
-        save_ledger(monkeypatch, make_wide_ledger(2), run="c" * 32, started=STARTED - 1)
-        assert read_ids() == ["c" * 32]
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED)
-    result = call("diff", "cc", "bb")
-    assert result.exit_code == 0
-    assert "Of the old run the record lacks 6 regions, streams, templates and executables" in result.stderr
-    assert "Of the new run" not in result.stderr
-
-
 def test_the_file_shrinks_when_runs_go(monkeypatch):
     save_ledger(monkeypatch, make_wide_ledger(200), run="large", started=STARTED)
     large = record_path().stat().st_size
@@ -143,33 +127,6 @@ def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
     found = RecordReader().templates(run.id)
     assert {each.digest: each for each in found} == {each.digest: each for each in transform.cache.templates()}
     assert regions == tuple(transform.cache.ledger.history.records(RegionRecord))
-
-
-def test_regions_are_what_was_packed():
-    chance = random.Random(0)
-    for _ in range(100):
-        made = []
-        for number in range(chance.randint(1, 9)):
-            digest = chance.choice([None, "a" * 64, "b" * 64, "c" * 64])
-            name = chance.choice(["h.0", "caf\u00e9", "", None])
-            lines = tuple(
-                Line(f"/m{chance.randint(0, 2)}.py", chance.randint(1, 9)) for _ in range(chance.randint(0, 3))
-            )
-            region = make_region_record(number, digest=digest, trace=chance.choice(["forward", "backward"]))
-            made.append(replace(region, source=Source(name, chance.choice([None, 3]), lines), trace_number=5))
-        assert unpack_trace(pack_trace(made)) == tuple(made)
-
-
-def test_a_name_that_is_no_text_does_not_cost_the_record():
-    ledger = make_ledger(make_cast_template())
-    ledger.history.begin_trace("Model")
-    region = make_region_record(0, digest=make_cast_template().key.digest)
-    odd = os.fsdecode(b"/caf\xe9/model.py")
-    ledger.history.add(replace(region, source=Source("h", None, (Line(odd, 3),))))
-    begin_run(ledger)
-    (run,) = RecordReader().runs()
-    (found,) = RecordReader().regions(run.id)
-    assert found.source.lines == (Line("/caf\\udce9/model.py", 3),)
 
 
 @pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])

@@ -38,13 +38,6 @@ def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkey
     assert record.templates("a" * 32) == (chain, cast)
 
 
-def test_templates_are_those_of_the_run_asked_for(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a")
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b")
-    assert [template.digest for template in RecordReader().templates("a")] == [make_chain_template().key.digest]
-    assert RecordReader().templates("c") == ()
-
-
 def test_saving_again_brings_the_run_up_to_date():
     ledger = make_ledger(make_chain_template())
     recorder_ = begin_run(ledger)
@@ -75,22 +68,11 @@ def test_counts_of_programs_come_back_and_go_to_the_parent():
     assert (run.phases.loading_programs, run.phases.keeping_programs) == (0.5, 1.0)
 
 
-def test_nothing_is_written_when_nothing_was_counted():
-    RecordWriter(Ledger()).save()
-    assert not record_path().exists()
-
-
 def test_nothing_is_written_when_nothing_changed():
     recorder_ = begin_run(make_ledger(make_chain_template()))
     record_path().unlink()
     recorder_.save()
     assert not record_path().exists()
-
-
-def test_runs_are_listed_newest_first(monkeypatch):
-    for run, started in (("b", 20.0), ("c", 30.0), ("a", 10.0)):
-        save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
-    assert [run.id for run in RecordReader().runs()] == ["c", "b", "a"]
 
 
 def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
@@ -116,31 +98,12 @@ def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
     assert [run.pid for run in RecordReader().runs()] == [os.getpid()]
 
 
-def test_a_script_whose_name_is_no_text_does_no_harm(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), argv=[os.fsdecode(b"two caf\xe9.py"), "--depth=4"])
-    assert RecordReader().runs()[0].command == "'two caf\\udce9.py' --depth"
-
-
 def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY.name, str(directory))
     RecordWriter(make_ledger(make_chain_template())).save()
     assert (directory / "record-17.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-
-
-def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
-    monkeypatch.delenv(DIRECTORY.name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert tmp_path in record_path().parents
-    assert "fusioncache" in str(record_path().relative_to(tmp_path))
-
-
-def test_a_directory_with_odd_characters_can_be_read(monkeypatch, tmp_path):
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "50% #1? &mode=x"))
-    RecordWriter(make_ledger(make_chain_template())).save()
-    assert len(RecordReader().runs()) == 1
 
 
 def _save_named(monkeypatch, *names: str) -> None:
@@ -150,33 +113,6 @@ def _save_named(monkeypatch, *names: str) -> None:
 
 def _names(prefix: str) -> set[str]:
     return {template.name for template in RecordReader().find_templates(prefix)}
-
-
-def test_find_by_the_start_of_a_name(monkeypatch):
-    _save_named(monkeypatch, "sum_one", "sum_two", "tanh")
-    assert _names("sum") == {"sum_one", "sum_two"}
-    assert _names("sum_t") == {"sum_two"}
-    assert _names("um") == set()
-
-
-def test_find_by_the_start_of_a_digest(monkeypatch):
-    save_ledger(monkeypatch, make_full_ledger())
-    chain, cast = make_chain_template(), make_cast_template()
-    for template in (chain, cast):
-        for length in (12, 64):
-            assert _names(template.key.digest[:length]) == {template.name}
-        assert _names(template.key.digest[1:]) == set()
-
-
-def test_find_takes_the_whole_name_before_its_longer_siblings(monkeypatch):
-    _save_named(monkeypatch, "sum", "sum_two")
-    assert _names("sum") == {"sum"}
-
-
-def test_find_takes_the_whole_digest_before_names(monkeypatch):
-    digest = make_chain_template().key.digest
-    save_ledger(monkeypatch, make_ledger(make_chain_template(), make_cast_template(name=f"{digest}_two")))
-    assert _names(digest) == {make_chain_template().name}
 
 
 def test_find_knows_no_wildcards_and_no_other_case(monkeypatch):

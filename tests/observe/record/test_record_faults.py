@@ -8,7 +8,7 @@ import warnings
 from contextlib import closing
 
 import pytest
-from recorded_templates import begin_run, make_chain_template, make_full_ledger, make_ledger, save_ledger
+from recorded_templates import make_chain_template, make_full_ledger, make_ledger, save_ledger
 
 from fusioncache.observe.record import database as record
 from fusioncache.observe.record import database as recorder
@@ -28,24 +28,12 @@ def _database() -> sqlite3.Connection:
     return sqlite3.connect(record_path())
 
 
-def test_no_record():
-    with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY.name}"):
-        RecordReader()
-
-
 def test_an_empty_file_is_no_record_yet_and_becomes_one():
     record_path().touch()
     with pytest.raises(RecordError, match="no record"):
         RecordReader()
     RecordWriter(make_ledger(make_chain_template())).save()
     assert len(RecordReader().runs()) == 1
-
-
-def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    with pytest.raises(RecordError, match="no record"):
-        RecordReader()
 
 
 def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
@@ -143,24 +131,6 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_path):
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("this user may write everywhere")
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path))
-    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
-
-
-def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = RecordWriter(make_ledger(make_chain_template()))
-    assert len(_warnings_of(recorder_.save)) == 1
-    (tmp_path / "file").unlink()
-    recorder_.save()
-    assert not (tmp_path / "file").exists()
-
-
 def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
     monkeypatch.delattr(sys, "argv")
     (message,) = _warnings_of(RecordWriter(make_ledger(make_chain_template())).save)
@@ -186,12 +156,3 @@ def test_the_record_of_an_older_version_stays_beside_the_new_one():
         RecordReader()
     assert _warnings_of(RecordWriter(make_ledger(make_chain_template())).save) == []
     assert len(RecordReader().runs()) == 1 and older.read_bytes() == before
-
-
-def test_a_record_that_is_gone_at_the_end_is_not_made_again():
-    recorder_ = begin_run(make_ledger(make_chain_template()))
-    record_path().write_text("somebody else's")
-    assert _warnings_of(recorder_.end) == []
-    record_path().unlink()
-    assert _warnings_of(recorder_.end) == []
-    assert not record_path().exists()

@@ -15,11 +15,10 @@ import torch
 from commands import call, get_output
 from models import train_residual
 from pool_processes import wait_until
-from recorded_templates import begin_run, count_compile, make_cast_template, make_chain_template, make_ledger
+from recorded_templates import begin_run, count_compile, make_chain_template, make_ledger
 from repository import HELPERS, import_path
 
 import fusioncache
-from fusioncache.observe.record import database
 from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record.database import RecordReader, record_path
 from fusioncache.observe.record.ledger import Ledger
@@ -116,27 +115,6 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
     assert len(opened) == 2 * after_one
 
 
-def test_an_append_writes_only_what_is_new(monkeypatch):
-    ledger = Ledger()
-    for number in range(50):
-        ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
-    recorder_ = begin_run(ledger)
-    rows = []
-    real = database.put_row
-
-    def put_row(database, table, row):
-        rows.append(row.get("kind", table))
-        real(database, table, row)
-
-    monkeypatch.setattr(database, "put_row", put_row)
-    count_compile(ledger, make_cast_template("cast_7", "7"), 1.0)
-    recorder_.append()
-    assert sorted(rows) == ["CompileRecord", "runs", "uses"]
-    recorder_.append()
-    assert len(rows) == 3
-    assert RecordReader().runs()[0].stats == ledger.stats()
-
-
 def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
@@ -152,21 +130,6 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
     (run,) = RecordReader().runs()
     assert run.stats == ledger.stats() and len(RecordReader().records(run.id, CompileRecord)) == 2
     assert not recwarn.list
-
-
-def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
-    """It fails when it ends, after the counts were taken from the ledger."""
-    monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
-    ledger = make_ledger(make_chain_template())
-    recorder_ = begin_run(ledger)
-    count_compile(ledger, make_chain_template(), 1.0)
-    with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM runs").fetchall()
-        recorder_.append()
-    recorder_.save()
-    (run,) = RecordReader().runs()
-    assert run.stats == ledger.stats() and len(RecordReader().records(run.id, CompileRecord)) == 2
 
 
 def test_a_run_without_regions_is_a_run():

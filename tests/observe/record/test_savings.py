@@ -4,7 +4,7 @@ import json
 
 import pytest
 from commands import get_output
-from recorded_templates import count_compile, count_load, make_cast_template, make_chain_template, save_ledger
+from recorded_templates import count_compile, count_load, make_cast_template, save_ledger
 from report_records import Page, read_newest
 
 from fusioncache.observe.record.ledger import Ledger, repeats_of
@@ -44,16 +44,6 @@ def test_a_load_saves_a_compile_less_what_it_took():
     assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5
 
 
-def test_waiting_for_a_process_that_compiles_beside_is_what_a_load_took():
-    """Four executables of 4 s, compiled side by side: the process waited 5 s, and not 16."""
-    ledger = Ledger()
-    templates = [make_cast_template(f"cast{number}", str(number)) for number in range(4)]
-    for template, waited in zip(templates, (4.0, 0.5, 0.25, 0.25), strict=True):
-        ledger.count_region(template, (), hit=False)
-        count_load(ledger, template, waited, 4.0)
-    assert ledger.stats().saved_seconds == 16.0 - 5.0
-
-
 @pytest.mark.parametrize(
     ("hits", "arities", "executables", "expected"),
     [
@@ -67,15 +57,6 @@ def test_waiting_for_a_process_that_compiles_beside_is_what_a_load_took():
 )
 def test_the_first_region_of_each_arity_that_was_compiled_saves_nothing(hits, arities, executables, expected):
     assert repeats_of(hits, arities, executables) == expected
-
-
-def test_arities_that_are_compiled_one_by_one_are_not_counted_as_saved():
-    ledger, chain = Ledger(), make_chain_template()
-    for arity in (1, 2, 1):
-        ledger.count_region(chain, (arity,), hit=bool(ledger.stats().regions))
-    for seconds in (1.0, 3.0):
-        count_compile(ledger, chain, seconds)
-    assert ledger.stats().saved_seconds == 2.0  # one region repeats one that took 2 s on average
 
 
 def test_what_fusioncache_itself_takes_is_taken_off():
