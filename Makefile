@@ -64,11 +64,12 @@ golden: $(STAMP)
 
 bench: $(STAMP)
 	@mkdir -p build
-	$(BIN)/python benchmarks/compile_scaling.py --model residual --recompute --json build/bench.json --plot build/bench.svg
+	$(BIN)/python -m benchmarks.starts --models residual --recompute --layers 1,2,4,8 --ways thunder,templates,own \
+	  --json build/bench.json --plot build/bench.svg
 
 overhead: $(STAMP)
 	@mkdir -p build
-	$(BIN)/python benchmarks/call_overhead.py --json build/overhead.json
+	$(BIN)/python -m benchmarks.overhead --json build/overhead.json
 
 budget: $(STAMP)
 	@mkdir -p build

@@ -1,8 +1,270 @@
-"""Runs ``python -m benchmarks.first_step`` from any folder."""
+"""Where the seconds of a first step go: Thunder's interpreter and passes one by one, fusioncache, compiling, running.
 
-import runpy
-import sys
+Every point is a fresh process with empty cache directories. ``--tracing own`` is Thunder's own tracing, ``fast`` that
+of ``FusionCache(fast_tracing=True)``. Imports, the device's start and what a process pays once for its compiler are no
+part of any figure. Each phase is the time inside some of Thunder's functions, less that inside those of other phases:
+
+- ``interpret``: the interpretation of the model's bytecode, which yields the first traces.
+- ``prologue``: the checks that run before every call are made executable.
+- ``grad``: the backward pass is derived, and later split off.
+- ``claim``: executors claim the operations that they run.
+- ``fuse``: the fusion executor groups operations into regions.
+- ``rematerialize``: what regions pass to each other is cut down.
+- ``cleanup``: dead code is dropped, and ``del`` statements are inserted.
+- ``codegen``: traces are printed as Python and compiled by it.
+- ``fusioncache``: regions become templates, keys and calls.
+- ``compile``: the backend compiles in this process, each time up to the end of the first execution.
+- ``rest``: what remains of ``total``: execution, autograd, what Thunder does between the passes, waiting for others.
+
+``total`` is the wall time from the making of ``FusionCache`` to the end of the backward pass, synchronized. ``trace``
+is that up to the first call of the prologue, which runs when all is traced, and ``after_trace`` the remainder.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import wraps
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-runpy.run_module("benchmarks.first_step", run_name="__main__")
+import click
+
+from benchmarks.common.cores import share_cores
+from benchmarks.common.models import MODELS, TOKENS, WIDTHS, ModelSpec, count_layers, make_model
+from benchmarks.common.options import (
+    Numbers,
+    Words,
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    repeat_option,
+)
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Point, begin, find_medians, pick
+from benchmarks.common.steps import synchronize
+
+TRACINGS = ("own", "fast")
+PASSES = ("interpret", "prologue", "grad", "claim", "fuse", "rematerialize", "cleanup", "codegen", "fusioncache")
+"""The phases of tracing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointSpec:
+    """A first step in a process of its own.
+
+    Attributes:
+        model: the model and the compiler.
+        tracing: one of ``TRACINGS``.
+        jobs: how many other processes compile; None for as many as fusioncache chooses by itself.
+        store: whether fusioncache keeps what it compiles. Other processes compile into its store only.
+    """
+
+    model: ModelSpec
+    tracing: str = "fast"
+    jobs: int | None = None
+    store: bool = True
+
+    def __str__(self) -> str:
+        words = [count_layers(self.model.layers), self.tracing]
+        return ", ".join(words if self.jobs is None else [*words, f"{self.jobs} jobs"])
+
+
+class Stopwatch:
+    """Seconds by phase, each less those of the phases that it calls."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inner = [0.0]
+        self._whole = False
+
+    def time_calls(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function, its time counted for a phase."""
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._whole:
+                return function(*args, **kwargs)
+            start = time.perf_counter()
+            self._inner.append(0.0)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                whole = time.perf_counter() - start
+                self.seconds[phase] += whole - self._inner.pop()
+                self._inner[-1] += whole
+
+        return call
+
+    def time_whole_calls(
+        self, phase: str, function: Callable[..., Any], when: Callable[..., bool] = lambda *_, **__: True
+    ) -> Callable[..., Any]:
+        """Returns the function, all its time counted for a phase where ``when`` says so of its arguments."""
+        timed = self.time_calls(phase, self._without_inner(function))
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return timed(*args, **kwargs) if when(*args, **kwargs) else function(*args, **kwargs)
+
+        return call
+
+    def _without_inner(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._whole = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._whole = False
+
+        return call
+
+
+def time_passes(stopwatch: Stopwatch, backend: str) -> None:
+    """Times Thunder's passes from now on. Shortcuts are to be installed before, as they replace some of them."""
+    import thunder
+    import thunder.executors.nvfuserex  # so that its functions are there to be timed
+    from thunder.core import rematerialization, trace, transform_common
+    from thunder.executors import passes
+    from thunder.transforms import autodiff
+
+    import fusioncache
+    from fusioncache.backends.api import backend_class
+    from fusioncache.thunder_adapter.installation import Importers
+    from fusioncache.transform.executors import NAME
+
+    phases: dict[str, tuple[Any, ...]] = {
+        "interpret": (thunder.thunder_general_jit,),
+        "grad": (autodiff.grad_transform_on_trace, autodiff.split_into_forward_and_backward),
+        "claim": (passes._transform_for_operator_executor_execution,),
+        "rematerialize": (rematerialization.rematerialize,),
+        "cleanup": (transform_common.dce, passes.del_last_used),
+    }
+    for phase, functions in phases.items():
+        for function in functions:
+            Importers().exchange(function, stopwatch.time_calls(phase, function))
+
+    def is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:
+        return executors_list == (thunder.pythonex,)  # it is claimed by Python alone
+
+    of_prologue = stopwatch.time_whole_calls("prologue", thunder.transform_for_execution, is_for_the_prologue)
+    Importers().exchange(thunder.transform_for_execution, of_prologue)
+    trace.TraceCtx.python_callable = stopwatch.time_calls("codegen", trace.TraceCtx.python_callable)
+    for executor in filter(None, map(thunder.get_executor, (NAME, "nvfuser"))):
+        type(executor).fusion_pass = stopwatch.time_calls("fuse", type(executor).fusion_pass)
+    transform: Any = fusioncache.FusionCache
+    hook = transform.transform_trace_post_optimization
+    transform.transform_trace_post_optimization = stopwatch.time_calls("fusioncache", hook)
+    # Observers hear of a compilation when it is over: too late to leave out the phases that are timed within it.
+    compiler: Any = backend_class(backend)
+    for name in ("compile", "persist"):
+        setattr(compiler, name, stopwatch.time_whole_calls("compile", getattr(compiler, name)))
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the seconds of each phase and part."""
+    import thunder
+    import torch
+
+    from benchmarks.common.thunder_jit import jit
+
+    spec = PointSpec(**{**options, "model": ModelSpec.read(options["model"])})
+    backend, device = spec.model.backend, spec.model.device
+    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(device)
+    jit(other, backend, _make_transform(spec, store=False))(torch.ones(3, 7, device=device)).sum().backward()
+    model, example = make_model(spec.model)
+    gc.collect()  # to look through all that imports left takes 0.2 s, and whose phase that would be is chance
+    synchronize(device)
+    stopwatch = Stopwatch()
+    start = time.perf_counter()
+    transform = _make_transform(spec, store=spec.store)
+    made = time.perf_counter() - start
+    # Afterwards: what installs shortcuts must find Thunder's own functions.
+    time_passes(stopwatch, backend)
+    start = time.perf_counter()
+    compiled = jit(model, backend, transform)
+    compiled(example).sum().backward()
+    synchronize(device)
+    total = made + time.perf_counter() - start
+    traced = made + thunder.compile_stats(compiled).last_prologue_execution_start / 1e9 - start
+    seconds = dict(stopwatch.seconds)
+    parts = {"trace": traced, "after_trace": total - traced}
+    return {"seconds": seconds | {"rest": total - sum(seconds.values()), "total": total} | parts}
+
+
+def _make_transform(spec: PointSpec, *, store: bool) -> Any:
+    import fusioncache
+
+    cache = fusioncache.Cache(record=False, store=store)
+    options: dict[str, Any] = {} if spec.jobs is None or not store else {"jobs": spec.jobs}
+    fast = spec.tracing == "fast"
+    return fusioncache.FusionCache(cache=cache, backend=spec.model.backend, fast_tracing=fast, **options)
+
+
+@command(__doc__)
+@click.option("--model", type=click.Choice(MODELS), default="llama")
+@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="real: Llama-2-7b, 1 x 2048 tokens.")
+@click.option("--layers", type=Numbers(), default=(8, 16, 32), help="As in 8,16,32.")
+@click.option("--tracing", type=Words(TRACINGS), default=TRACINGS, help="As in own,fast.")
+@click.option("--jobs", type=Numbers(least=0), help="Of the points with fast: as in 0,1,2,4,8.  [default: its own]")
+@click.option("--store/--no-store", default=True, help="Whether fusioncache keeps what it compiles.")
+@backend_option()
+@repeat_option()
+@count_option("--parallel", 1, "Points at once, each on cores of its own.")
+@json_option
+def main(
+    json_file: Path | None,
+    repeat: int,
+    parallel: int,
+    layers: Sequence[int],
+    tracing: Sequence[str],
+    jobs: Sequence[int] | None,
+    store: bool,
+    backend: str,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    run = begin(json_file, {**options, "store": store, "parallel": parallel, "repeat": repeat}, backend)
+    machine, (model, width) = run.machine, (options["model"], options["width"])
+    specs = []
+    for depth, kind in product(layers, tracing):
+        dtype = machine.choose_dtype(model)
+        here = ModelSpec(model, depth, machine.backend, machine.device, dtype, width, TOKENS[width])
+        counts: Sequence[int | None] = jobs or [None]
+        specs += [PointSpec(here, kind, count, store) for count in (counts if kind == "fast" else [None])]
+    found: dict[PointSpec, list[Point]] = {spec: [] for spec in specs}
+
+    def ask(spec: PointSpec) -> tuple[PointSpec, Point]:
+        # Nothing else is to take time from Thunder's own tracing.
+        environment = {"FUSIONCACHE_STORE": str(int(spec.store))}
+        environment |= {"FUSIONCACHE_JOBS": "0"} if spec.tracing == "own" else {}
+        about = {"layers": spec.model.layers, "tracing": spec.tracing, "jobs": spec.jobs}
+        return spec, run.ask(about, "benchmarks.first_step:measure", asdict(spec), environment=environment)
+
+    with ThreadPoolExecutor(parallel, initializer=share_cores(parallel)) as pool:
+        for spec, point in pool.map(ask, specs * repeat):
+            found[spec].append(point)
+            say(f"{spec}: {point.get('error') or point['seconds']['total']}\n")
+            run.points = [_make_point(said) for said in found.values() if said]
+            run.save()
+    columns = {name: pick(name) for name in ("layers", "tracing", "jobs")}
+    shown = (*PASSES, "trace", "compile", "after_trace", "total")
+    run.finish("seconds of a first step", {**columns, **{name: pick("seconds", name) for name in shown}})
+
+
+def _make_point(said: Sequence[Point]) -> Point:
+    """Returns one point: medians of what its processes said, or the first error."""
+    failed = [one for one in said if "error" in one]
+    if failed:
+        return failed[0]
+    seconds = [one["seconds"] for one in said]
+    return {**said[0], "seconds": find_medians(seconds), "repeats": seconds}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,219 @@
-"""Runs ``python -m benchmarks.lengths`` from any folder."""
+"""What a sequence of lengths costs, step by step, beside torch.compile, Thunder, and padding; or other routing.
 
-import runpy
-import sys
+Each way is a fresh process with empty cache directories, in which a narrow model takes a training step at each of
+``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. ``llama`` and
+``mixtral`` are litgpt's; ``grouped`` and ``looped`` are one layer of eight experts, with one grouped product or with a
+loop over the experts. Every step is timed, with how often anything was compiled or traced in it (for torch.compile both
+are the graphs of Dynamo). In the end the first lengths are taken again, for the time of a later step and for the error
+against torch alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean, median
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-runpy.run_module("benchmarks.lengths", run_name="__main__")
+import click
+import torch
+from torch import nn
+
+from benchmarks.common.compiled import Compiled, pay_once, subtract
+from benchmarks.common.errors import find_worst
+from benchmarks.common.models import LLAMA, make_litgpt, narrow_widths
+from benchmarks.common.options import (
+    Numbers,
+    Words,
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    layers_option,
+    require_litgpt,
+)
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.steps import Call, take_step
+from benchmarks.common.ways import WAYS
+from benchmarks.zoo.token_models import GroupedExperts, LoopedExperts
+
+MODELS = ("llama", "mixtral", "grouped", "looped")
+_MIXTRAL = "Mixtral-8x7B-v0.1"
+_NAMES = (
+    *("fusioncache", "fusioncache-static", "fusioncache-thunderfx", "fusioncache-thunderfx-dynamic"),
+    *("fusioncache-padded", "torch.compile", "torch.compile-dynamic", "thunder", "thunderfx", "eager"),
+)
+_FEW = (
+    "fusioncache",
+    "fusioncache-static",
+    "fusioncache-thunderfx",
+    "torch.compile",
+    "torch.compile-dynamic",
+    "thunder",
+)
+_SEED = 17
+
+
+@dataclass(frozen=True, slots=True)
+class LengthsSpec:
+    """What one process measures.
+
+    Attributes:
+        way: its name.
+        model: one of ``MODELS``.
+        layers: of litgpt's models.
+        lengths: of the steps, in order.
+        later: how many more steps each of the first ``again`` distinct lengths gets when all are done, for the time of
+            a later step.
+        again: see there.
+        batch: rows of tokens.
+        seconds: after which no other step begins; None for never.
+        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+    """
+
+    way: str
+    model: str
+    layers: int
+    lengths: tuple[int, ...]
+    later: int
+    again: int
+    batch: int
+    seconds: float | None
+    backend: str
+    device: str
+    dtype: str
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the seconds and the counts of each step, and how far its outputs are from those of torch alone."""
+    spec = LengthsSpec(**{**options, "lengths": tuple(options["lengths"])})
+    way = WAYS[spec.way]
+    pay_once(way, spec.backend, spec.device, spec.dtype)
+    model = make_model(spec)
+    compiled = Compiled(way, spec.backend, model)
+    begun, steps = time.perf_counter(), []
+    for number, length in enumerate(spec.lengths):
+        before = compiled.counts()
+        seconds, _ = take_step(model, compiled.call, make_inputs(spec, length, number), spec.device)
+        steps.append({"length": length, "seconds": seconds, **subtract(compiled.counts(), before)})
+        if spec.seconds and time.perf_counter() - begun > spec.seconds:
+            break
+    again = tuple(dict.fromkeys(spec.lengths))[: spec.again]
+    return {"steps": steps, "later": [time_later(spec, model, compiled.call, length) for length in again]}
+
+
+def make_model(spec: LengthsSpec) -> nn.Module:
+    """Returns a narrow model, from a fixed seed."""
+    most = max(spec.lengths)
+    block = 1 << (most - 1).bit_length()  # also what is padded has to fit
+    if spec.model in ("llama", "mixtral"):
+        name = LLAMA if spec.model == "llama" else _MIXTRAL
+        return make_litgpt(name, spec.layers, spec.device, spec.dtype, block_size=block)
+    torch.manual_seed(_SEED)
+    kind, widths = GroupedExperts if spec.model == "grouped" else LoopedExperts, narrow_widths(_MIXTRAL, spec.device)
+    model = kind(widths["n_embd"], widths["intermediate_size"], 8)
+    return model.to(device=spec.device, dtype=getattr(torch, spec.dtype))
+
+
+def make_inputs(spec: LengthsSpec, length: int, number: int) -> torch.Tensor:
+    """Returns tokens' numbers, or tokens for a layer of experts: the same ones for one step in every process."""
+    generator = torch.Generator().manual_seed(1000 * number + length)
+    widths = narrow_widths(_MIXTRAL, spec.device)
+    if spec.model in ("llama", "mixtral"):
+        shape = (spec.batch, length)
+        return torch.randint(0, widths["padded_vocab_size"], shape, generator=generator).to(spec.device)
+    tokens = torch.randn(spec.batch * length, widths["n_embd"], generator=generator)
+    return tokens.to(device=spec.device, dtype=getattr(torch, spec.dtype))
+
+
+def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> dict[str, float]:
+    """Returns the median time of later steps of a length, and the worst relative L2 error there, gradients included."""
+    tokens = make_inputs(spec, length, 0)
+    times = [take_step(model, call, tokens, spec.device)[0] for _ in range(spec.later)]
+    found = [take_step(model, call, tokens, spec.device)[1], *_list_gradients(model)]
+    expected = [take_step(model, model, tokens, spec.device)[1], *_list_gradients(model)]
+    return {"length": length, "step_ms": 1e3 * median(times), "error": find_worst(found, expected)}
+
+
+def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [torch.zeros(1) if one.grad is None else one.grad for one in model.parameters()]
+
+
+@command(__doc__)
+@click.option("--model", type=click.Choice(MODELS), default="llama")
+@layers_option(4)
+@click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
+@count_option("--random", 200, "How many more are drawn.", least=0)
+@click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
+@click.option("--ways", type=Words(_NAMES), default=_FEW, help="As in fusioncache,torch.compile.")
+@count_option("--batch", 2, "Rows of tokens.")
+@count_option("--later", 10, "Steps that the time of a later step is of.")
+@click.option("--seconds", type=click.FloatRange(min=1.0), help="Of each way, after which no other step begins.")
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds after which a way is ended.")
+@backend_option()
+@json_option
+def main(
+    json_file: Path | None,
+    lengths: Sequence[int],
+    random: int,
+    between: tuple[int, int],
+    ways: Sequence[str],
+    limit: float | None,
+    backend: str,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    if not 0 < between[0] <= between[1]:
+        raise click.BadParameter(f"{between[0]} {between[1]} is no range of lengths", param_hint="--between")
+    if options["model"] in ("llama", "mixtral"):
+        require_litgpt(options["model"])
+    chosen = {**options, "lengths": lengths, "random": random, "between": between}
+    run = begin(json_file, chosen, backend)
+    dtype = run.machine.choose_dtype("llama")
+    common = {"backend": run.machine.backend, "device": run.machine.device, "dtype": dtype, **options}
+    whole = (*lengths, *_draw(random, between))
+    for way in ways:
+        spec = LengthsSpec(way=way, lengths=whole, again=len(lengths), **common)
+        where = {"environment": WAYS[way].environment, "limit": limit}
+        run.keep(run.ask({"way": way}, "benchmarks.lengths:measure", asdict(spec), **where))
+        steps = run.points[-1].get("steps", ())
+        say(f"{way}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
+    columns = {
+        "<way": pick("way"),
+        **{f"{length}": _pick_step(number) for number, length in enumerate(lengths)},
+        "median of the others": lambda point: _summarize(point, len(lengths), median),
+        "slowest": lambda point: _summarize(point, len(lengths), max),
+        **{name: _count(name) for name in ("compiles", "traces")},
+        "later step, ms": lambda point: f"{mean(each['step_ms'] for each in point['later']):.2f}",
+        "worst error": lambda point: f"{max(each['error'] for each in point['later']):.1e}",
+    }
+    caption = "seconds of the first step of each length, in this order; compiles and traces from the third on"
+    run.finish("steps at many lengths", columns, caption)
+
+
+def _draw(count: int, between: tuple[int, int]) -> list[int]:
+    drawn = random.Random(_SEED)
+    return [drawn.randint(*between) for _ in range(count)]
+
+
+def _pick_step(number: int) -> Any:
+    return lambda point: f"{point['steps'][number]['seconds']:.3f}" if number < len(point["steps"]) else ""
+
+
+def _summarize(point: Point, first: int, how: Any) -> str:
+    others = [step["seconds"] for step in point["steps"][first:]]
+    return f"{how(others):.3f}" if others else ""
+
+
+def _count(name: str) -> Any:
+    return lambda point: str(sum(step[name] for step in point["steps"][2:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,136 @@
-"""Runs ``python -m benchmarks.prices`` from any folder."""
+"""Seconds of first and later steps without one accelerator, as ratios to those with all of them, in one run.
 
-import runpy
-import sys
+For each accelerator the processes of ``benchmarks/budget`` run in turn without it and with all: a process with empty
+caches, which takes steps of three lengths and later ones, and a second process with the caches that this left. A ratio
+above 1 is what the accelerator saves. Beside it stand its lines of code and the names of Thunder that it alone needs.
+
+The schedule of collectives needs several ranks, and CUDA graphs have a figure of their own: neither is measured here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-runpy.run_module("benchmarks.prices", run_name="__main__")
+import click
+
+from benchmarks.budget.__main__ import make_spec
+from benchmarks.budget.run import Pair, Series, collect_seconds
+from benchmarks.budget.sides import copy_current
+from benchmarks.budget.spec import FIGURES
+from benchmarks.code_size import count_lines
+from benchmarks.common.options import (
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    layers_option,
+    limit_option,
+    repeat_option,
+    require_litgpt,
+)
+from benchmarks.common.processes import ROOT, ProcessFailed, say
+from benchmarks.common.runner import Point, begin, pick
+
+WITH, WITHOUT = "with", "without"
+FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "programs": ("accelerators/programs",),
+        "sizes": ("accelerators/sizes",),
+        "tracing": ("thunder_adapter/shortcuts", "accelerators/layers"),
+        "lean steps": ("accelerators/steps",),
+        "residual": ("accelerators/residual",),
+        "precompile": ("accelerators/precompile",),
+        "graphs": ("accelerators/graphs",),
+        "schedule": ("accelerators/schedule",),
+    }
+)
+"""The accelerators, each with the folders of the package that have its code."""
+_ELSEWHERE = ("graphs", "schedule")
+
+
+@command(__doc__)
+@backend_option()
+@layers_option(4)
+@count_option("--steps", 50, "Later steps that count.")
+@click.option("--only", multiple=True, type=click.Choice(tuple(FOLDERS)), help="Measures these alone.")
+@repeat_option("Pairs of processes for each accelerator; the medians count.", default=3)
+@limit_option
+@json_option
+def main(
+    backend: str,
+    layers: int,
+    steps: int,
+    only: Sequence[str],
+    repeat: int,
+    limit: float | None,
+    json_file: Path | None,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt("Llama")
+    run = begin(json_file, {"layers": layers, "steps": steps, "repeat": repeat}, backend, limit=limit)
+    run.points = [describe_accelerator(name) for name in FOLDERS]
+    with TemporaryDirectory(prefix="fusioncache-prices-") as directory:
+        side = replace(copy_current(Path(directory), run.machine.environment["commit"]), name=WITH)
+        for point in run.points:
+            name = point["accelerator"]
+            if name in _ELSEWHERE or (only and name not in only):
+                continue
+            others = tuple(each for each in FOLDERS if each != name)
+            sides = (side, replace(side, name=WITHOUT, accelerators=others))
+            point |= measure(Series(sides, make_spec(run.machine, layers, steps), run), repeat)
+            run.save()
+    columns = {"<accelerator": pick("accelerator"), "lines": pick("lines"), "names of Thunder": pick("names")}
+    ratios = {name.replace("_", " "): _write_ratio(name) for name in FIGURES}
+    run.finish("seconds without / with", {**columns, **ratios}, "medians of pairs")
+
+
+def describe_accelerator(accelerator: str) -> Point:
+    """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
+    from fusioncache.thunder_adapter.capabilities import list_names
+
+    package = ROOT / "fusioncache"
+    files = [path for folder in FOLDERS[accelerator] for path in sorted((package / folder).rglob("*.py"))]
+    texts = [path.read_text() for path in files]
+    lines = sum(count_lines(text, ast.parse(text)) for text in texts)
+    core = list_names()["core"]
+    names = list_names().get(accelerator, {})
+    own = {f"{module}.{name}" for module, found in names.items() for name in found if name not in core.get(module, ())}
+    return {"accelerator": accelerator, "lines": lines, "files": len(files), "names": len(own)}
+
+
+def measure(series: Series, repeat: int) -> dict[str, Any]:
+    """Returns the median ratio of each figure without an accelerator to that with all, and the ratio of each pair."""
+    pairs: list[Pair] = []
+    try:
+        for pair in series.run(repeat):
+            pairs.append(pair)
+    except ProcessFailed as failure:
+        say(f"{failure.message}\n{failure.log}\n")
+        return {"error": failure.message}
+    ratios: dict[str, list[float]] = {}
+    for pair in pairs:
+        with_all, without = (collect_seconds(pair[name]) for name in (WITH, WITHOUT))
+        for figure in with_all.keys() & without.keys():
+            if not with_all[figure]:  # no full collection of garbage fell into a first step
+                continue
+            ratios.setdefault(figure, []).append(without[figure] / with_all[figure])
+    return {"ratios": {name: ratios[name] for name in FIGURES if name in ratios}}
+
+
+def _write_ratio(name: str) -> Callable[[Point], str | None]:
+    def cell(point: Point) -> str | None:
+        ratios = point.get("ratios", {}).get(name)
+        return f"{median(ratios):.2f}" if ratios else None
+
+    return cell
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,318 @@
-"""Runs ``python -m benchmarks.step_overhead`` from any folder."""
+"""Host time of a later step, part by part, of a narrow Llama, or of one of real width.
 
-import runpy
-import sys
+Each way has a fresh process with empty cache folders. Before each part the device has nothing to do, so that the host
+is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what is
+computed is in them as well. The prologue is the part of the forward pass that checks the arguments and the model.
+Figures are medians of all steps, and of a way's ``--processes`` of their medians: on some hosts a process is slower
+than the next one at the same work. There ``--together`` compares ways in one process, in which they take their steps in
+turn.
+
+A step of many, one right after the other, takes the time that is called wall. ``synchronized`` is what a step takes
+from one synchronization to the next, of as many steps again: with 10,000 of them it says how slow the slowest is. GiB
+are those of the GPU's memory that are allocated at most. What a GPU does in a step is summed by who made the kernels.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-runpy.run_module("benchmarks.step_overhead", run_name="__main__")
+import click
+import torch
+
+from benchmarks.common.compiled import Compiled, time_call
+from benchmarks.common.kernels import Kernel, profile_kernels
+from benchmarks.common.models import TOKENS, WIDTHS, ModelSpec, count_layers, make_model
+from benchmarks.common.options import (
+    Numbers,
+    Words,
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    limit_option,
+    require_litgpt,
+)
+from benchmarks.common.runner import Point, begin, find_medians, pick
+from benchmarks.common.steps import synchronize
+from benchmarks.common.ways import WAYS, choose_ways
+
+NAMES = (
+    *("eager", "thunder", "own calls", "fusioncache", "torch.compile", "graphs", "cudnn", "cudnn graphs"),
+    "reduce-overhead",
+)
+WARM_UP = 20
+"""How many steps come before those that count: by then all is compiled, and Thunder's prologue was rewritten."""
+_PROFILED = 3
+"""In how many steps kernels are watched."""
+
+KINDS = {
+    "nvFuser": r"nvfuser",
+    "Triton": r"^triton_|^_?add$",
+    "attention": r"fmha|flash|attention|cudnn.*sdpa",
+    "products": r"gemm|nvjet|cutlass|cublas|splitK|xmma|gemv",
+    "copies and fills": r"^mem(cpy|set)|FillFunctor",
+}
+"""The kinds of kernels by what is in their names; the first that fits. Whatever is left is ``OTHERS``."""
+OTHERS = "others of torch's"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """A later step of a Llama.
+
+    Attributes:
+        way: one of ``NAMES``.
+        model: the model and the compiler. Without ``grad`` a step is a forward pass under ``torch.no_grad``.
+        steps: how many count.
+    """
+
+    way: str
+    model: ModelSpec
+    steps: int
+
+    def __str__(self) -> str:
+        rows, length = self.model.tokens
+        return f"{count_layers(self.model.layers)}, {rows} x {length} tokens, {self.way}"
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> StepSpec:
+        """Reads what ``dataclasses.asdict`` wrote."""
+        return cls(**{**options, "model": ModelSpec.read(options["model"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A compiled model, and an input.
+
+    Attributes:
+        spec: of the step.
+        compiled: the model.
+        example: the input.
+    """
+
+    spec: StepSpec
+    compiled: Compiled
+    example: torch.Tensor
+
+    @classmethod
+    def prepare(cls, spec: StepSpec) -> Subject:
+        """Returns a model that has taken its first steps."""
+        model, example = make_model(spec.model)
+        if spec.model.grad:
+            for parameter in model.parameters():  # what a graph returns may not stay where others are added to it
+                parameter.grad = torch.zeros_like(parameter)
+        subject = cls(spec, Compiled(WAYS[spec.way], spec.model.backend, model), example)
+        for _ in range(WARM_UP):
+            subject.step()
+        return subject
+
+    def forward(self) -> torch.Tensor:
+        """Takes a forward pass."""
+        with torch.set_grad_enabled(self.spec.model.grad):
+            return self.compiled.call(self.example)
+
+    def step(self) -> None:
+        """Takes a step, and waits for nothing."""
+        output = self.forward()
+        if self.spec.model.grad:
+            output.backward(torch.ones_like(output))
+
+    def take_many(self, count: int) -> None:
+        """Takes so many steps, one right after the other."""
+        for _ in range(count):
+            self.step()
+
+    def take_apart(self, samples: Mapping[str, list[float]]) -> None:
+        """Notes milliseconds of the parts of one step. Before each part the device has nothing to do."""
+        device = self.spec.model.device
+        synchronize(device)
+        start = time.perf_counter_ns()
+        output = self.forward()
+        samples["forward"].append((time.perf_counter_ns() - start) / 1e6)
+        if self.spec.model.grad:
+            gradient = torch.ones_like(output)
+            synchronize(device)
+            start = time.perf_counter_ns()
+            output.backward(gradient)
+            samples["backward"].append((time.perf_counter_ns() - start) / 1e6)
+        if self.compiled.function is not None:
+            import thunder
+
+            statistics = thunder.compile_stats(self.compiled.function)
+            taken = statistics.last_prologue_execution_stop - statistics.last_prologue_execution_start
+            samples["prologue"].append(taken / 1e6)
+
+
+def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns milliseconds, medians of all steps that count, bytes, and what a GPU does, of each of the ``specs``.
+
+    Their steps are taken in turn. Bytes are only known of one that has the process for itself.
+    """
+    torch.set_num_threads(1)  # others wait for each other, and narrow layers have nothing for them to do
+    subjects = [Subject.prepare(StepSpec.read(each)) for each in argument["specs"]]
+    samples: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in subjects]
+    places = list(range(len(subjects)))
+    for _ in range(subjects[0].spec.steps):
+        for place in places:
+            subjects[place].take_apart(samples[place])
+        places.reverse()
+    alone = len(subjects) == 1
+    pairs = zip(subjects, samples, strict=True)
+    return {"subjects": [_measure(subject, summarize_parts(found), alone=alone) for subject, found in pairs]}
+
+
+def _measure(subject: Subject, milliseconds: dict[str, float], *, alone: bool) -> dict[str, Any]:
+    milliseconds["wall"], memory = _measure_many(subject)
+    times = [time_call(subject.step, subject.spec.model.device) for _ in range(subject.spec.steps)]
+    found: dict[str, Any] = {"milliseconds": milliseconds, "synchronized": summarize_times(times), "kernels": None}
+    if subject.spec.model.device == "cuda":
+        found["kernels"] = sum_kernels(profile_kernels(subject.step, _PROFILED), _PROFILED)
+    return {**found, **(memory if alone else dict.fromkeys(memory))}
+
+
+def summarize_parts(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns medians of parts, and of whole steps what a tenth of them is quicker than, and the fastest one."""
+    found = {name: round(median(taken), 4) for name, taken in samples.items()}
+    parts = [samples[name] for name in ("forward", "backward") if name in samples]
+    steps = sorted(map(sum, zip(*parts, strict=True)))
+    found["step"] = round(sum(found[name] for name in ("forward", "backward") if name in found), 4)
+    found["tenth"], found["fastest"] = round(steps[len(steps) // 10], 4), round(steps[0], 4)
+    return found
+
+
+def summarize_times(seconds: Sequence[float]) -> dict[str, float]:
+    """Returns quantiles in milliseconds: the least value that so many are not above."""
+    ordered = sorted(seconds)
+    found = {f"{share}": ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in (0.99, 0.999)}
+    found = {"median": median(ordered), **found, "slowest": ordered[-1]}
+    return {name: round(1e3 * value, 4) for name, value in found.items()}
+
+
+def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
+    """Returns milliseconds of a step of many, none of which is waited for, and bytes of the GPU's memory for these.
+
+    Gradients are added up in a tensor of each parameter's, as in the other steps. Garbage is collected before: where
+    Python looks through all of a process, that takes as long as 30 steps, and comes once in thousands.
+    """
+    device, steps = subject.spec.model.device, subject.spec.steps
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = time_call(lambda: subject.take_many(steps), device)
+    taken = round(1e3 * seconds / steps, 4)
+    if device != "cuda":
+        return taken, {"reserved_bytes": None, "peak_bytes": None}
+    peak = {"reserved_bytes": torch.cuda.max_memory_reserved(), "peak_bytes": torch.cuda.max_memory_allocated()}
+    return taken, peak
+
+
+def sort_kernel(name: str) -> str:
+    """Returns the kind of a kernel of this name."""
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHERS)
+
+
+def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, float]]:
+    """Returns milliseconds and how many kernels there were in one of so many steps, by kind."""
+    taken: defaultdict[str, float] = defaultdict(float)
+    counts = Counter[str]()
+    for kernel in kernels:
+        kind = sort_kernel(kernel.name)
+        taken[kind] += kernel.end - kernel.start
+        counts[kind] += 1
+    return {
+        kind: {"milliseconds": round(taken[kind] / 1e3 / steps, 4), "kernels": counts[kind] / steps}
+        for kind in (*KINDS, OTHERS)
+        if counts[kind]
+    }
+
+
+@command(__doc__)
+@click.option("--layers", type=Numbers(), default=(8, 32))
+@click.option("--ways", type=Words(NAMES), default=NAMES, help="As in thunder,fusioncache.")
+@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="narrow, or Llama-2-7b's own.")
+@click.option("--tokens", type=Numbers(), help="In one row, as in 128,2048. By default 64 in each of two rows.")
+@click.option("--mode", type=click.Choice(["training", "inference"]), default="training", help="Or forward alone.")
+@count_option("--steps", 200, "Steps that count.")
+@count_option("--processes", 1, "For each way; the medians of theirs count.")
+@limit_option
+@click.option("--together", is_flag=True, help="All ways in one process, a step of each in turn.")
+@backend_option()
+@json_option
+def main(
+    layers: Sequence[int],
+    ways: tuple[str, ...],
+    tokens: Sequence[int] | None,
+    limit: float | None,
+    backend: str,
+    json_file: Path | None,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt("Llama")
+    width, mode, together = (options[name] for name in ("width", "mode", "together"))
+    lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
+    chosen = {**options, "layers": layers, "tokens": lengths}
+    run = begin(json_file, chosen, backend, limit=limit)
+    machine = run.machine
+    names = [way.name for way in choose_ways(ways, machine.device)]
+    model = ModelSpec("llama", 0, machine.backend, machine.device, machine.choose_dtype("llama"), width)
+    model = replace(model, grad=mode == "training")
+    sizes = [
+        replace(model, layers=count, tokens=(1, length) if length else TOKENS["narrow"])
+        for count, length in product(layers, lengths)
+    ]
+    groups = [[StepSpec(way, size, options["steps"]) for way in names] for size in sizes]
+    if not together:
+        groups = [[spec] for group in groups for spec in group]
+    found: dict[StepSpec, list[Point]] = {}
+    for group in groups * options["processes"]:  # those of one way do not follow each other
+        specs = [asdict(spec) for spec in group]
+        said = run.ask({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
+        for spec, each in zip(group, said.get("subjects") or [said] * len(group), strict=True):
+            found.setdefault(spec, []).append(each)
+        run.points = [make_point(*each, mode) for each in found.items()]
+        run.save()
+    parts = ("prologue", "forward", "backward", "step", "tenth", "wall")
+    columns = {
+        **{name: pick(name) for name in ("layers", "tokens", "way")},
+        **{f"{part}, ms": pick("milliseconds", part, digits=3) for part in parts},
+        **{f"{name}, ms": pick("synchronized", name, digits=3) for name in ("median", "slowest")},
+        "GPU, ms": _sum_gpu,
+        "GiB": lambda point: None if point["peak_bytes"] is None else f"{point['peak_bytes'] / 2**30:.2f}",
+    }
+    run.finish("host time of a later step", columns, "medians; a prologue is part of forward")
+
+
+def _sum_gpu(point: Point) -> str | None:
+    return f"{sum(each['milliseconds'] for each in point['kernels'].values()):.3f}" if point["kernels"] else None
+
+
+def make_point(spec: StepSpec, answers: Sequence[Point], mode: str) -> Point:
+    """Returns what one way's processes said, with medians of their times; what went wrong if none said anything.
+
+    Kernels are those of the first one, as all of them do the same.
+    """
+    rows, length = spec.model.tokens
+    tokens = length if rows == 1 else None
+    point: Point = {"layers": spec.model.layers, "width": spec.model.width, "tokens": tokens, "mode": mode}
+    point["way"] = spec.way
+    said = [answer for answer in answers if "error" not in answer]
+    if not said:
+        return {**point, "error": answers[0]["error"], "log": answers[0].get("log", "")}
+    medians = {name: find_medians([answer[name] for answer in said]) for name in ("milliseconds", "synchronized")}
+    return {**point, **said[0], **medians, "processes": [answer["milliseconds"] for answer in said]}
+
+
+if __name__ == "__main__":
+    main()

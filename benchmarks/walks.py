@@ -23,10 +23,8 @@ from typing import Any
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from benchmarks.common.options import backend_option, command, json_option
-from benchmarks.common.report import console, make_table
+from benchmarks.common.runner import print_table
 
 _DEPTH, _MOST_ITEMS = 3, 64
 _LENGTHS = (67, 97, 193)
@@ -174,7 +172,7 @@ def main(backend: str, show: str | None, json_file: Path | None) -> None:
             click.echo(f"{file:45} {name}")
     counts = {what: walk.count() for what, walk in found.items()}
     rows = [[WALKS[what], *map(str, each.values())] for what, each in counts.items()]
-    console().print(make_table("walks", backend, ("<value", "stops", "functions", "files", "returns"), rows))
+    print_table("walks", ("<value", "stops", "functions", "files", "returns"), rows, backend)
     if json_file is not None:
         json_file.write_text(json.dumps(counts, indent=1) + "\n")
 

@@ -20,8 +20,7 @@ Where there is no git history, --base names a folder with the package of the bas
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,16 +28,24 @@ from typing import Any
 
 import click
 
-from benchmarks.budget.run import Pair, Said, Series
+from benchmarks.budget.run import Pair, Series, collect_seconds
 from benchmarks.budget.sides import BASE, CURRENT, Side, copy_base, copy_current
 from benchmarks.budget.spec import BASE_COMMIT, BATCH, FIGURES, LENGTHS, SECOND, ProcessSpec
 from benchmarks.budget.verdict import NOT_AVAILABLE, SLOWER, Comparison, compare
-from benchmarks.common.environment import Machine, inspect_machine
-from benchmarks.common.options import backend_option, command, json_option, repeat_option, require_litgpt
+from benchmarks.common.environment import Machine
+from benchmarks.common.models import NARROW
+from benchmarks.common.options import (
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    layers_option,
+    limit_option,
+    repeat_option,
+    require_litgpt,
+)
 from benchmarks.common.processes import ProcessFailed
-from benchmarks.common.report import console, make_table
-from benchmarks.common.results import Outcome, Point, make_result, write_result
-from benchmarks.common.spec import NARROW
+from benchmarks.common.runner import Point, Run, begin, print_line, print_table
 
 _ALIKE = 0.01
 """By how much losses of all processes may differ, relative to the least, before that is noted."""
@@ -46,11 +53,11 @@ _ALIKE = 0.01
 
 @command(__doc__)
 @backend_option()
-@click.option("--layers", type=click.IntRange(min=1), default=4, help="Of the model.")
-@click.option("--steps", type=click.IntRange(min=1), default=200, help="Later steps that count.")
+@layers_option(4)
+@count_option("--steps", 200, "Later steps that count.")
 @click.option("--tolerance", type=click.FloatRange(min=0.0), default=0.03, help="By how much ratios may be above 1.")
 @repeat_option("Pairs of the two sides; the medians count.", default=5)
-@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that all processes together may take.")
+@limit_option
 @click.option("--commit", default=BASE_COMMIT, help="The base, taken from git.")
 @click.option(
     "--base", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The base, where it is not from git."
@@ -69,41 +76,32 @@ def main(
 ) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    deadline = None if limit is None else time.monotonic() + limit
     with TemporaryDirectory(prefix="fusioncache-budget-sides-") as directory:
         other = copy_base(Path(directory), base, commit)
-        machine = inspect_machine(backend)
-        sides = copy_current(Path(directory), machine.environment["commit"]), other
-        spec = make_spec(machine, layers, steps)
-        options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
-
-        def keep(outcome: Outcome, pairs: list[Pair]) -> None:
-            found = {"sides": _describe_sides(sides), "points": outcome.points, "notes": outcome.notes, "pairs": pairs}
-            write_result(json_file, make_result(machine.environment, options, **found))
-
-        outcome = _measure(Series(sides, spec, deadline), repeat, tolerance, keep)
-    _print(outcome, sides)
-    sys.exit(1 if outcome.failed or any(point["verdict"] == SLOWER for point in outcome.points) else 0)
+        run = begin(json_file, {}, backend, limit=limit)
+        sides = copy_current(Path(directory), run.machine.environment["commit"]), other
+        spec = make_spec(run.machine, layers, steps)
+        run.options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
+        run.more = {"sides": {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}}
+        _measure(Series(sides, spec, run), repeat, tolerance)
+    _print(run, sides)
+    sys.exit(1 if any("error" in point or point["verdict"] == SLOWER for point in run.points) else 0)
 
 
-def _measure(series: Series, repeat: int, tolerance: float, keep: Callable[[Outcome, list[Pair]], None]) -> Outcome:
-    """Runs all pairs; returns a point for each figure. ``keep`` gets these and the pairs after each pair."""
-    outcome, pairs = Outcome(notes=_note_alike(series.sides)), list[Pair]()
+def _measure(series: Series, repeat: int, tolerance: float) -> None:
+    """Runs all pairs. The run has a point for each figure, and the pairs, after each of these."""
+    run, pairs = series.whole, list[Pair]()
+    run.notes, run.more["pairs"] = _note_alike(series.sides), pairs
     try:
         series.rehearse()
         for pair in series.run(repeat):
             pairs.append(pair)
-            outcome.points = [_describe_point(figure, pairs, tolerance) for figure in FIGURES]
-            keep(outcome, pairs)
+            run.points = [_describe_point(figure, pairs, tolerance) for figure in FIGURES]
+            run.save()
     except ProcessFailed as failure:
-        outcome.points.append({"error": failure.message, "log": failure.log})
-    outcome.notes += [*_note_losses(pairs), *_note_programs(pairs), f"{len(pairs)} of {repeat} pairs were measured"]
-    keep(outcome, pairs)
-    return outcome
-
-
-def _describe_sides(sides: Sequence[Side]) -> dict[str, Any]:
-    return {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}
+        run.points.append({"error": failure.message, "log": failure.log})
+    run.notes += [*_note_losses(pairs), *_note_programs(pairs), f"{len(pairs)} of {repeat} pairs were measured"]
+    run.save()
 
 
 def make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
@@ -128,7 +126,7 @@ def _list_options(spec: ProcessSpec) -> dict[str, Any]:
 
 
 def _describe_point(figure: str, pairs: Sequence[Pair], tolerance: float) -> Point:
-    measured = [tuple(_find_seconds(pair[side], figure) for side in (CURRENT, BASE)) for pair in pairs]
+    measured = [tuple(collect_seconds(pair[side]).get(figure) for side in (CURRENT, BASE)) for pair in pairs]
     seconds = [(ours, theirs) for ours, theirs in measured if ours is not None and theirs]
     if not seconds:
         return {"figure": figure, "verdict": NOT_AVAILABLE}
@@ -141,10 +139,6 @@ def _describe_point(figure: str, pairs: Sequence[Pair], tolerance: float) -> Poi
         "verdict": found.verdict,
         "ratios": list(found.ratios),
     }
-
-
-def _find_seconds(said: Said, figure: str) -> float | None:
-    return next((each["seconds"][figure] for each in said.values() if figure in each["seconds"]), None)
 
 
 def _note_alike(sides: Sequence[Side]) -> list[str]:
@@ -166,16 +160,13 @@ def _note_programs(pairs: Sequence[Pair]) -> list[str]:
     return [f"{side}: no second process loaded a program" for side, loaded in found.items() if pairs and not loaded]
 
 
-def _print(outcome: Outcome, sides: Sequence[Side]) -> None:
+def _print(run: Run, sides: Sequence[Side]) -> None:
     columns = ("<figure", "current, s", "base, s", "ratio", "range", "<verdict")
-    rows = [_write_row(point) for point in outcome.points if "error" not in point]
+    rows = [_write_row(point) for point in run.points if "error" not in point]
     names = " beside ".join(f"{side.name} {(side.commit or 'unknown commit')[:18]}" for side in sides)
-    console().print(make_table(names, "medians; a ratio is current / base", columns, rows))
-    for text in outcome.notes:
-        click.echo(text)
-    for point in outcome.points:
-        if "error" in point:
-            click.echo(f"{point['error']}\n{point['log']}")
+    print_table(names, columns, rows, "medians; a ratio is current / base")
+    for text in [*run.notes, *(f"{point['error']}\n{point['log']}" for point in run.points if "error" in point)]:
+        print_line(text)
 
 
 def _write_row(point: Point) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks.budget.sides import Side
 from benchmarks.budget.spec import COLD, SECOND, ProcessSpec
 from benchmarks.common import processes
-from benchmarks.common.results import say
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Run
 
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -30,12 +31,12 @@ class Series:
     Attributes:
         sides: the two, each with a folder of its own.
         spec: of all processes, but for ``folder`` and ``process``.
-        deadline: the time at which the last process is ended, by ``time.monotonic``; None for no limit.
+        whole: the benchmark's run, which says how much time is left.
     """
 
     sides: Sequence[Side]
     spec: ProcessSpec
-    deadline: float | None
+    whole: Run
 
     def rehearse(self) -> None:
         """Runs a process whose seconds do not count, so that all others find the libraries in the file cache."""
@@ -52,7 +53,7 @@ class Series:
         """
         longest = 0.0
         for number in range(repeat):
-            left = self._time_left()
+            left = self.whole.time_left()
             if number and left is not None and left < longest:
                 return
             start = time.monotonic()
@@ -72,7 +73,7 @@ class Series:
 
     def _call(self, side: Side, process: str, caches: Path, about: str) -> Mapping[str, Any]:
         what = f"{about}, {side.name}, {process} process"
-        left = self._time_left()
+        left = self.whole.time_left()
         if left is not None and left <= 0:
             raise processes.ProcessFailed(f"{what}: there was no time left", "")
         spec = asdict(replace(self.spec, folder=str(side.folder), process=process, accelerators=side.accelerators))
@@ -83,8 +84,10 @@ class Series:
         say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
         return said
 
-    def _time_left(self) -> float | None:
-        return None if self.deadline is None else self.deadline - time.monotonic()
+
+def collect_seconds(said: Said) -> dict[str, float]:
+    """Returns the seconds of one side, by figure."""
+    return {figure: seconds for each in said.values() for figure, seconds in each["seconds"].items()}
 
 
 def _make_caches() -> TemporaryDirectory[str]:

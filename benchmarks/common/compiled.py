@@ -1,4 +1,4 @@
-"""A model compiled in one of several ways, its steps one by one, and what is compiled and traced in them."""
+"""A model compiled in one of several ways: what is called, what was compiled and traced, and how long that took."""
 
 from __future__ import annotations
 
@@ -9,91 +9,187 @@ from typing import Any
 import thunder
 import torch
 from torch import nn
+from torch._dynamo import utils
 
 import fusioncache
-from benchmarks.common.counting import Counter, count_compiles
-from benchmarks.common.steps import synchronize
+from benchmarks.common.counting import Counter, count_compiles, use_backend
+from benchmarks.common.steps import Call, synchronize
 from benchmarks.common.thunder_jit import executors
 from benchmarks.common.ways import Way
 
-Call = Callable[..., torch.Tensor]
+_FRAME = "_compile.compile_inner"
+_BACKWARD = ("backward._backward_impl", "compile_fx.<locals>.bw_compiler")
+_INDUCTOR = ("compile_fx_inner", "AOTAutogradCache.inductor_load")
+_AUTOTUNING = "CachingAutotuner.benchmark_all_configs"
 
 
 class Compiled:
-    """A model as one way has it.
+    """A model as one way has it. Counts and seconds are those from here on.
 
     Args:
         way: it.
         backend: what compiles Thunder's regions, or of torch.compile whether kernels are generated.
         model: a module or a function.
+        counts: whether what Thunder compiles without fusioncache is counted.
+        options: of ``FusionCache``.
     """
 
-    def __init__(self, way: Way, backend: str, model: Any):
-        self._transform: fusioncache.FusionCache | None = None
+    def __init__(self, way: Way, backend: str, model: Any, *, counts: bool = True, **options: Any):
+        self.transform: fusioncache.FusionCache | None = None
+        self.function: Any = None
         self._counter = Counter()
-        self._functions: list[Any] = []
+        self._graphs: list[Any] | None = None
         torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
+        utils.counters.clear()
+        utils.compilation_time_metrics.clear()
+        self._start = time.perf_counter()
         if way.compiler == "eager":
             self.call: Call = model
         elif way.compiler == "torch.compile":
             self.call = _compile(way, backend, model)
         else:
-            self.call = self._with_thunder(way, backend, model)
+            self.call = self._with_thunder(way, way.backend or backend, model, counts, options)
         if way.pads:
             self.call = pad_to_powers_of_two(self.call)
 
-    def _with_thunder(self, way: Way, backend: str, model: Any) -> Call:
+    def _with_thunder(self, way: Way, backend: str, model: Any, counts: bool, options: dict[str, Any]) -> Call:
         from thunder.dynamo import thunderfx
 
         if way.shares:
-            cache = fusioncache.Cache(record=False)
-            self._transform = fusioncache.FusionCache(cache=cache, backend=backend, graphs=way.graphs or None)
+            options = {"cache": fusioncache.Cache(record=False), "graphs": way.graphs or None, **way.options, **options}
+            self.transform = fusioncache.FusionCache(backend=backend, **options)
         else:
-            self._counter = count_compiles(backend, lru=False)
-        transforms = [self._transform] if self._transform else []
-        options = {"executors": executors(backend, way.attention), "transforms": transforms}
+            use_backend(backend)
+            if counts:
+                self._counter = count_compiles(backend, lru=way.lru)
+        given = {"executors": _choose_executors(way, backend), "transforms": [self.transform] if way.shares else []}
         if way.compiler == "thunderfx":
-            compiled = thunderfx(model, dynamic=way.dynamic or None, **options)
-            self._functions = compiled._backend.subgraph_infos
+            compiled = thunderfx(model, dynamic=way.dynamic or None, **given)
+            self._graphs = compiled._backend.subgraph_infos
             return compiled
-        compiled = thunder.jit(model, **options)
-        self._functions = [compiled]
-        return compiled
+        self.function = thunder.jit(model, **given)
+        return self.function
+
+    @property
+    def stats(self) -> fusioncache.Stats:
+        """What fusioncache counted; nothing without it."""
+        return self.transform.stats() if self.transform else fusioncache.Stats()
 
     def counts(self) -> dict[str, int]:
         """Returns how often anything was compiled and how often anything was traced, so far."""
-        if self._transform is None and not self._functions:
-            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        if self.function is None and self._graphs is None:
+            graphs = int(utils.counters["stats"]["unique_graphs"])
             return {"compiles": graphs, "traces": graphs}
-        stats = self._transform.stats() if self._transform else None
-        return {"compiles": stats.compiles if stats else self._counter.compiles, "traces": self._count_traces()}
+        return {"compiles": self._counter.compiles + self.stats.compiles, "traces": self._count_traces()}
+
+    def _count_traces(self) -> int:
+        functions = [each for graph in self._graphs or () for each in graph.thunder_compiled_fns]
+        return sum(thunder.compile_stats(each).cache_misses for each in functions or filter(None, [self.function]))
+
+    def count_parts(self) -> dict[str, int]:
+        """Returns into how many parts Thunder's splitter cut the graphs of Dynamo, and how many Thunder compiled."""
+        graphs = self._graphs or ()
+        return {
+            "parts": sum(len(graph.submodule_to_compiled_functions) for graph in graphs),
+            "parts_with_thunder": sum(len(graph.thunder_compiled_fns) for graph in graphs),
+        }
+
+    def count_kernels(self) -> int | None:
+        """Returns how many kernels TorchInductor generated, or how many definitions were compiled; None for neither."""
+        if self.function is not None or self._graphs is not None:
+            return self.counts()["compiles"]
+        from torch._inductor import metrics
+
+        return metrics.generated_kernel_count or None
 
     def graphs(self) -> dict[str, Any]:
         """Returns what fusioncache captured, replayed, and did not capture; nothing where it is not asked for."""
-        if self._transform is None:
+        if self.transform is None:
             return {}
-        stats = self._transform.stats()
-        counts = {name: getattr(stats, name) for name in ("captures", "graph_replays", "gradients_copied")}
-        return {**counts, "not_captured": dict(stats.not_captured)}
+        counts = {name: getattr(self.stats, name) for name in ("captures", "graph_replays", "gradients_copied")}
+        return {**counts, "not_captured": dict(self.stats.not_captured)}
 
-    def _count_traces(self) -> int:
-        functions = [
-            function
-            for each in self._functions
-            for function in (getattr(each, "thunder_compiled_fns", None) or ([] if _is_graph(each) else [each]))
-        ]
-        return sum(thunder.compile_stats(function).cache_misses for function in functions)
+    def split(self, total: float) -> dict[str, float]:
+        """Returns the seconds of a first step, which has just been taken, by what took them.
+
+        ``trace`` is what lies between Python and what the compiler is given: Thunder's traces and passes; Dynamo and
+        AOTAutograd. ``compile`` is all calls of the backend's compiler, each up to the end of its first execution;
+        of TorchInductor from a graph of AOTAutograd to code that runs, tuning of kernels included. With fusioncache
+        ``key``, ``reads``, ``load`` and ``build`` are what ``Stats.program_seconds`` says of stored programs,
+        ``guards`` is the prologue, ``kernels`` what was loaded, and ``trace`` is without all these. ``rest`` is what
+        remains.
+        """
+        if self.function is None:
+            found = _split_torch_compile() if self._graphs is None else {"compile": self.stats.compile_seconds}
+        else:
+            found = {"trace": thunder.compile_stats(self.function).last_prologue_execution_start / 1e9 - self._start}
+            found["compile"] = self._counter.seconds + self.stats.compile_seconds
+        if self.transform and self.function is not None:
+            stages = {name: self.stats.program_seconds.get(name, 0.0) for name in ("key", "reads", "load", "build")}
+            found = {**stages, **found, "trace": found["trace"] - sum(stages.values())}
+            times = thunder.compile_stats(self.function)
+            found["guards"] = (times.last_prologue_execution_stop - times.last_prologue_execution_start) / 1e9
+            found["kernels"] = self.stats.load_seconds
+        return {**found, "rest": total - sum(found.values()), "total": total}
+
+
+def _choose_executors(way: Way, backend: str) -> list[Any]:
+    if way.executors == "ours":
+        return executors(backend, way.attention)
+    from thunder.executors.torch_compile import torch_compile_ex
+
+    return [*thunder.get_default_executors(), *([torch_compile_ex] if way.executors == "compiling" else [])]
 
 
 def _compile(way: Way, backend: str, model: Any) -> Call:
+    from torch._inductor import metrics
+
+    metrics.reset()
+    torch._dynamo.config.use_graph_deduplication = way.variant == "dedup"
+    if way.variant == "nested":
+        _mark_blocks(model)
     if way.graphs:
         return torch.compile(model, mode="reduce-overhead", dynamic=way.dynamic or None)
     return torch.compile(model, backend="aot_eager" if backend == "eager" else "inductor", dynamic=way.dynamic or None)
 
 
-def _is_graph(found: Any) -> bool:
-    return hasattr(found, "thunder_compiled_fns")
+def _mark_blocks(model: nn.Module) -> None:
+    """Marks each transformer block of litgpt's models, as the documentation of ``nested_compile_region`` does."""
+    blocks = getattr(getattr(model, "transformer", None), "h", None) or ()
+    # On the class: torch 2.11 writes to the function, and refuses a bound method.
+    for block in {type(block) for block in blocks}:
+        block.forward = torch.compiler.nested_compile_region(block.forward)
+
+
+def _split_torch_compile() -> dict[str, float]:
+    """Returns the seconds of tracing and of compiling. The backward graph is traced with the forward one."""
+    inductor = sum(map(_sum_seconds, _INDUCTOR))
+    backward = next(filter(None, map(_sum_seconds, _BACKWARD)), 0.0)
+    trace = max(0.0, _sum_seconds(_FRAME) + backward - inductor)
+    return {"trace": trace, "compile": inductor + _sum_seconds(_AUTOTUNING)}
+
+
+def _sum_seconds(name: str) -> float:
+    """Returns what torch says a stage took so far; nothing if it never ran, or has another name in this version."""
+    return sum(utils.compilation_time_metrics.get(name, ()))
+
+
+def pay_once(way: Way, backend: str, device: str, dtype: str, *, grad: bool = True) -> None:
+    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
+    if way.compiler == "torch.compile" and backend != "eager":
+        from torch._inductor.async_compile import AsyncCompile
+
+        getattr(AsyncCompile, "wait_pool_ready", lambda: None)()  # the processes in which torch compiles
+    options: dict[str, Any] = {}
+    if way.shares:
+        options = {"cache": fusioncache.Cache(record=False, store=False), "jobs": 0}
+    x = torch.ones(3, 7, device=device, dtype=getattr(torch, dtype), requires_grad=grad)
+    plain = Way(way.name, way.compiler, way.shares, executors=way.executors, backend=way.backend)
+    call = Compiled(plain, backend, lambda x: torch.sigmoid(x) @ torch.cos(x).mT, counts=False, **options).call
+    output = call(x)
+    if grad:
+        output.sum().backward()
+    synchronize(device)
 
 
 def pad_to_powers_of_two(call: Call) -> Call:
@@ -107,18 +203,15 @@ def pad_to_powers_of_two(call: Call) -> Call:
     return padded
 
 
-def take_step(model: nn.Module, call: Call, tokens: torch.Tensor, device: str) -> tuple[float, torch.Tensor]:
-    """Takes a training step without an optimizer; returns its seconds and its output."""
-    model.zero_grad(set_to_none=True)
+def subtract(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """Returns what counts grew by."""
+    return {name: count - before[name] for name, count in now.items()}
+
+
+def time_call(work: Callable[[], object], device: str) -> float:
+    """Returns the seconds of some work, from one synchronization to the next."""
     synchronize(device)
     start = time.perf_counter()
-    output = call(tokens)
-    output.float().square().mean().backward()
+    work()
     synchronize(device)
-    return time.perf_counter() - start, output.detach()
-
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Returns the relative error of what was found, in the L2 norm."""
-    found, expected = found.double(), expected.double()
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
+    return time.perf_counter() - start

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.common import processes
-from benchmarks.common.processes import ROOT, serve
-from benchmarks.common.results import say
+from benchmarks.common.processes import ROOT, say
 
 _PACKAGES = {
     **{name: name for name in ("torch", "litgpt", "transformers", "triton")},
@@ -50,7 +49,7 @@ def inspect_machine(backend: str) -> Machine:
         click.UsageError: if the backend does not work here; the message says why.
     """
     say("looking at the hardware and the versions\n")
-    machine = Machine(**processes.call("benchmarks.common.environment", backend))
+    machine = Machine(**processes.call("benchmarks.common.environment:probe", backend))
     if machine.problem:
         raise click.UsageError(f"--backend {backend} does not work here: {machine.problem}")
     return machine
@@ -142,9 +141,6 @@ def choose_backend(asked: str) -> tuple[str, str | None]:
     return backend, problem(backend, device())
 
 
-def _probe(asked: str) -> dict[str, Any]:
+def probe(asked: str) -> dict[str, Any]:
+    """Returns what ``Machine`` has."""
     return asdict(Machine(describe(), device(), *choose_backend(asked)))
-
-
-if __name__ == "__main__":
-    serve(_probe)

@@ -1,15 +1,99 @@
-"""A rank's place in a job that torchrun began."""
+"""Jobs of several ranks under torchrun, which answer as they go on."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
-import torch
-import torch.distributed as distributed
+from benchmarks.common import processes
+from benchmarks.common.processes import ProcessFailed
+from benchmarks.common.serve import find_function
 
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _LIMIT = timedelta(seconds=180)
 """After which a rank that waits for another one in vain ends its job."""
+_LOG = 3000
+"""How many characters of a failed job's log are kept."""
+_WAIT = 0.2
+
+
+def run_job(
+    target: str,
+    argument: Any,
+    ranks: int,
+    *,
+    limit: float | None = None,
+    caches: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[list[Any]]:
+    """Yields what each rank says, as soon as all of them have said it.
+
+    Args:
+        target: a function, as for ``processes.call``, that yields answers. It gets the argument and its rank.
+        argument: of the function, as JSON. Its ``device`` says how ranks reach each other.
+        ranks: how many processes there are.
+        limit: the seconds after which the job is ended.
+        caches: a folder for what is compiled, which stays; not given: one for this job.
+        environment: more variables for the ranks.
+
+    Raises:
+        benchmarks.common.processes.ProcessFailed: if the job failed, or was ended.
+    """
+    with TemporaryDirectory(prefix="fusioncache-job-", ignore_cleanup_errors=True) as directory:
+        answers, log = Path(directory, "answers"), Path(directory, "log")
+        answers.mkdir()
+        command = [*_TORCHRUN, f"--nproc-per-node={ranks}", "-m", "benchmarks.common.job", target]
+        variables = {**processes.environment_in(str(caches or directory)), "OMP_NUM_THREADS": "1", **environment}
+        with log.open("wb") as output:
+            job = subprocess.Popen(
+                [*command, json.dumps(argument), str(answers)],
+                cwd=processes.ROOT,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+            try:
+                late = yield from _follow(job, answers, ranks, limit)
+            finally:
+                job.terminate()  # torchrun ends its ranks
+                job.wait()
+        if late:
+            raise ProcessFailed(f"the job was ended after {limit:.0f} s", "")
+        if job.returncode:
+            raise ProcessFailed("the job failed", log.read_text(errors="replace")[-_LOG:])
+
+
+def _follow(
+    job: subprocess.Popen[bytes], answers: Path, ranks: int, limit: float | None
+) -> Generator[list[Any], None, bool]:
+    """Yields answers until the job ends, or has no time left. Returns whether it has none."""
+    begun, done = time.monotonic(), 0
+    while True:
+        ended, late = job.poll() is not None, limit is not None and time.monotonic() - begun > limit
+        for found in read_answers(answers, ranks, done):
+            done += 1
+            yield found
+        if ended or late:
+            return not ended
+        time.sleep(_WAIT)
+
+
+def read_answers(answers: Path, ranks: int, done: int) -> list[list[Any]]:
+    """Returns the answers of all ranks behind those that were read already."""
+    files = [answers / f"{rank}.jsonl" for rank in range(ranks)]
+    lines = [file.read_text().splitlines(keepends=True) if file.exists() else [] for file in files]
+    whole = min(sum(line.endswith("\n") for line in each) for each in lines)
+    return [[json.loads(each[number]) for each in lines] for number in range(done, whole)]
 
 
 def enter_job(device: str) -> None:
@@ -18,6 +102,9 @@ def enter_job(device: str) -> None:
     Args:
         device: ``"cuda"`` or ``"cpu"``.
     """
+    import torch
+    import torch.distributed as distributed
+
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         own = torch.device("cuda", torch.cuda.current_device())
@@ -25,3 +112,22 @@ def enter_job(device: str) -> None:
     else:
         torch.set_num_threads(1)
         distributed.init_process_group("gloo", timeout=_LIMIT)
+
+
+def _answer() -> None:
+    """Answers as one rank: a line for each thing that the function yields."""
+    import torch.distributed as distributed
+
+    target, argument, answers = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+    rank = int(os.environ["RANK"])
+    enter_job(argument["device"])
+    with (answers / f"{rank}.jsonl").open("a") as file:
+        for answer in find_function(target)(argument, rank):
+            file.write(json.dumps(answer) + "\n")
+            file.flush()
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _answer()

@@ -1,21 +1,70 @@
-"""The models whose compile time is measured, with their inputs, from a fixed seed."""
+"""The models whose steps are measured, with their inputs, from a fixed seed."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.common.spec import NARROW, ModelSpec
+SEED = 2916
+LLAMA = "Llama-2-7b-hf"
+MODELS = ("residual", "llama")
+WIDTHS = ("narrow", "real")
+TOKENS: Mapping[str, tuple[int, int]] = MappingProxyType({"narrow": (2, 64), "real": (1, 2048)})
+"""Rows, and tokens in each, by width."""
 
-_SEED = 2916
+NARROW: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
+    {"cuda": (512, 8, 1376, 1024), "cpu": (128, 4, 384, 512)}
+)
+"""Small widths for a device: of the embedding, heads, of the layers between, and of the vocabulary."""
 
-_LLAMA = "Llama-2-7b-hf"
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model and its step, as a benchmark's parent process and its workers exchange it.
+
+    Attributes:
+        model: one of ``MODELS``.
+        layers: of the model.
+        backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+        width: of a Llama: ``"real"`` is the configuration of Llama-2-7b, but for the layers.
+        tokens: rows, and tokens in each.
+        grad: whether the step includes a backward pass.
+    """
+
+    model: str
+    layers: int
+    backend: str
+    device: str
+    dtype: str
+    width: str = "narrow"
+    tokens: tuple[int, int] = TOKENS["narrow"]
+    grad: bool = True
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> ModelSpec:
+        """Reads what ``dataclasses.asdict`` wrote, from JSON."""
+        return cls(**{**options, "tokens": tuple(options.get("tokens", TOKENS["narrow"]))})
+
+    def __str__(self) -> str:
+        return f"{self.model}, {count_layers(self.layers)}"
+
+
+def count_layers(layers: int) -> str:
+    """Returns the number of layers in words."""
+    return f"{layers} {'layer' if layers == 1 else 'layers'}"
 
 
 class Residual(nn.Module):
     """The case of NVIDIA/Fuser#2916: two residual adds a layer, norm = tanh, attention = mlp = weight @ x."""
 
-    def __init__(self, layers: int, size: int):
+    def __init__(self, layers: int, size: int = 10):
         super().__init__()
         # Small enough that values neither explode nor vanish in 128 layers.
         scale = 0.1 * size**-0.5
@@ -30,35 +79,35 @@ class Residual(nn.Module):
 
 def make_model(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
     """Returns the model on its device, and its input."""
-    torch.manual_seed(_SEED)
-    dtype = getattr(torch, spec.dtype)
     if spec.model == "residual":
-        model: nn.Module = Residual(spec.layers, spec.size)
-        example = torch.randn(spec.size, spec.size).to(dtype)
+        torch.manual_seed(SEED)
+        model: nn.Module = Residual(spec.layers)
+        example = torch.randn(10, 10).to(device=spec.device, dtype=getattr(torch, spec.dtype))
+        model = model.to(device=spec.device, dtype=getattr(torch, spec.dtype))
     else:
-        model, example = _llama(spec)
-    model = model.to(device=spec.device, dtype=dtype).requires_grad_(spec.grad)
-    return model, example.to(spec.device)
+        more = {"block_size": max(128, spec.tokens[1])} if spec.width == "narrow" else {}
+        model = make_litgpt(LLAMA, spec.layers, spec.device, spec.dtype, width=spec.width, **more)
+        example = make_tokens(model, spec.tokens, spec.device)
+    return model.requires_grad_(spec.grad), example
 
 
-def _llama(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
+def make_litgpt(
+    name: str, layers: int, device: str, dtype: str, *, width: str = "narrow", seed: int = SEED, **changes: Any
+) -> Any:
+    """Returns a model of litgpt, made on its device: to make billions of random weights on the CPU takes minutes."""
     from litgpt import GPT, Config
 
-    config = Config.from_name(_LLAMA, n_layer=spec.layers, block_size=128, **narrow_widths(_LLAMA, spec.device))
-    tokens = torch.randint(0, config.padded_vocab_size, (2, 64))
-    return GPT(config), tokens
+    torch.manual_seed(seed)
+    widths = narrow_widths(name, device) if width == "narrow" else {}
+    config = Config.from_name(name, n_layer=layers, **{**widths, **changes})
+    with torch.device(device):
+        return GPT(config).to(getattr(torch, dtype))
 
 
-def make_llama(spec: ModelSpec, *, narrow: bool, tokens: tuple[int, int]) -> tuple[nn.Module, torch.Tensor]:
-    """Returns Llama-2-7b of so many layers, narrow or of its own width, made on its device, and so many tokens."""
-    from litgpt import GPT, Config
-
-    torch.manual_seed(_SEED)
-    widths = narrow_widths(_LLAMA, spec.device) if narrow else {}
-    config = Config.from_name(_LLAMA, n_layer=spec.layers, **{**widths, "block_size": tokens[1]})
-    with torch.device(spec.device):
-        model = GPT(config).to(getattr(torch, spec.dtype)).requires_grad_(spec.grad)
-        return model, torch.randint(0, config.padded_vocab_size, tokens)
+def make_tokens(model: Any, shape: tuple[int, ...], device: str, seed: int = SEED) -> torch.Tensor:
+    """Returns tokens of a model's vocabulary, the same ones for one seed in every process."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, model.config.padded_vocab_size, shape, generator=generator).to(device)
 
 
 def narrow_widths(name: str, device: str) -> dict[str, int]:

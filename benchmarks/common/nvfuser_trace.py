@@ -73,15 +73,6 @@ def _read_events(file: Path) -> Iterator[tuple[str, str, float, bool]]:
             yield found[1], found[3], int(found[4]) / 1e6, found[2] == "B"
 
 
-def sum_stages(file: Path) -> dict[str, float]:
-    """Returns the seconds of all calls by stage."""
-    seconds: dict[str, float] = defaultdict(float)
-    for scopes in read_calls(file):
-        for name, scope in scopes.items():
-            seconds[name] += scope.seconds
-    return split_stages(seconds)
-
-
 def split_stages(seconds: Mapping[str, float]) -> dict[str, float]:
     """Returns the seconds by stage, of those by function.
 

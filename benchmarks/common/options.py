@@ -12,11 +12,10 @@ import click
 
 
 class Numbers(click.ParamType):
-    """This type reads positive numbers, ascending, as in ``1,2,4,8``.
+    """This type reads positive numbers in the order in which they come, as in ``64,96,64``.
 
     Args:
-        real: whether ``real`` may be among them, for as many layers as a model's configuration has. It becomes None,
-            and comes last.
+        real: whether ``real`` may be among them, for as many layers as a model's configuration has. It becomes None.
         least: the least of the numbers: 1, or 0.
     """
 
@@ -30,26 +29,13 @@ class Numbers(click.ParamType):
         """Reads the numbers."""
         if not isinstance(value, str):
             return tuple(value)
-        words = {word.strip() for word in value.split(",")}
-        numbers = words - {"real"} if self._real else words
-        if not all(word.isdecimal() and int(word) >= self._least for word in numbers):
-            expected = " and real, such as 2,4,real" if self._real else " such as 1,2,4,8"
-            kind = "positive numbers" if self._least else "numbers"
-            self.fail(f"{value!r} is no list of {kind}{expected}", param, ctx)
-        return (*sorted({int(word) for word in numbers}), *[None] * (numbers < words))
-
-
-class Lengths(click.ParamType):
-    """This type reads positive numbers in the order in which they come, as in ``64,96,64``."""
-
-    name = "lengths"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Reads the lengths."""
-        words = value.split(",") if isinstance(value, str) else list(map(str, value))
-        if not all(word.isdecimal() and int(word) > 0 for word in words):
-            self.fail(f"{value!r} is no list of lengths such as 64,96,65", param, ctx)
-        return tuple(map(int, words))
+        words = [word.strip() for word in value.split(",")]
+        if not all(
+            (self._real and word == "real") or (word.isdecimal() and int(word) >= self._least) for word in words
+        ):
+            expected = "2,4,real" if self._real else "64,96,65"
+            self.fail(f"{value!r} is no list of numbers such as {expected}", param, ctx)
+        return tuple(None if word == "real" else int(word) for word in words)
 
 
 class Words(click.ParamType):
@@ -62,11 +48,11 @@ class Words(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Reads the words, each once."""
-        modes = tuple(dict.fromkeys(value.split(","))) if isinstance(value, str) else tuple(value)
-        for mode in modes:
-            if mode not in self._known:
-                self.fail(f"{mode!r} is not one of {', '.join(self._known)}", param, ctx)
-        return modes
+        words = tuple(dict.fromkeys(value.split(","))) if isinstance(value, str) else tuple(value)
+        for word in words:
+            if word not in self._known:
+                self.fail(f"{word!r} is not one of {', '.join(self._known)}", param, ctx)
+        return words
 
 
 class NewFile(click.ParamType):
@@ -91,21 +77,6 @@ class NewFile(click.ParamType):
         return path
 
 
-class Folder(click.ParamType):
-    """This type reads a folder, and makes it."""
-
-    name = "folder"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Reads the path, from here on an absolute one."""
-        path = Path(value).resolve()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            self.fail(f"{value!r} cannot be made: {error.strerror}", param, ctx)
-        return path
-
-
 class Variable(click.ParamType):
     """This type reads a variable of the environment, as in ``NAME=VALUE``."""
 
@@ -126,10 +97,10 @@ def command(doc: str | None) -> Callable[[Callable[..., None]], click.Command]:
     return click.command(context_settings={"show_default": True}, help=doc)
 
 
-def backend_option(*names: str, help: str | None = None) -> Callable[..., Any]:
+def backend_option(*names: str) -> Callable[..., Any]:
     """Adds ``--backend``: all of the backends, unless some are named."""
     choice = click.Choice(["auto", *(names or ("nvfuser", "inductor", "eager"))])
-    return click.option("--backend", type=choice, default="auto", help=help)
+    return click.option("--backend", type=choice, default="auto")
 
 
 def repeat_option(help: str = "Processes for each point; the median counts.", default: int = 1) -> Callable[..., Any]:
@@ -137,6 +108,17 @@ def repeat_option(help: str = "Processes for each point; the median counts.", de
     return click.option("--repeat", type=click.IntRange(min=1), default=default, help=help)
 
 
+def layers_option(default: int) -> Callable[..., Any]:
+    """Adds ``--layers``, one number of them."""
+    return click.option("--layers", type=click.IntRange(min=1), default=default, help="Of the model.")
+
+
+def count_option(name: str, default: int, help: str, *, least: int = 1) -> Callable[..., Any]:
+    """Adds an option that is a number of something."""
+    return click.option(name, type=click.IntRange(min=least), default=default, help=help)
+
+
+limit_option = click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that all processes may take.")
 json_option = click.option(
     "--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object."
 )

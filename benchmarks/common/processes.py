@@ -1,4 +1,4 @@
-"""Runs a module of the benchmarks in a fresh process with empty cache directories."""
+"""Runs a function of the benchmarks in a fresh process with empty cache directories."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProcessFailed(click.ClickException):
 
 
 def call(
-    module: str | Path,
+    target: str | Path,
     argument: Any,
     *,
     caches: Path | None = None,
@@ -49,11 +49,12 @@ def call(
     limit: float | None = None,
     inherited: Sequence[int] = (),
 ) -> Any:
-    """Runs a module, and returns what ``serve`` in its process answers to an argument. Both are JSON.
+    """Returns what a function answers to an argument in a process of its own. Both are JSON.
 
     Args:
-        module: the one to run, or its file.
-        argument: of its function.
+        target: the module and the name of the function, as in ``"package.module:function"``; a module that calls
+            ``serve`` when it is run; or the file of such a module.
+        argument: of the function.
         caches: where the cache directories are made, or found as the last process left them; not given: somewhere
             new that is removed afterwards.
         environment: more variables for the process.
@@ -68,7 +69,9 @@ def call(
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
         variables = {**environment_in(directory if caches is None else str(caches), root), **environment}
         # Without -P the folder of a file would be imported from first.
-        what = ("-P", str(module)) if isinstance(module, Path) else ("-m", module)
+        what: tuple[str, ...] = ("-P", str(target)) if isinstance(target, Path) else ("-m", target)
+        if isinstance(target, str) and ":" in target:
+            what = ("-m", "benchmarks.common.serve", target)
         command = [sys.executable, *what, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
             ending = _run(command, root, variables, output, limit, inherited)
@@ -121,6 +124,11 @@ def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
         environment[variable] = str(Path(directory, variable.lower()))
         Path(environment[variable]).mkdir(exist_ok=True)
     return environment
+
+
+def say(text: str) -> None:
+    """Tells the person who waits of progress: a line, or the beginning of one."""
+    click.echo(text, err=True, nl=False)
 
 
 def _ending(code: int) -> str:

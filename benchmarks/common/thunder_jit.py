@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder
-import torch
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import get_executor
 
 import fusioncache
-from benchmarks.common.steps import synchronize
 from fusioncache.fusion_cache import Attention
 from fusioncache.transform.executors import NAME
 
@@ -36,13 +34,6 @@ def jit(
     return thunder.jit(function, executors=executors(backend, attention), transforms=[transform] if transform else [])
 
 
-def warm_up_jit(backend: str, device: str, transform: fusioncache.FusionCache | None = None) -> None:
-    """Pays a process's one-time costs of Thunder, with a model that has nothing in common with those of benchmarks."""
-    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(device)
-    jit(other, backend, transform)(torch.ones(3, 7, device=device)).sum().backward()
-    synchronize(device)
-
-
 def make_transform(backend: str, **options: Any) -> fusioncache.FusionCache:
     """Returns a transform with a cache of its own."""
     return fusioncache.FusionCache(backend=backend, cache=fusioncache.Cache(), **options)
@@ -53,9 +44,3 @@ def find_fusions(compiled: Any) -> Sequence[BoundSymbol]:
     traces = (thunder.last_traces(compiled), thunder.last_backward_traces(compiled))
     symbols = (symbol for found in traces if found for symbol in found[-1].bound_symbols)
     return [symbol for symbol in symbols if symbol.sym.is_fusion]
-
-
-def read_tracing_seconds(compiled: Any) -> float:
-    """Returns the seconds from the start of the first call to that of the prologue, which runs when all is traced."""
-    statistics = thunder.compile_stats(compiled)
-    return (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9

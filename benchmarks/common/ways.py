@@ -1,10 +1,14 @@
-"""Ways to compile a model whose steps are measured one by one. Needs no torch."""
+"""The ways to compile a model that benchmarks compare. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+_STATIC = {"FUSIONCACHE_SIZES": "static"}
+_WITHOUT_PROGRAMS = {"FUSIONCACHE_PROGRAMS": "0"}
+_WITHOUT_STORE = {"FUSIONCACHE_STORE": "0", "FUSIONCACHE_PROGRAMS": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,19 +18,80 @@ class Way:
     Attributes:
         name: as in ``--ways``.
         compiler: what compiles the model; ``"eager"`` if nothing does.
-        dynamic: whether that is told that sizes vary.
         shares: whether Thunder has fusioncache.
-        attention: of fusioncache's ways who computes it, as for ``fusioncache.executors``.
+        options: of fusioncache's ways: those of ``FusionCache``.
+        environment: variables of the process.
+        keeps: whether a second process finds anything on disk.
+        lru: whether Thunder's nvFuser executor has nvFuser's own ``LruFusionCache``, as in lightning-thunder#2806.
+        executors: of Thunder: ``"ours"``, its ``"own"`` default ones, or these and ``torch_compile_ex``.
+        attention: of fusioncache's ways: as for ``fusioncache.executors``.
+        dynamic: whether the compiler is told that sizes vary.
         graphs: whether programs are captured in CUDA graphs, by fusioncache or by torch.compile.
         pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
-        environment: variables of the process.
+        variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested regions.
+        backend: the compiler of regions, in place of the benchmark's.
     """
 
     name: str
     compiler: Literal["thunder.jit", "thunderfx", "torch.compile", "eager"]
-    dynamic: bool = False
     shares: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    keeps: bool = False
+    lru: bool = False
+    executors: Literal["ours", "own", "compiling"] = "ours"
     attention: Literal["thunder", "cudnn"] = "thunder"
+    dynamic: bool = False
     graphs: bool = False
     pads: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
+    variant: Literal["", "dedup", "nested"] = ""
+    backend: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes the bits of Thunder with the benchmark's compiler."""
+        return self.compiler in ("thunder.jit", "thunderfx") and self.executors == "ours" and self.backend is None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether there is no such way without a GPU."""
+        return self.graphs or self.lru or self.attention == "cudnn" or "NVFUSER_ENABLE" in self.environment
+
+
+def _share(name: str, compiler: Literal["thunder.jit", "thunderfx"] = "thunder.jit", **more: Any) -> Way:
+    return Way(name, compiler, shares=True, keeps=more.pop("keeps", True), **more)
+
+
+_ALL = (
+    Way("eager", "eager"),
+    Way("thunder", "thunder.jit"),
+    Way("thunder-plain", "thunder.jit", executors="own"),
+    Way("thunder-compiling", "thunder.jit", executors="compiling"),
+    Way("thunder-lru", "thunder.jit", lru=True),
+    Way("thunderfx", "thunderfx"),
+    _share("fusioncache"),
+    _share("fusioncache-eager", backend="eager"),
+    _share("templates", environment=_WITHOUT_PROGRAMS),
+    _share("nothing", environment=_WITHOUT_STORE, keeps=False),
+    _share("kernel_db", environment={**_WITHOUT_STORE, "NVFUSER_ENABLE": "kernel_db"}),
+    _share("own", options={"recompute": "residual"}),
+    _share("fusioncache-static", environment=_STATIC),
+    _share("fusioncache-padded", environment=_STATIC, pads=True),
+    _share("fusioncache-thunderfx", "thunderfx"),
+    _share("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True),
+    _share("own calls", options={"lean": "thunder"}),
+    _share("graphs", graphs=True),
+    _share("cudnn", attention="cudnn"),
+    _share("cudnn graphs", attention="cudnn", graphs=True),
+    Way("torch.compile", "torch.compile", keeps=True),
+    Way("torch.compile-dynamic", "torch.compile", dynamic=True, keeps=True),
+    Way("torch.compile-dedup", "torch.compile", variant="dedup", keeps=True),
+    Way("torch.compile-nested", "torch.compile", variant="nested", keeps=True),
+    Way("reduce-overhead", "torch.compile", graphs=True, keeps=True),
+)
+WAYS: Mapping[str, Way] = {way.name: way for way in _ALL}
+
+
+def choose_ways(names: tuple[str, ...], device: str) -> list[Way]:
+    """Returns the ways of these names that there are on a device."""
+    return [WAYS[name] for name in names if device == "cuda" or not WAYS[name].needs_gpu]

@@ -11,9 +11,8 @@ without fusioncache. ``hybrid`` takes an even number of ranks, at least four: ha
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,38 +20,37 @@ from typing import Any
 
 import click
 
-from benchmarks.common.environment import inspect_machine
+from benchmarks.common.job import run_job
+from benchmarks.common.models import WIDTHS
 from benchmarks.common.options import (
-    Folder,
     Numbers,
     Variable,
     Words,
     backend_option,
     command,
+    count_option,
     json_option,
+    limit_option,
     require_litgpt,
 )
-from benchmarks.common.results import Point, make_result, write_result
-from benchmarks.distributed.job import run_job
-from benchmarks.distributed.report import compare_bits, print_points
-from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
+from benchmarks.common.processes import ProcessFailed, say
+from benchmarks.common.runner import Point, Run, begin, describe_failure, pick
+from benchmarks.distributed.spec import PEERS, PointSpec, describe_setting
 
 _TWO_RANKS = tuple(name for name, peer in PEERS.items() if peer.sharing != "hybrid")
 """The peers that a job of two ranks can run."""
 
 
 @command(__doc__)
-@click.option("--ranks", type=click.IntRange(min=2), default=2)
+@count_option("--ranks", 2, "Processes.", least=2)
 @click.option("--peers", type=Words(tuple(PEERS)), default=_TWO_RANKS, help="As in fusioncache-zero3,fsdp2-zero3.")
 @click.option("--widths", type=Words(WIDTHS), default="narrow")
-@click.option("--layers", type=Numbers(), default="8")
-@click.option("--tokens", type=Numbers(), default="512,2048", help="Of each rank.")
-@click.option("--steps", type=click.IntRange(min=1), default=20, help="Timed steps.")
-@click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
-@click.option("--further", type=click.IntRange(min=0), default=0, help="Shorter lengths, of each the first step.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, help="Of each peer, one after another with the same caches."
-)
+@click.option("--layers", type=Numbers(), default=(8,))
+@click.option("--tokens", type=Numbers(), default=(512, 2048), help="Of each rank.")
+@count_option("--steps", 20, "Timed steps.")
+@count_option("--warmup", 5, "Steps before those.", least=0)
+@count_option("--further", 0, "Shorter lengths, of each the first step.", least=0)
+@count_option("--jobs", 1, "Of each peer, one after another with the same caches.")
 @click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option("--bucket-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option(
@@ -67,8 +65,8 @@ _TWO_RANKS = tuple(name for name, peer in PEERS.items() if peer.sharing != "hybr
     multiple=True,
     help="NAME=VALUE of the ranks' environment, such as NCCL_P2P_DISABLE=1. NCCL's that are set are noted, too.",
 )
-@click.option("--caches", type=Folder(), help="A folder for what is compiled, which stays.")
-@click.option("--limit", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds for everything.")
+@click.option("--caches", type=click.Path(path_type=Path), help="A folder for what is compiled, which stays.")
+@limit_option
 @backend_option()
 @json_option
 def main(
@@ -81,19 +79,18 @@ def main(
     variables: Sequence[tuple[str, str]],
     jobs: int,
     caches: Path | None,
-    limit: float,
+    limit: float | None,
     backend: str,
     **options: Any,
 ) -> None:
     """Runs the benchmark."""
-    require_litgpt(MODEL)
+    require_litgpt("Llama")
     if ranks < 4 and any(PEERS[peer].sharing == "hybrid" for peer in peers):
         raise click.UsageError(f"hybrid sharing takes at least 4 ranks, not {ranks}: leave its peers out of --peers")
-    deadline = time.monotonic() + limit
-    machine = inspect_machine(backend)
-    common = {"backend": machine.backend, "device": machine.device, "dtype": machine.choose_dtype(MODEL), **options}
-    common["variables"] = {**choose_variables(os.environ), **dict(variables)}
-    points: list[Point] = []
+    options["variables"] = {**choose_variables(os.environ), **dict(variables)}
+    run = begin(json_file, {**options, "ranks": ranks, "jobs": jobs}, backend, limit=limit)
+    common = {"backend": run.machine.backend, "device": run.machine.device, **options}
+    common["dtype"] = run.machine.choose_dtype("llama")
     # Peers in one process share what it holds in memory, and so a later job would miss it in its folder.
     groups = [[peer] for peer in peers] if jobs > 1 else _group_families(peers)
     with TemporaryDirectory(prefix="fusioncache-distributed-", ignore_cleanup_errors=True) as own:
@@ -103,12 +100,8 @@ def main(
                 PointSpec(peer=peer, width=width, layers=depth, tokens=count, job=number, **common)
                 for depth, count, peer in product(layers, tokens, group)
             ]
-            for point in run_job(specs, ranks, deadline, kept):
-                points.append(point)
-                _write(json_file, machine.environment, {**common, "ranks": ranks, "jobs": jobs}, points)
-    print_points(points)
-    failed = any("error" in point for point in points)
-    sys.exit(1 if failed or not all(one["equal"] for one in compare_bits(points)) else 0)
+            run_points(run, specs, ranks, kept and kept.resolve())
+    _finish(run)
 
 
 def _group_families(peers: Sequence[str]) -> list[list[str]]:
@@ -123,9 +116,84 @@ def choose_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(prefixes)}
 
 
-def _write(file: Path | None, environment: dict[str, Any], options: dict[str, Any], points: Iterable[Point]) -> None:
-    found = list(points)
-    write_result(file, make_result(environment, options, points=found, bits=compare_bits(found)))
+def run_points(run: Run, specs: Sequence[PointSpec], ranks: int, caches: Path | None) -> None:
+    """Measures points of one family in a job. One that fails is followed by a new job for those behind it."""
+    left = list(specs)
+    while left:
+        if run.limit is not None and (run.time_left() or 0) <= 0:
+            run.keep(*({**asdict(spec), "error": "no time was left"} for spec in left))
+            return
+        argument = {"specs": [asdict(spec) for spec in left], "device": left[0].device}
+        where: dict[str, Any] = {"limit": run.time_left(), "caches": caches, "environment": left[0].variables}
+        try:
+            for answers in run_job("benchmarks.distributed.measure:measure", argument, ranks, **where):
+                spec = left.pop(0)
+                say(f"{spec}: step {max(rank['step_ms'] for rank in answers):.1f} ms\n")
+                _keep(run, {**asdict(spec), "ranks": answers})
+        except ProcessFailed as failure:
+            if left:  # else it failed when all was measured
+                _keep(run, describe_failure(asdict(left.pop(0)), failure))
+
+
+def _keep(run: Run, point: Point) -> None:
+    run.more["bits"] = compare_bits([*run.points, point])
+    run.keep(point)
+
+
+def compare_bits(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Returns of each of fusioncache's peers whether all ranks had the bits of the same one in Thunder's order."""
+    known = {
+        (point["peer"], point["width"], describe_setting(point)): point for point in points if "error" not in point
+    }
+    compared = []
+    for (name, width, setting), point in known.items():
+        other = f"{name}-thunder-order"
+        if other in PEERS and (other, width, setting) in known:
+            equal = _list_bits(point) == _list_bits(known[other, width, setting])
+            compared.append({"peer": name, "other": other, "width": width, "setting": setting, "equal": equal})
+    return compared
+
+
+def _list_bits(point: Point) -> list[Any]:
+    return [(rank["loss_bits"], rank["gradient_bits"]) for rank in point["ranks"]]
+
+
+def _finish(run: Run) -> None:
+    for one in run.more.get("bits", ()):
+        verdict = "the same bits" if one["equal"] else "other bits: error"
+        run.notes.append(f"{one['peer']} and {one['other']}, {one['width']}, {one['setting']}: {verdict}")
+        for point in run.points:
+            if (point["peer"], point["width"], describe_setting(point)) == (one["peer"], one["width"], one["setting"]):
+                point["correct"] = one["equal"]
+    columns = {
+        "<peer": pick("peer"),
+        "<setting": describe_setting,
+        **{name: _pick_most(name) for name in ("step_ms", "fastest_ms", "slowest_ms")},
+        **{name: _pick_most("timeline", name) for name in ("exposed", "communication", "idle", "gaps")},
+        "GiB": _pick_most("bytes_peak", scale=2**-30),
+        "first, s": _pick_most("first_step"),
+        "compiles": lambda point: " ".join(str(rank["compiles"]) for rank in point["ranks"]),
+        "loaded": lambda point: " ".join(str(rank["programs"].get("loaded", "")) for rank in point["ranks"]),
+        "further, s": _list_further,
+    }
+    caption = "of the rank that has most of each; times of kernels in microseconds; counts of each rank"
+    run.finish("shared training steps, each rank with its own tokens", columns, caption)
+
+
+def _pick_most(*path: str, scale: float = 1.0) -> Callable[[Point], str]:
+    def cell(point: Point) -> str:
+        found = [
+            rank[path[0]] and rank["timeline"][path[1]] if len(path) > 1 else rank[path[0]] for rank in point["ranks"]
+        ]
+        return "" if None in found else f"{scale * max(found):.2f}"
+
+    return cell
+
+
+def _list_further(point: Point) -> str:
+    """Returns the seconds of the first step at each further length, those of the slowest rank."""
+    steps = zip(*(rank.get("further", ()) for rank in point["ranks"]), strict=True)
+    return " ".join(f"{max(one['seconds'] for one in each):.2f}" for each in steps)
 
 
 if __name__ == "__main__":

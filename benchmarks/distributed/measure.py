@@ -1,24 +1,34 @@
-"""What one rank measures of a shared training step."""
+"""What one rank of ``benchmarks/distributed`` measures of shared training steps, one point after the other."""
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 
-from benchmarks.common.kernels import profile_kernels
+from benchmarks.common.counting import Counter, counting_compiles, use_backend
+from benchmarks.common.kernels import Kernel, profile_kernels
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest
-from benchmarks.distributed.shared import Shared
+from benchmarks.distributed.shared import Shared, share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
-from benchmarks.distributed.timeline import read_timeline
+
+_GAP = 20.0
+"""Microseconds for which a device that does nothing is worth a count."""
+
+Span = tuple[float, float]
+"""From when to when."""
 
 _PROFILED = 3
 _TRAINED = 3
@@ -26,7 +36,42 @@ _LEARNING_RATE = 0.01
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
-def measure(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+def measure(argument: Mapping[str, Any], rank: int) -> Iterator[dict[str, Any]]:
+    """Yields what this rank measures of each of the ``specs``."""
+    specs = [PointSpec(**each) for each in argument["specs"]]
+    use_backend(specs[0].backend)
+    for spec in specs:
+        if not spec.share_caches:
+            _use_own_caches(spec)
+        start = time.perf_counter()
+        with _counting(spec) as counter:
+            shared: Any = share_model(spec, rank, counter)
+            found = measure_point(spec, shared)
+        yield {**found, "all_seconds": time.perf_counter() - start}
+        del shared
+        _forget(spec.device == "cuda")
+
+
+def _counting(spec: PointSpec) -> AbstractContextManager[Counter]:
+    """Counts what Thunder compiles where it is alone: with a function of ours in it no program would be kept."""
+    return counting_compiles(spec.backend) if PEERS[spec.peer].family == "thunder" else nullcontext(Counter())
+
+
+def _use_own_caches(spec: PointSpec) -> None:
+    """Lets each point find nothing of other ones. All ranks of a job share what they find."""
+    for variable in ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        first = os.environ.setdefault(f"{variable}_OF_JOB", os.environ[variable])
+        os.environ[variable] = str(Path(first, spec.folder))
+
+
+def _forget(on_gpu: bool) -> None:
+    torch._dynamo.reset()
+    gc.collect()
+    if on_gpu:
+        torch.cuda.empty_cache()
+
+
+def measure_point(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     """Returns seconds, bytes, counts, and digests of losses and gradients."""
     wait_for_all(spec.device)
     start = time.perf_counter()
@@ -140,3 +185,59 @@ def checksum(gradient: torch.Tensor | None) -> tuple[int, int]:
     local = gradient.to_local() if isinstance(gradient, distributed.tensor.DTensor) else gradient
     bits = local.contiguous().reshape(-1).view(_INTEGERS[local.element_size()]).long()
     return int(bits.sum()), int((bits * torch.arange(1, bits.numel() + 1, device=bits.device)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a device did in a step, in microseconds.
+
+    Attributes:
+        communication: for how long any kernel communicated.
+        exposed: for how long of that nothing else ran.
+        computing: for how long anything else ran.
+        copying: how long kernels took that only copy.
+        idle: between the first kernel and the last one, for how long none ran.
+        gaps: how often none ran for more than 20 microseconds.
+        kernels: how many there were.
+    """
+
+    communication: float
+    exposed: float
+    computing: float
+    copying: float
+    idle: float
+    gaps: float
+    kernels: float
+
+
+def read_timeline(kernels: Sequence[Kernel], steps: int) -> Timeline:
+    """Returns what a device did in one step, from the kernels of several."""
+    communication = unite((kernel.start, kernel.end) for kernel in kernels if kernel.communicates)
+    computing = unite((kernel.start, kernel.end) for kernel in kernels if not kernel.communicates)
+    anything = unite([*communication, *computing])
+    idle = [after[0] - before[1] for before, after in pairwise(anything)]
+    return Timeline(
+        communication=length(communication) / steps,
+        exposed=(length(anything) - length(computing)) / steps,
+        computing=length(computing) / steps,
+        copying=sum(kernel.end - kernel.start for kernel in kernels if kernel.copies) / steps,
+        idle=sum(idle) / steps,
+        gaps=sum(gap > _GAP for gap in idle) / steps,
+        kernels=len(kernels) / steps,
+    )
+
+
+def unite(spans: Iterable[Span]) -> list[Span]:
+    """Returns spans that do not touch and cover what these cover, in order."""
+    united: list[Span] = []
+    for start, end in sorted(spans):
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(end, united[-1][1]))
+        else:
+            united.append((start, end))
+    return united
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Returns how long spans are together."""
+    return sum(end - start for start, end in spans)

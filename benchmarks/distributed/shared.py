@@ -14,11 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 import fusioncache
 import fusioncache.distributed
 from benchmarks.common.counting import Counter
-from benchmarks.common.models import narrow_widths
+from benchmarks.common.models import LLAMA, SEED, make_litgpt, make_tokens
 from benchmarks.common.thunder_jit import executors, jit, make_transform
-from benchmarks.distributed.spec import MODEL, PEERS, Peer, PointSpec
-
-_SEED = 2916
+from benchmarks.distributed.spec import PEERS, Peer, PointSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
     if peer.sharing == "hybrid":
         jitted, transform = _share_copies(model, spec, peer)
     else:
-        jitted = _share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer, spec.device)
+        jitted = share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer.sharing, spec.device)
     parameters = list(jitted.parameters())
     if transform is None:
         return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)
@@ -91,16 +89,9 @@ def _count_programs(stats: fusioncache.Stats) -> dict[str, Any]:
 
 
 def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:
-    from litgpt import GPT, Config
-
-    torch.manual_seed(_SEED)
-    narrow = {**narrow_widths(MODEL, spec.device), "block_size": spec.tokens} if spec.width == "narrow" else {}
-    config = Config.from_name(MODEL, n_layer=spec.layers, **narrow)
-    with torch.device(spec.device):
-        model = GPT(config).to(getattr(torch, spec.dtype))
-        torch.manual_seed(_SEED + 1 + rank)
-        tokens = torch.randint(0, config.padded_vocab_size, (2, 1, spec.tokens))
-    return model, tokens
+    more = {"block_size": spec.tokens} if spec.width == "narrow" else {}
+    model = make_litgpt(LLAMA, spec.layers, spec.device, spec.dtype, width=spec.width, **more)
+    return model, make_tokens(model, (2, 1, spec.tokens), spec.device, SEED + 1 + rank)
 
 
 def _make_transform(spec: PointSpec, peer: Peer) -> fusioncache.FusionCache | None:
@@ -133,12 +124,13 @@ def _make_mesh(device: str) -> Any:
     return init_device_mesh(device, (2, distributed.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
 
 
-def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:
+def share_by_thunder(jitted: Any, sharing: str, device: str) -> Any:
+    """Shares a compiled model by Thunder's own functions: ``"ddp"``, ``"zero2"`` or ``"zero3"``."""
     from thunder.distributed import FSDPType, ddp, fsdp
 
-    if peer.sharing == "ddp":
+    if sharing == "ddp":
         return ddp(jitted)
-    return fsdp(jitted, device=_find_device(device), sharding_strategy=FSDPType[peer.sharing.upper()])
+    return fsdp(jitted, device=_find_device(device), sharding_strategy=FSDPType[sharing.upper()])
 
 
 def _find_device(device: str) -> torch.device:

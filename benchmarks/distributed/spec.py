@@ -1,4 +1,4 @@
-"""Who is compared in the benchmark of shared training steps, and what one of its measurements is. Needs no torch."""
+"""Who is compared in the benchmark of shared training steps, and what one of its measurements is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from benchmarks.common.spec import count_layers
-
-WIDTHS = ("narrow", "real")
-MODEL = "Llama-2-7b-hf"
+from benchmarks.common.models import count_layers
 
 
 @dataclass(frozen=True, slots=True)

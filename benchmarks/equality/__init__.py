@@ -1,1 +1,1 @@
-"""Whether models compute the same bits with fusioncache, and how many templates they have."""
+"""Whether models compute the same bits with fusioncache: in training, at lengths, in later processes, in traces."""

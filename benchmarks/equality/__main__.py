@@ -1,89 +1,114 @@
-"""Is every model right, bit for bit, and how many templates does it have at which depth?
+"""Is every model right, compared with Thunder alone?
 
-Every model at every depth is a fresh process, in which Thunder trains it without and with fusioncache:
-``benchmarks/equality/worker.py`` says what is compared. Exit code 1 if a result differs or is not finite, if a
-model fails, or if its templates grow with its depth.
+``training`` compares what a training step computes, and counts templates; ``programs`` what a second process computes
+with the programs of the first; ``lengths`` each batch and length; ``traces`` the text of traces with shortcuts. The
+modules of these names in ``benchmarks/equality`` say how. Every model at every depth has processes of its own. Exit
+code 1 if anything differs that should not, or if a model fails.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
-from benchmarks import zoo
 from benchmarks.common import processes
-from benchmarks.common.environment import inspect_machine
-from benchmarks.common.options import command, json_option
-from benchmarks.common.results import Point, make_result, say, write_result
-from benchmarks.equality import report
-from benchmarks.equality.spec import REFERENCES, Spec
-from benchmarks.zoo.comparison import compare_all, list_specs, zoo_options
+from benchmarks.common.options import Numbers, Words, backend_option, command, count_option, json_option
+from benchmarks.common.processes import ProcessFailed, say
+from benchmarks.common.runner import Point, begin, describe_failure, name_point, pick
+from benchmarks.equality import lengths, programs, traces, training
+from benchmarks.zoo.catalogue import names
+
+_DEFAULTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"training": (2, 3), "programs": (2,), "lengths": (2,), "traces": (2, 4, 6)}
+)
+"""What is compared, at which depths."""
+_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "training": ("reference", "width", "rounds"),
+        "programs": (),
+        "lengths": ("batches", "lengths", "epsilons"),
+        "traces": ("kinds",),
+    }
+)
+"""The options that each of these has beside those of all."""
+_COLUMNS = MappingProxyType(
+    {each.__name__.rpartition(".")[2]: each.COLUMNS for each in (training, programs, lengths, traces)}
+)
 
 
 @command(__doc__)
-@zoo_options(layers="2,3")
+@click.argument("what", type=click.Choice(tuple(_DEFAULTS)))
+@click.option("--models", type=Words(names()), help="As in llama-3,hf-bert.  [default: all]")
+@click.option("--layers", type=Numbers(real=True), help="As in 2,4,real; real: as many as it really has.")
+@backend_option()
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="[default: bfloat16 with a GPU]")
+@count_option("--jobs", 1, "Processes at a time.")
 @click.option(
-    "--reference", type=click.Choice(REFERENCES), default="plain", help="Thunder, or with nvFuser's own cache."
+    "--reference", type=click.Choice(training.REFERENCES), default="plain", help="training: or nvFuser's cache."
 )
-@click.option("--width", type=click.Choice(["narrow", "real"]), default="narrow", help="Of the layers.")
-@click.option("--host-time", is_flag=True, help="Take the host time of a step as well.")
-@click.option("--rounds", type=click.IntRange(min=1), default=30, help="Steps of each kind for --host-time.")
+@click.option("--width", type=click.Choice(["narrow", "real"]), default="narrow", help="training: of the layers.")
+@click.option("--host-time", is_flag=True, help="training: take the host time of a step as well.")
+@click.option("--batches", type=Numbers(), default=(2, 3, 1), help="lengths: rows, in order.")
+@click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="lengths: tokens, in order.")
+@click.option("--epsilons", type=click.FloatRange(min=0.0), default=64.0, help="lengths: by which sums may differ.")
+@click.option("--kinds", type=Words(traces.KINDS), default=traces.KINDS, help="traces: which sets of groups.")
 @json_option
-def main(json_file: Path | None, **options: Any) -> None:
+def main(json_file: Path | None, what: str, backend: str, **options: Any) -> None:
     """Runs the benchmark."""
-    machine = inspect_machine(options["backend"])
-    if options["reference"] == "lru" and machine.backend != "nvfuser":
+    options["layers"] = options["layers"] or _DEFAULTS[what]
+    more = {"rounds": 30 * options.pop("host_time"), **options}
+    chosen = {name: more[name] for name in ("models", "layers", "dtype", "jobs", *_OPTIONS[what])}
+    run = begin(json_file, {"what": what, **chosen}, backend)
+    if what == "training" and options["reference"] == "lru" and run.machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
-    rounds = options["rounds"] * options["host_time"]
-    more = {"reference": options["reference"], "width": options["width"], "rounds": rounds}
-    specs = list(list_specs(Spec, machine, options, **more))
-    chosen = {**options, "backend": machine.backend}
-    points: list[Point] = []
-    for points in compare_all(specs, compare, options["jobs"]):
-        write_result(json_file, make_result(machine.environment, chosen, points=points))
-    mark_growth(points)
-    write_result(json_file, make_result(machine.environment, chosen, points=points))
-    report.print_points(points, machine.environment["gpu"] or machine.device)
-    sys.exit(1 if any("error" in point for point in points) else 0)
+    place = {"backend": run.machine.backend, "device": run.machine.device}
+    abouts: list[Point] = [
+        {"model": model, "layers": layers, **place, "dtype": options["dtype"] or run.machine.choose_dtype(model)}
+        for model, layers in product(options["models"] or names(), options["layers"])
+    ]
+    found: dict[int, Point] = {}
+    with ThreadPoolExecutor(options["jobs"]) as pool:
+        ask = partial(compare, what, {name: more[name] for name in _OPTIONS[what]})
+        futures = {pool.submit(ask, about): number for number, about in enumerate(abouts)}
+        for future in as_completed(futures):
+            found[futures[future]] = future.result()
+            run.points = [found[number] for number in sorted(found)]
+            run.save()
+    if what == "training":
+        training.mark_growth(run.points)
+    columns = {"<model": pick("model"), "layers": pick("layers"), "<way": pick("way"), **_COLUMNS[what]}
+    for point in run.points:
+        reasons = point.get("bypasses", {}).items()
+        run.notes += [
+            f"bypassed: {point['model']}, {point['layers']} layers: {count} x {why}" for why, count in reasons
+        ]
+    run.finish(f"{what} on {run.machine.environment['gpu'] or run.machine.device}", columns)
 
 
-def compare(spec: Spec) -> Point:
-    """Compares one model at one depth."""
-    point: Point = asdict(spec) | processes.call("benchmarks.equality.worker", asdict(spec))
-    say(f"{spec}: {point['bitwise']} of {point['tensors']} tensors bitwise, {point['templates']} templates\n")
-    problem = find_problem(point)
-    return point | ({"error": problem} if problem else {})
-
-
-def find_problem(point: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a comparison, or None."""
-    if point["regions"] == 0:  # Dynamo, say, gave up and ran the model as it is
-        return "there are no regions to share"
-    if point["not_finite"]:
-        return f"not finite: {point['not_finite'][0]}"
-    # What the reference itself computes otherwise the second time says nothing about anyone else.
-    differing = [name for name in point["differing"] if name not in point["not_repeatable"]]
-    if differing:
-        largest = f"{point['largest_epsilons']:.3g} epsilons at most"
-        return f"{len(differing)} of {point['tensors']} differ, the first is {differing[0]}; {largest}"
-    return None
-
-
-def mark_growth(points: Sequence[Point]) -> None:
-    """Marks each point with more templates than the shallowest one of its model that has them all."""
-    first: dict[str, Point] = {}
-    for point in points:
-        if "templates" not in point or point["layers"] < zoo.find_entry(point["model"]).steady:
-            continue
-        base = first.setdefault(point["model"], point)
-        if point["templates"] > base["templates"]:
-            grown = f"{point['templates']} templates, at {base['layers']} layers {base['templates']}"
-            point["error"] = f"{point['error']}; {grown}" if "error" in point else grown
+def compare(what: str, more: Mapping[str, Any], about: Point) -> Point:
+    """Returns the comparison of one model at one depth; with ``error`` if it failed, or anything is wrong."""
+    find_problem: Callable[[Point], str | None]
+    try:
+        if what == "programs":
+            point = programs.compare(about)
+        else:
+            module = {"training": training, "lengths": lengths, "traces": traces}[what]
+            said = processes.call(f"benchmarks.equality.{what}:measure", {**about, **more})
+            point = {**about, **said}
+            find_problem = module.find_problem
+            problem = find_problem({**more, **point})
+            point |= {"error": problem} if problem else {}
+    except ProcessFailed as failure:
+        return describe_failure(about, failure)
+    say(f"{name_point(about)}: {point.get('error', 'right')}\n")
+    return point
 
 
 if __name__ == "__main__":

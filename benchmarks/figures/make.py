@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import later_steps, markdown, nvfuser_seconds, prices, readme, recompute, steps, tables, warm
-from benchmarks.scaling import plot
+from benchmarks.figures import catalogue, markdown, plot, starts, steps, tables
 
 _PAGES = ("measurements", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
@@ -27,31 +26,42 @@ _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
+    results = {f"{path.parent.name}/{path.stem}": json.loads(path.read_text()) for path in list_results()}
+    commands = {
+        f"commands-{name}": catalogue.tabulate_commands(entries, results)
+        for name, entries in catalogue.CATALOGUE.items()
+    }
     return {
-        "starts": _figure(readme.compare_starts, "starts-real", "lengths-peers"),
-        "peers": _figure(tables.tabulate_peers, "peers-llama-8"),
+        **commands,
+        "starts": _figure(starts.compare_starts, "starts-real", "lengths-peers"),
+        "peers": _figure(starts.tabulate_peers, "peers-llama-8"),
         "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
-        "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
-        "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
+        "nvfuser-stages": _figure(tables.tabulate_stages, "nvfuser-seconds"),
+        "nvfuser-variants": _figure(tables.tabulate_variants, "nvfuser-seconds"),
         "models": _figure(
             tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
         ),
-        "recompute-memory": _figure(recompute.tabulate_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
-        "residual-own": _figure(recompute.tabulate_modes, *_MODES),
-        "cpu-start": _figure(warm.tabulate_cpu_starts, "cpu-start", folder=CPU),
-        "hugging-face": _figure(warm.tabulate_hugging_face, "hugging-face", folder=CPU),
-        "saved-seconds": _figure(warm.tabulate_saved_seconds, "saved-seconds", folder=CPU),
-        "saved-seconds-gpu": _figure(warm.tabulate_saved_seconds, "saved-seconds"),
-        "second-process": _figure(warm.tabulate_parts, "second-process", "second-process-real"),
-        "step-times": _figure(later_steps.tabulate_times, *_STEPS),
-        "inference-graphs": _figure(later_steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
-        "prices": _figure(prices.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
+        "recompute-memory": _figure(tables.tabulate_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
+        "residual-own": _figure(starts.tabulate_modes, *_MODES),
+        "cpu-start": _figure(starts.tabulate_cpu_starts, "cpu-start", folder=CPU),
+        "hugging-face": _figure(starts.tabulate_hugging_face, "hugging-face", folder=CPU),
+        "saved-seconds": _figure(tables.tabulate_saved_seconds, "saved-seconds", folder=CPU),
+        "saved-seconds-gpu": _figure(tables.tabulate_saved_seconds, "saved-seconds"),
+        "second-process": _figure(starts.tabulate_parts, "second-process", "second-process-real"),
+        "step-times": _figure(steps.tabulate_times, *_STEPS),
+        "inference-graphs": _figure(steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
+        "prices": _figure(tables.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
     }
+
+
+def list_results() -> list[Path]:
+    """Returns the files of all results that are kept."""
+    return sorted(RESULTS.parent.glob("*/*.json"))
 
 
 def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> str:
@@ -70,7 +80,7 @@ def main(directory: Path = RESULTS) -> None:
         document.write_text(text)
     own, *others = map(_result, _MODES)
     points = [point for result in (own, *others) for point in result["points"]]
-    plot.plot({**own, "points": points}, directory / "residual-own.svg")
+    plot.plot_starts({**own, "points": points}, directory / "residual-own.svg")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Tables of training steps: at many lengths, and shared among devices."""
+"""Tables of steps: at many lengths, later ones, of generated tokens, and shared among devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
-from benchmarks.common.spec import count_layers
+from benchmarks.common.models import count_layers
 from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
-from benchmarks.sequence_parallel.spec import PEERS
+from benchmarks.sequence_parallel import PEERS
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -39,21 +39,24 @@ def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]
             yield [name, *map(format_seconds, seconds[:named]), others, *counts, f"{later:.1f} ms"]
 
 
+_FIRST = 10
+"""How many steps of experts are the first ones: what they compile and trace is not counted."""
+
+
 def tabulate_experts(result: Result) -> str:
-    """Shows steps of experts with other routing in each, by peer, with what is compiled and traced behind the tenth."""
-    columns = ("<peer", "first step", "median", "slowest", "compiles", "traces")
-    rows = (
-        [
-            point["peer"],
-            f"{point['first']:.1f} s",
-            f"{1e3 * point['median']:.1f} ms",
-            f"{1e3 * point['slowest']:.0f} ms",
-            str(point["later_compiles"]),
-            str(point["later_traces"]),
+    """Shows steps of experts with other routing in each, by way, with what is compiled and traced behind the tenth."""
+    rows = []
+    for point in result["points"]:
+        later = point["steps"][_FIRST:]
+        seconds = [step["seconds"] for step in later]
+        counts = [str(sum(step[name] for step in later)) for name in ("compiles", "traces")]
+        times = [
+            f"{point['steps'][0]['seconds']:.1f} s",
+            f"{1e3 * median(seconds):.1f} ms",
+            f"{1e3 * max(seconds):.0f} ms",
         ]
-        for point in result["points"]
-    )
-    return make_table(columns, rows)
+        rows.append([point.get("peer") or point["way"], *times, *counts])
+    return make_table(("<peer", "first step", "median", "slowest", "compiles", "traces"), rows)
 
 
 def tabulate_jobs(*results: Result) -> str:
@@ -122,3 +125,52 @@ def _say_step(point: Point) -> str:
     step = max(rank["step_ms"] for rank in point["ranks"])
     exposed = max(rank["timeline"]["exposed"] for rank in point["ranks"]) / 1e3
     return f"{step:.1f} ms ({exposed:.1f})"
+
+
+def tabulate_times(*results: Result) -> str:
+    """Shows milliseconds of a later step on the host, and of one step of many in a row, by setting and way."""
+    points = [point for result in results for point in result["points"] if "error" not in point]
+    ways = list(dict.fromkeys(point["way"] for point in points))
+    settings: dict[str, dict[str, str]] = {}
+    for point in points:
+        times = (f"{point['milliseconds'][name]:.2f}" for name in ("step", "wall"))
+        settings.setdefault(_name_setting(point), {})[point["way"]] = " / ".join(times)
+    rows = ([setting, *(found.get(way, "") for way in ways)] for setting, found in settings.items())
+    return make_table(("<host / wall, ms", *ways), rows)
+
+
+def _name_setting(point: Point) -> str:
+    tokens = "2 x 64" if point["tokens"] is None else f"1 x {point['tokens']}"
+    return f"{point['mode']}, {point['width']}, {point['layers']} layers, {tokens} tokens"
+
+
+def tabulate_inference(*results: Result) -> str:
+    """Shows what generating text takes: first tokens by prompt, later ones, and what was compiled for them.
+
+    Tokens a second are the median of those behind each prompt.
+    """
+    columns = (
+        "<model",
+        "<way",
+        *("first token, s", "second prompt, s", "third, s", "later, ms"),
+        *("tokens/s", "host, ms", "compiles", "traces", "error"),
+    )
+    return make_table(columns, (row for result in results for row in _list_inference(result)))
+
+
+def _list_inference(result: Result) -> Iterator[list[str]]:
+    options = result["environment"]["options"]
+    for point in result["points"]:
+        prompts, later = point["prompts"], point["later"]
+        seconds = [f"{prompt['first']:.2f}" for prompt in prompts[:3]]
+        behind = [str(sum(prompt[name] for prompt in prompts[2:])) for name in ("compiles", "traces")]
+        yield [
+            f"{options['width']}, {options['layers']} layers",
+            point["way"],
+            *seconds,
+            f"{1000 * later[0]['first']:.1f}",
+            f"{median(each['tokens_per_second'] for each in later):.0f}",
+            f"{point['host_ms']:.2f}",
+            *behind,
+            f"{point.get('distance', point.get('error')):.1e}",
+        ]

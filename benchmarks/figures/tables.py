@@ -1,11 +1,16 @@
-"""Tables of first steps, models and shortcuts, from the results that it shows."""
+"""Tables of models, memory, nvFuser's seconds, accelerators and saved seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
+from benchmarks.budget.spec import FIGURES
+from benchmarks.common.choices import name_plans
+from benchmarks.common.nvfuser_trace import split_stages
 from benchmarks.figures.markdown import format_seconds, make_table
+from benchmarks.memory import format_bitwise, format_gibibytes
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -24,27 +29,6 @@ _STEPS = {
     "rest": "rest",
     "total": "first step",
 }
-
-
-def list_compiles(point: Point) -> list[str]:
-    """Returns the cells of a point's compiles, their seconds, and its first step."""
-    spent = point["seconds"]
-    return [str(point["compiles"]), format_seconds(spent["compile"]), f"{format_seconds(spent['first_step'])} s"]
-
-
-def tabulate_peers(result: Result) -> str:
-    """Shows first and later steps of every peer."""
-    columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
-    return make_table((*columns, "GiB", "kernels", "correct"), map(_peer_row, result["points"]))
-
-
-def _peer_row(point: Point) -> list[str]:
-    cold, warm = point["seconds"]["cold"], point["seconds"]["warm"]
-    spent = [f"{format_seconds(cold['total'])} s", format_seconds(cold["trace"]), format_seconds(cold["compile"])]
-    spent.append(f"{format_seconds(warm['total'])} s" if warm else "the same")
-    later = [f"{point['step_ms']['median']:.1f} ms", f"{point['host_us']['median'] / 1000:.1f} ms"]
-    counts = [f"{point['peak_bytes'] / 2**30:.2f}", str(point["kernels"] or "")]
-    return [point["peer"], *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
 
 
 def tabulate_first_step(result: Result) -> str:
@@ -75,3 +59,97 @@ def _model_row(deep: Point, shallow: Point | None, single: Point) -> list[str]:
 
 def _by_model(result: Result) -> dict[str, Point]:
     return {point["model"]: point for point in result["points"] if "tensors" in point}
+
+
+def tabulate_memory(*results: Result) -> str:
+    """Shows what each plan saves of the memory, and what it costs."""
+    columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
+    points = [point for result in results for point in result["points"]]
+    return make_table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
+
+
+def _memory_row(point: Point) -> list[str]:
+    if "error" in point:
+        return [point["model"], "", point["name"], point["error"], *[""] * 8]
+    steady, trade = point["steady"], point["against"] if point["plan"] != "reference" else None
+    saved, peak = ([format_gibibytes(trade[name])] if trade else [""] for name in ("saved", "peak"))
+    memory = [format_gibibytes(point["saved"]), *saved, format_gibibytes(steady["peak"]), *peak]
+    step = [f"{1e3 * steady['step']:.1f} ms", f"{trade['step']:.3f}" if trade else ""]
+    chosen = name_plans(point["choices"])
+    counts = [str(point["compiles"] + point["compiles_later"]), format_bitwise(point)]
+    return [point["model"], str(point["layers"]), point["name"], chosen, *memory, *step, *counts]
+
+
+def tabulate_stages(result: Result) -> str:
+    """Shows where nvFuser's seconds for each template go, by its own trace."""
+    traced = next(point["templates"] for point in result["points"] if point["variant"] == "trace")
+    columns = ("<template", "operations", "kernels", "seconds", *_STAGES.values(), "schedulers tried")
+    return make_table(columns, (_row_of_stages(template) for template in traced))
+
+
+_STAGES = {
+    "segment": "which operations",
+    "schedule": "laid out",
+    "lower": "CUDA generated",
+    "nvrtc": "that compiled",
+}
+_TRIED = "registry.cpp::checkCanSchedule<T>"
+
+
+def _row_of_stages(template: Point) -> list[str]:
+    spent = split_stages({name: scope["seconds"] for name, scope in template["scopes"].items()})
+    stages = [spent[stage] for stage in _STAGES]
+    tried = template["scopes"].get(_TRIED, {"count": ""})["count"]  # short ones are not kept
+    names = " ".join(template["names"][:3])
+    counts = [str(template["operations"]), str(template["kernels"])]
+    return [f"`{names}`", *counts, *map(format_seconds, (template["seconds"], *stages)), str(tried)]
+
+
+def tabulate_variants(result: Result) -> str:
+    """Shows what each way to compile takes to the first, and whether it computes and launches the same."""
+    columns = ("<way", "<what differs", "seconds", "to the first", "other bits", "other CUDA")
+    points = [point for point in result["points"] if "compared" in point]
+    return make_table(columns, (_row_of_variant(point) for point in points))
+
+
+def _row_of_variant(point: Point) -> list[str]:
+    found = point["compared"]
+    code = "" if found["other_code"] is None else str(found["other_code"])
+    seconds = [format_seconds(found["seconds"]), f"{found['ratio']:.2f}"]
+    return [point["variant"], point["meaning"], *seconds, str(found["other_bits"]), code]
+
+
+def tabulate_prices(*results: Mapping[str, Any]) -> str:
+    """Returns a row for each accelerator, with its ratios from the result that measured it."""
+    points: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for point in result["points"]:
+            if "ratios" in point or point["accelerator"] not in points:
+                points[point["accelerator"]] = point
+    columns = ("<accelerator", "lines", "names of Thunder", *FIGURES.values())
+    return make_table(columns, [_price_row(point) for point in points.values()])
+
+
+def _price_row(point: Mapping[str, Any]) -> list[str]:
+    ratios = point.get("ratios", {})
+    cells = (_write_ratios(ratios[name]) if name in ratios else "" for name in FIGURES)
+    return [point["accelerator"], f"{point['lines']:,}", str(point["names"]), *cells]
+
+
+def _write_ratios(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def tabulate_saved_seconds(result: Result) -> str:
+    """Shows the seconds that were reported as saved, and the real difference."""
+    columns = ("<model", "<process", "Thunder alone", "fusioncache", "difference", "reported", "<within 20%, or 0.5 s")
+    rows = [
+        [
+            point["model"],
+            point["comparison"],
+            *(f"{point['seconds'][name]:.2f} s" for name in ("alone", "fusioncache", "real", "reported")),
+            "yes" if point["agrees"] else "no",
+        ]
+        for point in result["points"]
+    ]
+    return make_table(columns, rows)

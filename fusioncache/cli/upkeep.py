@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fusioncache.accelerators.precompile.warm import Warmed
     from fusioncache.store.remote import CopyResult, Remote
 
-SCRIPT = Path(fusioncache.__file__).parents[1] / "benchmarks" / "compile_scaling.py"
+SCRIPT = Path(fusioncache.__file__).parents[1] / "benchmarks" / "starts" / "__main__.py"
 """Where the benchmark is in a checkout. It is not installed with the package."""
 _DAMAGE_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold=True))
 
@@ -226,15 +226,15 @@ def dir_(as_json: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE BENCHMARK]")
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure the time to a first step as models get deeper, with fusioncache and without.
+    """Measure the time to a first step, with fusioncache and without.
 
-    This is benchmarks/compile_scaling.py of the source, which is not installed with the package: it works in a
-    checkout that was installed with pip install -e ".[bench]". It takes minutes. All arguments go to it.
+    This is benchmarks/starts of the source, which is not installed with the package: it works in a checkout that was
+    installed with pip install -e ".[bench]". It takes minutes. All arguments go to it.
 
     \b
     Examples:
         fusioncache bench
-        fusioncache bench --model llama --layers 1,2,4,8 --json result.json
+        fusioncache bench --models llama --layers 1,2,4,8 --json result.json
         fusioncache bench -- --help
     """
     if not SCRIPT.is_file():
@@ -242,7 +242,9 @@ def bench(arguments: tuple[str, ...]) -> None:
             "the benchmarks are part of the source and not of the installed package: clone fusioncache's repository, "
             'run pip install -e ".[bench]" there, and try again'
         )
-    code = subprocess.run([sys.executable, str(SCRIPT), *arguments], check=False).returncode
+    paths = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    code = subprocess.run([sys.executable, "-P", str(SCRIPT), *arguments], check=False, env=environment).returncode
     raise click.exceptions.Exit(code)
 
 

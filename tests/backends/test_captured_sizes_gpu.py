@@ -9,8 +9,8 @@ from gpu_artifacts import are_same
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
-from benchmarks.random_lengths.__main__ import train
-from benchmarks.random_lengths.models import VOCABULARY, EncoderDecoder
+from benchmarks.random_lengths import train
+from benchmarks.zoo.token_models import VOCABULARY, EncoderDecoder
 from fusioncache.cache.backend_executables import WAITING
 
 pytestmark = pytest.mark.gpu

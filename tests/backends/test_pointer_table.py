@@ -188,7 +188,7 @@ POINTER_TABLES = """
 import itertools, sys
 import torch
 from benchmarks.common.tensors import same_bits
-from benchmarks.folds.kernels import add_in_turn
+from benchmarks.fold_widths import add_in_turn
 from fusioncache.backends.nvfuser import pointer_table as kernel
 
 device = sys.argv[1]

@@ -9,7 +9,7 @@ from models import are_same
 
 import fusioncache
 from benchmarks.common.tensors import same_bits
-from benchmarks.folds.kernels import add_in_turn
+from benchmarks.fold_widths import add_in_turn
 from fusioncache.template.plan import Plan
 from fusioncache.transform import sharing
 

@@ -14,10 +14,9 @@ from benchmarks.budget import __main__ as budget
 from benchmarks.budget import run, sides
 from benchmarks.budget.spec import BASE_COMMIT, BATCH, COLD, FIGURES, LENGTHS, SECOND, ProcessSpec
 from benchmarks.budget.verdict import compare
-from benchmarks.common import processes
+from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
-from benchmarks.common.models import narrow_widths
-from benchmarks.common.spec import NARROW
+from benchmarks.common.models import NARROW, narrow_widths
 
 SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, "eager", "cpu", "float32")
 SECONDS = {
@@ -80,7 +79,8 @@ def fake_processes(monkeypatch, factors, failing=None):
         return {"seconds": seconds, "import": 0.1, "loss": 6.0, "counts": {"programs_loaded": int(name == "current")}}
 
     monkeypatch.setattr(processes, "call", call)
-    monkeypatch.setattr(budget, "inspect_machine", lambda _: Machine({"gpu": None, "commit": "1234"}, "cpu", "eager"))
+    machine = Machine({"gpu": None, "commit": "1234"}, "cpu", "eager")
+    monkeypatch.setattr(runner, "inspect_machine", lambda _: machine)
     return asked
 
 

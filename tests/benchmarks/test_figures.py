@@ -1,4 +1,4 @@
-"""The documents say what the committed results say."""
+"""The documents say what the committed results say, which name no path and no host, and none of which is unused."""
 
 import json
 import re
@@ -6,16 +6,15 @@ import shlex
 from importlib import import_module
 
 import pytest
-from repository import DOCS
+from repository import DOCS, ROOT
 
-from benchmarks.figures import make, markdown, readme
+from benchmarks.figures import make, markdown, starts
+from benchmarks.figures.catalogue import CATALOGUE, Entry, tabulate_commands
 
-_MEASUREMENTS = DOCS / "measurements.md"
-_ROWS = [line.split(" | ") for line in _MEASUREMENTS.read_text().splitlines() if line.count(" | ") == 4]
-_COMMANDS = [row[1].strip("`") for row in _ROWS if row[1].startswith("`") and not row[1].startswith("`python ")]
-_LINKED = re.compile(r"\[`(\w+)`\]\((\S+\.json)\)")
-_NAMES = {"step": "b059860"}
-"""Commits by what results have in their place."""
+ENTRIES = [entry for entries in CATALOGUE.values() for entry in entries]
+COMMANDS = [entry.command for entry in ENTRIES if not entry.command.startswith("python ")]
+RESULTS = make.list_results()
+_PATH = re.compile(r"(?<![\w.])(/(home|root|tmp|usr|var|work|opt|mnt|data|workspace|Users)/|[A-Z]:\\)")
 
 
 def test_the_documents_show_the_committed_results():
@@ -23,21 +22,52 @@ def test_the_documents_show_the_committed_results():
     assert markdown.fill(texts, make.make_figures()) == texts, "run make figures"
 
 
-@pytest.mark.parametrize("line", _COMMANDS)
+@pytest.mark.parametrize("line", COMMANDS)
 def test_the_table_has_commands_that_can_be_run(line):
-    name, *options = shlex.split(line.partition("`")[0])
+    name, *options = shlex.split(line)
     module = import_module(f"benchmarks.{name}")
     if hasattr(module, "__path__"):
         module = import_module(f"{module.__name__}.__main__")
-    assert module.main.make_context(name, options).params
+    assert module.main.make_context(name, options).params is not None
 
 
-def test_the_table_has_the_commits_of_the_results():
-    linked = [(commit, path) for row in _ROWS for commit, path in _LINKED.findall(row[-1])]
-    assert len(linked) > len(_COMMANDS) / 2
-    for commit, path in linked:
-        found = json.loads((_MEASUREMENTS.parent / path).read_text())["environment"]["commit"]
-        assert _NAMES.get(found, found)[:7] == commit, path
+def test_the_table_has_all_benchmarks():
+    modules = [path for path in (ROOT / "benchmarks").glob("*.py") if path.name != "__init__.py"]
+    modules += (ROOT / "benchmarks").glob("*/__main__.py")
+    names = {path.stem if path.stem != "__main__" else path.parent.name for path in modules}
+    assert names == {command.partition(" ")[0] for command in COMMANDS}
+
+
+def test_a_row_has_minutes_machine_and_commit_of_its_results():
+    result = {"seconds": 61.0, "environment": {"gpu": "NVIDIA H200", "commit": "step"}}
+    old = {"environment": {"gpu": None, "cpus": 1, "commit": "0123456789"}}
+    entry = Entry("Why?", "store", ("a/new", "b/old"), minutes=9)
+    row = tabulate_commands([entry], {"a/new": result, "b/old": old}).splitlines()[2]
+    assert row.startswith(
+        "| Why? | `store` | 2 | H200, 1 CPU | [`b059860`](../benchmarks/results/a/new.json), [`0123456`]"
+    )
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_result_names_no_path_of_its_machine_and_is_used(path):
+    text = path.read_text()
+    assert not _PATH.findall(text)
+    environment = json.loads(text)["environment"]
+    assert {"gpu", "versions", "commit", "options"} <= environment.keys()
+
+
+def test_each_result_is_shown_or_linked():
+    texts = [file.read_text() for file in (ROOT / "README.md", *DOCS.glob("*.md"), *ROOT.glob("fusioncache/**/*.py"))]
+    shown = set(re.findall(r"results/(\w+/[\w-]+)\.json", " ".join(texts)))
+    shown |= {f"h200/{name}" for name in re.findall(r"results/([\w-]+)\.json", " ".join(texts))}
+    code = (ROOT / "benchmarks" / "figures" / "make.py").read_text()
+    unused = [
+        path
+        for path in RESULTS
+        if f"{path.parent.name}/{path.stem}" not in shown
+        and not any(word in code for word in (f'"{path.stem}"', f'"{path.stem.removeprefix("prices-")}"'))
+    ]
+    assert not unused
 
 
 def test_a_block_is_filled_and_the_rest_stays():
@@ -54,39 +84,62 @@ def test_a_block_without_a_figure_and_a_figure_without_a_block_are_refused(figur
         markdown.fill({"one": "<!-- figure: x -->\n<!-- end of figure -->"}, figures)
 
 
-def test_a_table_aligns_numbers_to_the_right():
+def test_tables_align_numbers_to_the_right_and_seconds_have_three_digits():
     assert markdown.make_table(("<name", "count"), [["a", "1"]]) == "| name | count |\n| --- | ---: |\n| a | 1 |\n"
-
-
-def test_seconds_have_three_digits():
     assert [markdown.format_seconds(value) for value in (0.5, 9.87, 37.18, 284.6)] == ["0.50", "9.87", "37.2", "285"]
 
 
-def _make_process(way, process, seconds):
-    return {"way": way, "process": process, "layers": 32, "seconds": {"total": seconds}}
+def make_process(way, process, seconds, **more):
+    return {"way": way, "process": process, "layers": 32, "seconds": {"total": seconds, **more}}
 
 
-def _make_lengths(way, *steps):
+def make_lengths(way, *steps):
     points = [{"way": way, "steps": [{"length": length, "seconds": seconds} for length, seconds in steps]}]
     return {"environment": {"options": {"layers": 4}}, "points": points}
 
 
-def test_the_readme_compares_processes_and_lengths():
-    points = [_make_process("programs", "cold", 16.0), _make_process("programs", "warm", 0.5)]
-    points += [
-        _make_process("torch.compile", "cold", 54.0),
-        {**_make_process("torch.compile", "warm", 0), "seconds": None},
-    ]
-    processes = {"environment": {"gpu": "a GPU"}, "points": points}
+@pytest.mark.parametrize("ours", ["programs", "fusioncache"])
+def test_the_readme_compares_processes_and_lengths(ours):
+    points = [make_process(ours, "cold", 16.0), make_process(ours, "warm", 0.5)]
+    points += [make_process("torch.compile", "cold", 54.0), {**points[0], "way": "thunder", "seconds": None}]
+    processes = {"environment": {"gpu": "a GPU", "options": {}}, "points": points}
     # The third step has a known length, and a length of 1 is every compiler's own case: neither is a later length.
-    ours = _make_lengths("fusioncache", (64, 20.0), (96, 25.0), (96, 9.0), (1, 8.0), (65, 0.1), (66, 0.2), (67, 0.3))
-    torchs = _make_lengths("torch.compile", (64, 15.0))
-    text = readme.compare_starts(processes, {**ours, "points": ours["points"] + torchs["points"]})
+    new = make_lengths("fusioncache", (64, 20.0), (96, 25.0), (96, 9.0), (1, 8.0), (65, 0.1), (66, 0.2), (67, 0.3))
+    text = starts.compare_starts(processes, {**new, "points": new["points"] + make_lengths("torch.compile")["points"]})
     assert text.splitlines()[2:] == [
         "| Llama-2-7b, 32 layers: first process | not measured | 54.0 s | 16.0 s |",
         "| Llama-2-7b, 32 layers: second process | the same | not measured | 0.50 s |",
         "| narrow Llama, 4 layers: second length | not measured | not measured | 25.0 s |",
         "| narrow Llama, 4 layers: each later length | not measured | not measured | 0.20 s |",
     ]
-    with_thunder = {**processes, "points": [*points, _make_process("thunder", "cold", 99.0)]}
-    assert "first process | 99.0 s |" in readme.compare_starts(with_thunder, ours)
+
+
+def test_results_of_starts_and_of_what_it_was_before_make_the_same_tables():
+    old = {"model": "m", "way": "thunder", "own_s": 2.0, "children_s": 1.0, "step_ms": 1.5}
+    olds = [{**old, "start": name} for name in ("first", "second")]
+    later = {"later": {"step": 0.0015}}
+    new = [{**make_process("thunder", name, 3.0, children=1.0), "model": "m", **later} for name in ("cold", "warm")]
+    tables = {starts.tabulate_cpu_starts({"points": each, "environment": {"options": {}}}) for each in (olds, new)}
+    assert len(tables) == 1 and "| m | thunder | 3.00 s | 1.00 s | 1.00 | 3.00 s | 1.50 ms |" in tables.pop()
+    mode = {
+        "mode": "own",
+        "layers": 32,
+        "compiles": 6,
+        "seconds": {"first_step": 1.0, "compile": 0.5, "canonicalize": 0.1},
+    }
+    counts = {"counts": {"compiles": 6, "canonicalize_seconds": 0.1}}
+    point = {**make_process("own", "cold", 1.0, compile=0.5), **counts}
+    tables = {starts.tabulate_modes({"points": [each], "environment": {"options": {}}}) for each in (mode, point)}
+    assert len(tables) == 1 and "| 32 | 6 | 0.50 | 1.00 s | 10.0% |" in tables.pop()
+
+
+def test_the_table_of_parts_has_a_row_for_each_process_and_says_which_failed():
+    parts = {"key": 0.1, "reads": 0.001, "load": 0.02, "build": 0.0, "trace": 0.01, "guards": 0.002, "rest": 0.1}
+    points = [
+        {"layers": 8, "way": "programs", "process": "cold", "error": "it died"},
+        {**make_process("programs", "warm", 0.3, **parts), "repeats": [{"counts": {"traces": 0}}]},
+    ]
+    options = {"width": "real", "model": "llama"}
+    *_, failed, loaded = starts.tabulate_parts({"environment": {"options": options}, "points": points}).splitlines()
+    assert failed.split(" | ")[:4] == ["| Llama-2-7b, 8 layers", "programs", "cold", "failed"]
+    assert [cell.strip() for cell in loaded.split("|")[4:8]] == ["0.30 s", "0.01 s", "100 ms", "1 ms"]

@@ -1,7 +1,6 @@
 """The price list: it covers each accelerator, and its ratios are seconds without one over seconds with all."""
 
-from benchmarks import prices
-from benchmarks.prices import __main__ as benchmark
+from benchmarks import prices as benchmark
 from fusioncache.accelerators.registry import SWITCHES
 
 
@@ -14,7 +13,7 @@ class Pairs:
 
 
 def test_each_accelerator_has_its_lines_and_names():
-    assert prices.__doc__ and benchmark.FOLDERS.keys() == SWITCHES.keys()
+    assert benchmark.FOLDERS.keys() == SWITCHES.keys()
     for name in benchmark.FOLDERS:
         point = benchmark.describe_accelerator(name)
         assert point["lines"] > 100 and point["files"] > 1, point

@@ -18,13 +18,13 @@ from benchmarks import zoo
 from benchmarks.common.counting import count_folds, use_backend
 from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
-from benchmarks.equality.worker import train
+from benchmarks.equality.training import train
 from fusioncache.transform import executor, sharing
 
 GROWN = {"llama-2", "gemma-2", "mixtral", "pythia"}
 """Traced with one more layer as well: one of each kind. On a GPU all are, at real depth."""
 ALIKE = {"gemma", "stablelm", "gpt2-like", "llama-3", "mistral", "hf-llama"}
-"""Made of parts that others have: ``benchmarks/model_equality.py`` is enough for them, and TorchInductor here."""
+"""Made of parts that others have: ``benchmarks/equality`` is enough for them, and TorchInductor here."""
 REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
 
 

@@ -122,7 +122,7 @@ class _Printer:
         import torch
 
         from benchmarks.common.tensors import cotangent
-        from benchmarks.length_equality.worker import cut
+        from benchmarks.equality.lengths import cut
 
         inputs = [cut(each, rows, length, max(LENGTHS)) for each in self.workload.inputs]
         if self.mode == FORWARD:

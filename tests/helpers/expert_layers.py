@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.experts.layers import GroupedExperts
+from benchmarks.zoo.token_models import GroupedExperts
 
 
 class Experts(GroupedExperts):

@@ -6,7 +6,7 @@ from unittest import mock
 
 import thunder
 
-from benchmarks.trace_equality.recorded import describe_call, trace_recorded
+from benchmarks.equality.traces import describe_call, trace_recorded
 from fusioncache.accelerators.programs.text import find_difference
 from fusioncache.ir.errors import Declined, Scope
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import thunder
 
-from benchmarks.trace_equality.texts import read_texts
+from benchmarks.equality.traces import read_texts
 from fusioncache import tracing
 
 OWN = ("frames", "containers")

@@ -7,7 +7,7 @@ from functools import partial, reduce
 import pytest
 from drawn_regions import TYPE, Sketch, draw_residual
 
-from benchmarks.overhead import canonical as canonical_scaling
+from benchmarks import canonical as canonical_scaling
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key

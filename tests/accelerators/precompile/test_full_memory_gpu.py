@@ -7,10 +7,9 @@ import pytest
 import thunder
 import torch
 from models import Blocks, are_same, step
-from pool_processes import is_running, wait_until
+from pool_processes import is_running, wait_for_crew, wait_until
 
 import fusioncache
-from benchmarks.first_step.crew import wait_for_crew
 from fusioncache.accelerators.precompile.ahead import pools
 
 pytestmark = [

@@ -14,7 +14,7 @@ from threads_at_once import run_at_once
 from thunder.core import interpreter, jit_ext
 
 import fusioncache
-from benchmarks.trace_equality.texts import read_texts
+from benchmarks.equality.traces import read_texts
 from fusioncache import tracing
 from fusioncache.thunder_adapter import capabilities, installation
 from fusioncache.thunder_adapter.installation import TRACING, find_replacements

@@ -9,7 +9,7 @@ import torch
 from block_models import InBlocks, Model
 
 import fusioncache
-from benchmarks.trace_equality.recorded import recording, trace_recorded
+from benchmarks.equality.traces import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.accelerators.layers import session
 from fusioncache.accelerators.layers.indifference import is_plain

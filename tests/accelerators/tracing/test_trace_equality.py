@@ -1,6 +1,6 @@
 """Groups of shortcuts two by two, and all but each, leave all traces of a small model as Thunder makes them.
 
-Each pair is a group of the interpreter's and one of the passes', which never meet. ``benchmarks/trace_equality.py``
+Each pair is a group of the interpreter's and one of the passes', which never meet. ``benchmarks/equality/traces.py``
 has each by itself, for every model of the zoo.
 """
 
@@ -11,9 +11,7 @@ from itertools import zip_longest
 import pytest
 import torch
 
-from benchmarks.trace_equality.pieces import Piece
-from benchmarks.trace_equality.spec import name_sets
-from benchmarks.trace_equality.texts import find_difference
+from benchmarks.equality.traces import Piece, find_difference, name_sets
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
 

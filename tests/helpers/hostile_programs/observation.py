@@ -11,7 +11,7 @@ import thunder
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from benchmarks.trace_equality.texts import read_texts
+from benchmarks.equality.traces import read_texts
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 

@@ -21,8 +21,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 sys.path[:1] = [str(_ROOT), str(_ROOT / "tests" / "helpers")]
 
 from benchmarks.common.environment import describe
-from benchmarks.trace_equality.recorded import recording
-from benchmarks.trace_equality.spec import KINDS, name_sets
+from benchmarks.equality.traces import KINDS, name_sets, recording
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
 from hostile_programs import PROGRAMS, observe

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.common.report import console
+from benchmarks.common.runner import console
 from thunder_suite.compare import Difference
 from thunder_suite.outcomes import Counts, Result, Run
 

@@ -1,0 +1,248 @@
+"""Does a second process train every model with what the first one left, and compute what Thunder computes?
+
+A model is trained for three steps in three fresh processes: by Thunder without fusioncache; with fusioncache and empty
+cache directories; and once more with fusioncache's directory, which was moved to another path. Each has a
+``PYTHONHASHSEED`` of its own, and in the last one Thunder's interpreter must not be called. Output, loss and all
+gradients of each step, and the parameters in the end, must have the same bits, and nothing may be compiled in the last
+process.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, MappingProxyType
+from typing import Any
+
+import torch
+
+from benchmarks import zoo
+from benchmarks.common import processes
+from benchmarks.common.counting import use_backend
+from benchmarks.common.runner import Columns, Point, pick
+from benchmarks.common.tensors import digest
+from benchmarks.common.thunder_jit import executors, make_transform
+from fusioncache import FusionCache
+
+THUNDER, FIRST, SECOND = "thunder", "first", "second"
+"""The processes: Thunder without fusioncache, one that keeps the programs that it derives, one that loads them."""
+
+HASH_SEEDS: Mapping[str, str] = MappingProxyType({THUNDER: "0", FIRST: "1", SECOND: "2"})
+"""``PYTHONHASHSEED`` of each: sets of strings have another order in each process."""
+
+STEPS = 3
+_EXPLANATION = "fusioncache: the program of "
+_KEPT = "fusioncache_dir"
+"""What fusioncache keeps, in the cache directories of a process."""
+_COUNTS = ("traces", "programs_made", "programs_loaded", "regions", "templates", "compiles", "loads")
+_REASONS = ("programs_refused", "unkept", "bypasses", "explained")
+_TOOL = 4
+"""A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
+
+
+@dataclass(slots=True)
+class Interpretation:
+    """What was interpreted.
+
+    Attributes:
+        traces: how often Thunder began to trace something.
+    """
+
+    traces: int = 0
+
+
+@contextmanager
+def watch_interpreter(*, allowed: bool) -> Iterator[Interpretation]:
+    """Counts traces within its body.
+
+    Args:
+        allowed: whether Thunder may interpret anything; else an ``AssertionError`` is raised where it begins.
+    """
+    from thunder.core import interpreter, jit_ext
+
+    # What stands around a function of Thunder's, as fusioncache's own does, has another code.
+    jit, run = _own_code(jit_ext.thunder_general_jit), _own_code(interpreter.interpret)
+    found = Interpretation()
+
+    def note(code: CodeType, _: int) -> None:
+        if code is jit:
+            found.traces += 1
+        elif not allowed:
+            raise AssertionError("Thunder's interpreter was called")
+
+    monitoring = sys.monitoring
+    event = monitoring.events.PY_START
+    monitoring.use_tool_id(_TOOL, "fusioncache's benchmarks")
+    monitoring.register_callback(_TOOL, event, note)
+    for code in (jit, run):
+        monitoring.set_local_events(_TOOL, code, event)
+    try:
+        yield found
+    finally:
+        for code in (jit, run):
+            monitoring.set_local_events(_TOOL, code, monitoring.events.NO_EVENTS)
+        monitoring.register_callback(_TOOL, event, None)
+        monitoring.free_tool_id(_TOOL)
+
+
+def _own_code(function: object) -> CodeType:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        raise TypeError(f"{function} has no code of its own")
+    return code
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the digests, what was counted, and what was said of programs that were derived again.
+
+    Args:
+        options: what tells the point, and ``process``: ``THUNDER``, ``FIRST`` or ``SECOND``.
+    """
+    backend, process = options["backend"], options["process"]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    workload = zoo.make(*(options[name] for name in ("model", "layers", "device", "dtype")))
+    transforms = []
+    if process == THUNDER:
+        use_backend(backend)
+    else:
+        transforms.append(make_transform(backend, explain=True, jobs=0))
+    compiled = workload.compile(executors(backend), transforms)
+    found: dict[str, Any] = {"layers": workload.layers, "way": workload.way}
+    said = io.StringIO()
+    with watch_interpreter(allowed=process != SECOND) as interpretation, redirect_stderr(said):
+        try:
+            found |= train(workload, compiled)
+        except Exception as error:  # what a program was refused for says more than that it is missing
+            found["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    sys.stderr.write(said.getvalue())
+    found["traces"] = interpretation.traces
+    found["explained"] = [line for line in said.getvalue().splitlines() if line.startswith(_EXPLANATION)]
+    for transform in transforms:
+        found |= count(transform)
+    return found
+
+
+def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor]) -> dict[str, Any]:
+    """Trains a model.
+
+    Returns:
+        ``digests`` of what it computed, by name, and ``seconds`` of the first step.
+
+    Raises:
+        ValueError: if something that it computed is not finite.
+    """
+    model = workload.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    digests: dict[str, str] = {}
+    seconds = []
+    torch.manual_seed(0)
+    for step in range(1, STEPS + 1):
+        start = time.perf_counter()
+        output = compiled(*workload.inputs)
+        loss = workload.loss(output)
+        loss.backward()
+        found = {"output": output, "loss": loss}
+        found |= {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+        digests |= {f"{name}, step {step}": digest(tensor) for name, tensor in found.items()}
+        seconds.append(time.perf_counter() - start)
+        if not all(tensor.isfinite().all() for tensor in found.values()):
+            raise ValueError(f"step {step} computes what is not finite")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    digests |= {f"{name} in the end": digest(tensor) for name, tensor in model.state_dict().items()}
+    return {"digests": digests, "seconds": round(seconds[0], 3)}
+
+
+def count(transform: FusionCache) -> dict[str, Any]:
+    """Returns what a transform counted."""
+    stats = transform.stats()
+    names = ("programs_loaded", "programs_made", "compiles", "loads", "regions", "templates")
+    counts = {name: getattr(stats, name) for name in names}
+    reasons = {name: dict(getattr(stats, name)) for name in ("programs_refused", "unkept", "bypasses")}
+    parts = {name: round(seconds, 3) for name, seconds in stats.program_seconds.items()}
+    return {**counts, **reasons, "program_seconds": parts}
+
+
+def compare(about: Point) -> Point:
+    """Returns what three processes compute."""
+    with TemporaryDirectory(prefix="fusioncache-programs-") as directory:
+        thunder, before, after = (Path(directory, process) for process in (THUNDER, FIRST, SECOND))
+        said = {THUNDER: _call(about, THUNDER, thunder), FIRST: _call(about, FIRST, before)}
+        after.mkdir()
+        (before / _KEPT).rename(after / _KEPT)
+        said[SECOND] = _call(about, SECOND, after)
+    return make_point(about, said)
+
+
+def _call(about: Point, process: str, caches: Path) -> Point:
+    caches.mkdir(exist_ok=True)
+    variables = {"PYTHONHASHSEED": HASH_SEEDS[process], "FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "1"}
+    argument = {**about, "process": process}
+    said: Point = processes.call("benchmarks.equality.programs:measure", argument, caches=caches, environment=variables)
+    return said
+
+
+def make_point(about: Point, said: Mapping[str, Point]) -> Point:
+    """Returns what was found out about a model, with ``error`` if anything is wrong.
+
+    Args:
+        about: what tells the point.
+        said: what each process said, by its name.
+    """
+    expected = said[THUNDER].get("digests", {})
+    differing = {process: find_differing(expected, said[process].get("digests", {})) for process in (FIRST, SECOND)}
+    point: Point = about | {
+        "layers": said[THUNDER]["layers"],
+        "way": said[THUNDER]["way"],
+        "tensors": len(expected),
+        "differing": differing,
+        "seconds": {process: each.get("seconds") for process, each in said.items()},
+        "program_seconds": {process: said[process]["program_seconds"] for process in (FIRST, SECOND)},
+    }
+    for process in (FIRST, SECOND):
+        point[process] = {name: said[process][name] for name in (*_COUNTS, *_REASONS) if said[process].get(name)}
+    problem = find_problem(about, said, differing)
+    return point | ({"error": problem} if problem else {})
+
+
+def find_differing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Returns the names of tensors that have other bits, or that only one of two processes has."""
+    return [name for name in dict.fromkeys([*expected, *found]) if expected.get(name) != found.get(name)]
+
+
+def find_problem(about: Point, said: Mapping[str, Point], differing: Mapping[str, Sequence[str]]) -> str | None:
+    """Returns what is wrong with a model, or None."""
+    first, second = said[FIRST], said[SECOND]
+    reasons = [*first["programs_refused"], *second["programs_refused"], *second["explained"]]
+    if second["traces"] or "error" in second or second["programs_loaded"] != first["traces"]:
+        why = "; ".join(reasons) or second.get("error", "nothing says why")
+        return f"{second['programs_loaded']} of {first['traces']} programs are loaded: {why}"
+    for process in (THUNDER, FIRST):
+        if "error" in said[process]:
+            return f"{process}: {said[process]['error']}"
+    if second["compiles"] and about["backend"] != "eager":  # which has nothing to keep
+        return f"the second process compiles {second['compiles']}"
+    for process, names in differing.items():
+        if names:
+            return f"{process}: {len(names)} of {len(said[THUNDER]['digests'])} tensors differ, the first is {names[0]}"
+    return None
+
+
+def _pick_count(name: str) -> Callable[[Point], str]:
+    return lambda point: str(point[SECOND].get(name, 0))
+
+
+COLUMNS: Columns = {
+    "made": pick(FIRST, "programs_made"),
+    **{name: _pick_count(name) for name in ("programs_loaded", "traces", "compiles", "loads")},
+    "tensors": pick("tensors"),
+    **{f"s, {name}": pick("seconds", name) for name in (THUNDER, FIRST, SECOND)},
+}

@@ -1,0 +1,262 @@
+"""Does every model have the very traces that Thunder makes by itself, whichever shortcuts it takes?
+
+In a process of its own a model is traced by Thunder alone, then with each set of groups of shortcuts: all, each by
+itself, all but each. Compared is the text of all traces: prologue, forward, backward and epilogue, from the first to
+the final ones. Nothing is compiled or run. The first tracing of a process pays what is paid once, so that its seconds
+say less than those of ``none, again``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+from unittest import mock
+
+import thunder
+import torch
+
+from benchmarks.common.runner import Columns, pick
+from benchmarks.zoo import Workload, make
+from fusioncache.accelerators.programs.describe import Describer
+from fusioncache.accelerators.programs.recorder import Recorder
+from fusioncache.ir.errors import Declined, Scope
+
+KINDS = ("again", "all", "only", "without")
+"""Which sets of groups are installed: none a second time, all, each by itself, all but each."""
+
+
+_LISTS = {
+    "prologue": "last_prologue_traces",
+    "forward": "last_traces",
+    "backward": "last_backward_traces",
+    "epilogue": "last_epilogue_traces",
+}
+_TIMES = re.compile(r"took \d+ (?:milli|micro)?seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first line in which two texts differ.
+
+    Attributes:
+        trace: which, in words.
+        line: its number, from 1; 0 if only one of the two has this trace.
+        own: what Thunder's own tracing says there.
+        found: what it says with shortcuts.
+    """
+
+    trace: str
+    line: int
+    own: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.trace}, line {self.line}: {self.found!r} in place of {self.own!r}"
+
+
+def read_texts(compiled: Any) -> dict[str, str]:
+    """Returns the text of every trace of a compiled function's last call, from the first to the final ones, by name.
+
+    How long a pass took, which some say, is left out.
+    """
+    stats = thunder.compile_stats(compiled)
+    return {
+        f"{name} {number}": _TIMES.sub("took some time", str(trace))
+        for name, attribute in _LISTS.items()
+        for number, trace in enumerate(getattr(stats, attribute, None) or (), 1)
+    }
+
+
+def find_difference(own: Mapping[str, str], found: Mapping[str, str]) -> Difference | None:
+    """Returns the first difference between the traces of two calls, in the order in which they were made, or None."""
+    for name in dict.fromkeys([*own, *found]):
+        if name not in own or name not in found:
+            return Difference(name, 0, *("there" if name in texts else "missing" for texts in (own, found)))
+        if own[name] != found[name]:
+            pairs = zip_longest(own[name].split("\n"), found[name].split("\n"), fillvalue="")
+            return next(Difference(name, line, *pair) for line, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+    return None
+
+
+def digest(texts: Mapping[str, str]) -> str:
+    """Returns the first digits of a digest of all these texts under their names."""
+    content = hashlib.sha256("".join(f"{name}\n{text}\n" for name, text in texts.items()).encode())
+    return content.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A module, the options of ``thunder.jit`` for it, and inputs."""
+
+    module: torch.nn.Module
+    options: Mapping[str, Any]
+    inputs: tuple[Any, ...]
+
+    def trace(self) -> dict[str, str]:
+        """Lets Thunder trace it anew and make it executable; returns the text of every trace by name."""
+        compiled = thunder.jit(self.module, **self.options)
+        thunder.compile_data(compiled).get_computation_and_inputs(*self.inputs)
+        return read_texts(compiled)
+
+
+class Stand(torch.nn.Module):
+    """Stands in for a module that Thunder compiled: runs the module as it is, and notes what it was called with."""
+
+    def __init__(self, module: torch.nn.Module, options: Mapping[str, Any], pieces: list[Piece]):
+        super().__init__()
+        self._run, self._options, self._pieces = [module], options, pieces  # in a list it is no submodule
+
+    def forward(self, *inputs: Any) -> Any:
+        """Runs the module."""
+        self._pieces.append(Piece(self._run[0], self._options, inputs))
+        return self._run[0](*inputs)
+
+
+def find_pieces(workload: Workload, executors: Sequence[Any]) -> list[Piece]:
+    """Returns what Thunder gets to trace of a model."""
+    if workload.way == "jit":
+        return [Piece(workload.model, {"executors": list(executors)}, workload.inputs)]
+    pieces: list[Piece] = []
+    torch.compiler.reset()  # Dynamo counts all models that go through one forward function, and stops at 8
+    with mock.patch.object(thunder, "jit", lambda module, **options: Stand(module, options, pieces)):
+        workload.compile(executors)(*workload.inputs)
+    return pieces
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Has every trace recorded that is made meanwhile."""
+    own = thunder.thunder_general_jit
+
+    def trace(function: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
+        return trace_recorded(own, function, args, kwargs, **options)[0]
+
+    with mock.patch.object(thunder, "thunder_general_jit", trace):
+        yield
+
+
+def trace_recorded(
+    trace: Callable[..., Any], function: Any, args: Any, kwargs: Any, /, **options: Any
+) -> tuple[Any, Recorder | None]:
+    """Returns what ``trace`` returns, and the recorder; None if what is called has no value, so nothing is kept."""
+    key, describer = describe_call(function, args, kwargs)
+    if key is None:
+        return trace(function, args, kwargs, **options), None
+    with Recorder(describer) as recorder:
+        return trace(function, args, kwargs, **options), recorder
+
+
+def describe_call(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...] | None, Describer]:
+    """Returns what must be equal before reads are compared, and what has described it; None if it has no value."""
+    describer = Describer()
+    state = (
+        torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+    )  # fmt: skip
+    options = vars(thunder.core.compile_data.get_compile_data())
+    try:
+        lines = [*describer.walk("model", function), *describer.walk("args", args), *describer.walk("kwargs", kwargs)]
+    except Declined as declined:
+        declined.require(Scope.VALUE, Scope.AMOUNT)
+        return None, describer
+    return (*lines, *describer.classes.items(), repr(state), repr(options["cache_option"])), describer
+
+
+def name_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the sets of groups of shortcuts that are compared with Thunder's own tracing, each with its name.
+
+    Args:
+        kinds: some of ``KINDS``.
+        groups: the names of all groups.
+    """
+    if "again" in kinds:
+        yield "none, again", ()
+    if "all" in kinds:
+        yield "all", tuple(groups)
+    if "only" in kinds:
+        yield from ((f"only {name}", (name,)) for name in groups)
+    if "without" in kinds and len(groups) > 1:
+        yield from ((f"without {name}", tuple(other for other in groups if other != name)) for name in groups)
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Traces a model without and with shortcuts, and returns what was found."""
+    from benchmarks.common.counting import use_backend
+    from benchmarks.common.thunder_jit import executors
+    from fusioncache.thunder_adapter.installation import TRACING
+
+    use_backend(options["backend"])
+    workload = make(*(options[name] for name in ("model", "layers", "device", "dtype")))
+    pieces = find_pieces(workload, executors(options["backend"]))
+    seconds: dict[str, float] = {}
+    own, seconds["none"] = trace(pieces, ())
+    differing = {}
+    for name, groups in name_sets(options["kinds"], tuple(TRACING)):
+        found, seconds[name] = trace(pieces, groups)
+        difference = find_difference(own, found)
+        if difference:
+            differing[name] = asdict(difference)
+    return {
+        "layers": workload.layers,
+        "way": workload.way,
+        "pieces": len(pieces),
+        "traces": len(own),
+        "lines": sum(text.count("\n") for text in own.values()),
+        "digest": digest(own),
+        "compared": [name for name in seconds if name != "none"],
+        "differing": differing,
+        "cpu_seconds": {name: round(value, 2) for name, value in seconds.items()},
+    }
+
+
+def trace(pieces: Sequence[Piece], groups: Sequence[str]) -> tuple[dict[str, str], float]:
+    """Returns the texts of all traces with these groups of shortcuts, and the processor's seconds that it took.
+
+    With shortcuts they are recorded, as where programs are kept. A trace that cannot be made has the error in place of
+    its text.
+    """
+    from fusioncache import tracing
+
+    tracing.uninstall()
+    tracing.install(groups)
+    try:
+        start = time.process_time()
+        with recording() if groups else nullcontext():
+            texts = {f"piece {n}, {name}": text for n, piece in enumerate(pieces, 1) for name, text in _trace(piece)}
+        return texts, time.process_time() - start
+    finally:
+        tracing.uninstall()
+
+
+def _trace(piece: Piece) -> list[tuple[str, str]]:
+    try:
+        return list(piece.trace().items())
+    except Exception as error:
+        return [("error", f"{type(error).__name__}: {error}")]
+
+
+def find_problem(point: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with a comparison, or None."""
+    if not point["traces"]:
+        return "there are no traces"
+    if point["differing"]:
+        name, first = next(iter(point["differing"].items()))
+        where = f"{first['trace']}, line {first['line']}: {first['found']!r} in place of {first['own']!r}"
+        return f"{len(point['differing'])} of {len(point['compared'])} differ, the first is {name}: {where}"
+    return None
+
+
+COLUMNS: Columns = {
+    **{name: pick(name) for name in ("pieces", "traces", "lines")},
+    "compared": lambda point: str(len(point["compared"])),
+    "s, none": pick("cpu_seconds", "none"),
+    "s, all": pick("cpu_seconds", "all"),
+}

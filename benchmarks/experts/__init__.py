@@ -1,1 +1,0 @@
-"""What mixtures of experts cost, step by step, with other routing in each."""

@@ -1,0 +1,80 @@
+"""All commands of the benchmarks: the question that each answers, and its last results."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.figures.markdown import make_table
+
+COMMITS: Mapping[str, str] = MappingProxyType({"step": "b059860"})
+"""Commits by what results have in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command.
+
+    Attributes:
+        question: that it answers.
+        command: its name behind ``python -m benchmarks.``, and options; one of another kind begins with ``python``.
+        results: the files of its last results, below ``benchmarks/results`` and without their suffix.
+        minutes: that these took, where they do not say so themselves; 0 if that is not known.
+        page: the document that has the command with all options.
+    """
+
+    question: str
+    command: str
+    results: tuple[str, ...] = ()
+    minutes: int = 0
+    page: str = ""
+
+
+def _read_catalogue() -> dict[str, list[Entry]]:
+    sections = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    return {
+        name: [Entry(**{**each, "results": tuple(each.get("results", ()))}) for each in entries]
+        for name, entries in sections.items()
+    }
+
+
+CATALOGUE: Mapping[str, Sequence[Entry]] = MappingProxyType(_read_catalogue())
+"""The commands by the section of ``docs/measurements.md`` that has them."""
+
+
+def tabulate_commands(entries: Sequence[Entry], results: Mapping[str, Any]) -> str:
+    """Shows commands with their questions, and of their last results what they took, where, and at which commit.
+
+    Args:
+        entries: the commands.
+        results: all of them, by their names.
+    """
+    columns = ("<question", "<command", "minutes", "<machine", "<last result")
+    return make_table(columns, [_list_cells(entry, results) for entry in entries])
+
+
+def _list_cells(entry: Entry, results: Mapping[str, Any]) -> list[str]:
+    command = f"[`{entry.command}`]({entry.page})" if entry.page else f"`{entry.command}`"
+    found = [results[name] for name in entry.results]
+    seconds = sum(each.get("seconds", 0.0) for each in found if isinstance(each.get("seconds", 0.0), float))
+    minutes = math.ceil(seconds / 60) or entry.minutes
+    machines = dict.fromkeys(_name_machine(each["environment"]) for each in found)
+    links = [f"[`{name_commit(results[name])}`](../benchmarks/results/{name}.json)" for name in entry.results]
+    return [entry.question, command, str(minutes or "—"), ", ".join(machines) or "any", ", ".join(links) or "printed"]
+
+
+def _name_machine(environment: Mapping[str, Any]) -> str:
+    gpu = str(environment.get("gpu") or "").removeprefix("NVIDIA ").partition(" ")[0]
+    cpus = environment.get("cpus")
+    return gpu or f"{cpus} CPU{'s' * (cpus != 1)}"
+
+
+def name_commit(result: Mapping[str, Any]) -> str:
+    """Returns the first digits of the commit that a result is of."""
+    commit = result["environment"]["commit"]
+    return COMMITS.get(commit, commit)[:7]

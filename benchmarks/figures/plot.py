@@ -1,0 +1,94 @@
+"""Plots of results as files: the same figure is the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".svg", ".png")
+"""What files of figures end in."""
+
+_COLORS = ("#1b7837", "#7fbf7b", "#2166ac", "#b2182b", "#762a83", "#878787")
+_OF_MODES = {"cached": 0, "warm": 1, "lru": 2, "uncached": 3, "own": 4, "baseline": 5}
+"""The colors of the ways of results that call them modes."""
+
+
+def plot_starts(result: Mapping[str, Any], path: Path) -> None:
+    """Writes a log-log plot of the seconds to the first step, and of those compiling, over the number of layers.
+
+    Args:
+        result: of ``benchmarks/starts``, or one with ``mode`` and ``first_step`` in place of ``way`` and ``total``.
+        path: the file.
+
+    Raises:
+        ModuleNotFoundError: if matplotlib is not installed.
+    """
+    lines: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
+    for point in result["points"]:
+        if "seconds" in point:
+            name = point.get("mode") or f"{point['way']}{', warm' * (point['process'] == 'warm')}"
+            seconds = point["seconds"]
+            lines.setdefault(name, []).append((point["layers"], {"first_step": seconds.get("total"), **seconds}))
+    with draw(path, (7, 4.5)) as axes:
+        for number, (name, points) in enumerate(lines.items()):
+            color = _COLORS[_OF_MODES.get(name, number % len(_COLORS))]
+            for phase, style, label in (("first_step", "o-", "first step"), ("compile", "s:", "compiling")):
+                layers = [depth for depth, seconds in points if phase in seconds]
+                values = [seconds[phase] for _, seconds in points if phase in seconds]
+                axes.plot(layers, values, style, color=color, markersize=4, label=f"{name}: {label}")
+        _label(axes, result, sorted({depth for points in lines.values() for depth, _ in points}))
+
+
+def _label(axes: Any, result: Mapping[str, Any], ticks: list[int]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(LogFormatter())  # labels where there would be too few
+    axes.set_xlabel("layers")
+    axes.set_ylabel("seconds")
+    axes.set_title(_describe(result), fontsize=10)
+    axes.grid(True, which="major", alpha=0.3)
+    if ticks:
+        axes.legend(fontsize=8)
+
+
+def _describe(result: Mapping[str, Any]) -> str:
+    """Returns what was measured, and on what."""
+    options, environment = result["environment"]["options"], result["environment"]
+    step = "forward and backward" if options["grad"] else "forward"
+    recompute = "with" if options["recompute"] else "without"
+    machine = environment["gpu"] or f"{environment['cpus']} CPUs"
+    model = options.get("model") or ", ".join(options["models"])
+    return f"{model} {recompute} recompute, {step}, {options['backend']}, {machine}"
+
+
+@contextmanager
+def draw(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yields the axes of a new figure, which is written when the context ends.
+
+    Args:
+        path: the file.
+        size: of the figure, in inches.
+
+    Raises:
+        ModuleNotFoundError: if matplotlib is not installed.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # else each file has identifiers of its own
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+    try:
+        yield axes
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,240 @@
+"""Tables of first steps: of processes with empty caches, and of those that find what others left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.figures.markdown import format_seconds, make_table
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_MODES = {"cached": "templates", "uncached": "thunder", "lru": "thunder-lru"}
+_PROCESSES = {"first": "cold", "second": "warm"}
+
+
+def lift_points(*results: Result) -> Iterator[Point]:
+    """Yields points as ``benchmarks/starts`` writes them, of its results and of those before it was one benchmark."""
+    for result in results:
+        for point in result["points"]:
+            if "start" in point:
+                yield _lift_cpu_start(point)
+            elif "programs" in point and "templates" in point:
+                yield from _lift_hugging_face(point)
+            elif "peer" in point:
+                yield from _lift_peer(point)
+            elif "mode" in point:
+                yield _lift_mode(point)
+            elif point.get("way") == "thunder-lru" and not result["environment"]["options"].get("recompute", True):
+                yield {**point, "way": "baseline"}
+            else:
+                yield point
+
+
+def _lift_cpu_start(point: Point) -> Point:
+    about = {"model": point["model"], "way": point["way"], "process": _PROCESSES[point["start"]]}
+    if "error" in point:
+        return {**about, "error": point["error"]}
+    seconds = {"total": point["own_s"] + point["children_s"], "children": point["children_s"]}
+    return {**about, "seconds": seconds, "later": {"step": point["step_ms"] / 1e3}}
+
+
+def _lift_hugging_face(point: Point) -> Iterator[Point]:
+    for way, ours in (("programs", "fusioncache"), ("templates", "templates")):
+        for process, found in point[way].items():
+            if process in _PROCESSES:
+                about = {"model": point["model"], "way": ours, "process": _PROCESSES[process], "counts": found}
+                yield {**about, "seconds": {"total": found["cpu_seconds"]}}
+
+
+def _lift_peer(point: Point) -> Iterator[Point]:
+    later = {"step": point["step_ms"]["median"] / 1e3, "host": point["host_us"]["median"] / 1e6}
+    for process, seconds in ((name, point["seconds"][name]) for name in _PROCESSES.values()):
+        if seconds:
+            about = {"layers": point["layers"], "way": point["peer"], "process": process, "correct": point["correct"]}
+            more = {"later": {**later, "peak": point["peak_bytes"]}, "counts": {"kernels": point["kernels"]}}
+            yield {**about, "seconds": seconds, **more}
+
+
+def _lift_mode(point: Point) -> Point:
+    about = {"layers": point["layers"], "way": _MODES.get(point["mode"], point["mode"]), "process": "cold"}
+    if "seconds" not in point:
+        return {**about, "error": point.get("error", "not run")}
+    seconds = {"total": point["seconds"]["first_step"], "compile": point["seconds"]["compile"]}
+    counts = {"compiles": point["compiles"], "canonicalize_seconds": point["seconds"].get("canonicalize")}
+    return {**about, "seconds": seconds, "counts": counts, "later": point.get("steady")}
+
+
+def _index(points: Iterable[Point], *names: str) -> dict[Any, Point]:
+    """Returns the points that have a result, by what is under these names."""
+    found = {tuple(point.get(name) for name in names): point for point in points if point.get("seconds")}
+    return {key if len(names) > 1 else key[0]: point for key, point in found.items()}
+
+
+def _say(point: Point | None, *, missing: str = "not measured") -> str:
+    return f"{format_seconds(point['seconds']['total'])} s" if point else missing
+
+
+def compare_starts(processes: Result, lengths: Result) -> str:
+    """Shows the README's table: seconds of the first step of two processes, and of new lengths.
+
+    Args:
+        processes: of ``benchmarks/starts``, for one model and depth.
+        lengths: of ``benchmarks/lengths``, for a narrow model.
+    """
+    found = _index(({**point, "way": _rename(point["way"])} for point in lift_points(processes)), "way", "process")
+    ways = ("thunder", "torch.compile", "fusioncache")
+    model = f"Llama-2-7b, {processes['points'][0]['layers']} layers"
+    rows = [[f"{model}: first process", *(_say(found.get((way, "cold"))) for way in ways)]]
+    # Plain Thunder stores nothing, so that each of its processes is a first one.
+    rows.append([f"{model}: second process", "the same", *(_say(found.get((way, "warm"))) for way in ways[1:])])
+    new = {point["way"]: list(_list_new_lengths(point["steps"])) for point in lengths["points"] if "steps" in point}
+    model = f"narrow Llama, {lengths['environment']['options']['layers']} layers"
+    for what, some in (("second length", slice(1, 2)), ("each later length", slice(2, None))):
+        rows.append([f"{model}: {what}", *(_say_median(new.get(way, [])[some]) for way in ways)])
+    columns = (f"<first step, {processes['environment']['gpu']}", "plain Thunder", "`torch.compile`", "fusioncache")
+    return make_table(columns, rows)
+
+
+def _rename(way: str) -> str:
+    return "fusioncache" if way == "programs" else way
+
+
+def _list_new_lengths(steps: Iterable[Point]) -> Iterator[float]:
+    """Yields the seconds of each length's first step. A length of 1 is left out: it is specialized by all three."""
+    known = {1}
+    for step in steps:
+        if step["length"] not in known:
+            known.add(step["length"])
+            yield step["seconds"]
+
+
+def _say_median(seconds: Sequence[float]) -> str:
+    return f"{format_seconds(median(seconds))} s" if seconds else "not measured"
+
+
+_PARTS = ("key", "reads", "load", "build", "guards", "kernels")
+
+
+def tabulate_parts(*results: Result) -> str:
+    """Shows what the first step of a second process consists of, beside those that keep less or otherwise."""
+    columns = ("<model", "<way", "<process", "first step", "tracing", *_PARTS, "rest", "traces")
+    rows = []
+    for result in results:
+        options = result["environment"]["options"]
+        for point in result["points"]:
+            model = point.get("model") or options["model"]
+            size = "Llama-2-7b" if options["width"] == "real" else f"narrow {model}"
+            if not point.get("error", "").startswith("not run"):
+                rows.append([f"{size}, {point['layers']} layers", point["way"], point["process"], *_list_parts(point)])
+    return make_table(columns, rows)
+
+
+def _list_parts(point: Point) -> list[str]:
+    if "seconds" not in point:
+        return ["failed", *[""] * (len(_PARTS) + 3)]
+    seconds, first = point["seconds"], point["repeats"][0]
+    parts = [f"{1e3 * seconds[part]:.0f} ms" if seconds.get(part) else "" for part in _PARTS]
+    rest = seconds["rest"] + seconds.get("compile", 0.0)
+    times = [f"{format_seconds(seconds['total'])} s", f"{format_seconds(seconds['trace'])} s"]
+    traces = str(first["counts"]["traces"]) if "counts" in first else ""
+    return [*times, *parts, f"{format_seconds(rest)} s", traces]
+
+
+def tabulate_cpu_starts(*results: Result) -> str:
+    """Shows the first and the second start on a CPU, in seconds of processors, and what the first is to Thunder's."""
+    points = list(lift_points(*results))
+    found = _index(points, "model", "way", "process")
+    columns = ("<model", "<way", "first start", "of it others", "to Thunder's", "second start", "later step")
+    rows = []
+    for model, way in dict.fromkeys((point["model"], point["way"]) for point in points):
+        first, second = (found.get((model, way, process)) for process in ("cold", "warm"))
+        plain = found.get((model, "thunder", "cold")) or found.get((model, "thunder-plain", "cold"))
+        if first is None or plain is None:
+            rows.append([model, way, "failed", "", "", "", ""])
+            continue
+        times = [_say(first), f"{format_seconds(first['seconds']['children'])} s"]
+        ratio = f"{first['seconds']['total'] / plain['seconds']['total']:.2f}"
+        later = f"{1e3 * first['later']['step']:.2f} ms" if first.get("later") else ""
+        rows.append([model, way, *times, ratio, _say(second, missing="the same"), later])
+    return make_table(columns, rows)
+
+
+def tabulate_hugging_face(result: Result) -> str:
+    """Shows CPU seconds of first steps through thunderfx, with and without programs."""
+    points = list(lift_points(result))
+    found = _index(points, "model", "way", "process")
+    columns = ("<model", "parts for Thunder", "first", "without programs", "second", "without programs", "ratio")
+    rows = []
+    for model in dict.fromkeys(point["model"] for point in points):
+        each = [
+            found.get((model, way, process)) for process in _PROCESSES.values() for way in ("fusioncache", "templates")
+        ]
+        if None in each:
+            rows.append([model, "failed", *[""] * 5])
+            continue
+        second, without = (found[model, way, "warm"] for way in ("fusioncache", "templates"))
+        parts = f"{second['counts']['parts_with_thunder']} of {second['counts']['parts']}"
+        ratio = f"{second['seconds']['total'] / without['seconds']['total']:.2f}"
+        rows.append([model, parts, *map(_say, each), ratio])
+    return make_table(columns, rows)
+
+
+def tabulate_peers(result: Result) -> str:
+    """Shows first and later steps of every way on the same work."""
+    points = list(lift_points(result))
+    found = _index(points, "way", "process")
+    columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
+    rows = []
+    for way in dict.fromkeys(point["way"] for point in points):
+        cold, warm = found[way, "cold"], found.get((way, "warm"))
+        seconds, later, kernels = cold["seconds"], cold["later"], cold["counts"]["kernels"]
+        spent = [_say(cold), format_seconds(seconds.get("trace", 0.0)), format_seconds(seconds.get("compile", 0.0))]
+        steps = [f"{1e3 * later[name]:.1f} ms" for name in ("step", "host")]
+        counts = [f"{later['peak'] / 2**30:.2f}", str(kernels or ""), "yes" if cold["correct"] else "no"]
+        rows.append([way, *spent, _say(warm, missing="the same"), *steps, *counts])
+    return make_table((*columns, "GiB", "kernels", "correct"), rows)
+
+
+def tabulate_modes(*results: Result) -> str:
+    """Shows first step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
+    ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
+    theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
+    foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
+    found = _index((point for point in lift_points(*results) if point["process"] == "cold"), "way", "layers")
+    rows = []
+    for layers in sorted({layers for _, layers in found}):
+        ways = ("own", "baseline", "templates", "thunder")
+        own, baseline, cached, uncached = (found.get((way, layers)) for way in ways)
+        share = f"{100 * own['counts']['canonicalize_seconds'] / own['seconds']['total']:.1f}%" if own else ""
+        ratios = [_divide(own, baseline, _read_total), _divide(own, baseline, _read_step)]
+        others = [
+            _say(cached, missing="not run"),
+            _say(uncached, missing="not run"),
+            _divide(uncached, own, _read_total),
+        ]
+        rows.append([str(layers), *_list_compiles(own), share, *_list_compiles(baseline), *ratios, *others])
+    return make_table((*ours, *theirs, *foreign), rows)
+
+
+def _list_compiles(point: Point | None) -> list[str]:
+    """Returns the cells of a point's compiles, their seconds, and its first step."""
+    if point is None:
+        return ["", "", "not run"]
+    return [str(point["counts"]["compiles"]), format_seconds(point["seconds"]["compile"]), _say(point)]
+
+
+def _read_total(point: Point) -> float | None:
+    total: float = point["seconds"]["total"]
+    return total
+
+
+def _read_step(point: Point) -> float | None:
+    return point["later"]["step"] if point.get("later") else None
+
+
+def _divide(one: Point | None, other: Point | None, read: Callable[[Point], float | None]) -> str:
+    values = [read(point) if point else None for point in (one, other)]
+    return "" if values[0] is None or not values[1] else f"{values[0] / values[1]:.2f}"

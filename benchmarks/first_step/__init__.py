@@ -1,1 +1,0 @@
-"""Where the seconds of a first step go."""

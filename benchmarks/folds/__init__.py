@@ -1,1 +1,0 @@
-"""Which folds sum a residual chain with the least traffic."""

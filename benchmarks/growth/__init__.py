@@ -1,1 +1,0 @@
-"""What each further length adds to memory, record and store."""

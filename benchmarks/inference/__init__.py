@@ -1,1 +1,0 @@
-"""What generating text costs, a token at a time."""

@@ -1,1 +1,0 @@
-"""How long the slowest of many later steps take, and why."""

@@ -1,1 +1,0 @@
-"""What a sequence of lengths costs, step by step."""

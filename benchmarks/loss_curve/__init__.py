@@ -1,1 +1,0 @@
-"""Whether a model that ranks share learns as it does in one process."""

@@ -1,0 +1,322 @@
+"""What recompute of the residual stream saves of a GPU's memory, and what it costs: a table of the trade.
+
+A stack of blocks of OLMo-2 and of Gemma-2, both of which add *normalized* terms to the residual stream, is trained by
+Thunder with fusioncache: once without recompute, which is the reference, and then with each plan for the sums. Every
+point is a fresh process with empty cache directories, and says how much memory a step takes at most, how much of it is
+saved for backward, how long a step is, and whether the output and every gradient have the reference's bits.
+
+They are litgpt's configurations at their own widths and depth, with two changes. No layer of Gemma-2 has a sliding
+window: litgpt fills the window's mask row by row, which Thunder traces as regions by the thousand. So that model is
+Gemma-2-like, not Gemma-2. And without --head there is next to no vocabulary, no head and no cross entropy: the backward
+pass starts from random numbers behind the last norm, because the logits' memory would hide that of the blocks.
+
+The first step is made with algorithms that give the same bits every time, and is the one whose output and gradients are
+compared. ``saved`` is what autograd keeps in it between the passes: the storages of all tensors saved for backward,
+each once, other than the model's own and its input's. Later steps are those of ``benchmarks/common/steps.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import torch
+
+from benchmarks import zoo
+from benchmarks.common.choices import describe_choices, name_plans
+from benchmarks.common.compiled import pay_once
+from benchmarks.common.options import (
+    Numbers,
+    Words,
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    require_litgpt,
+)
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.steps import measure_later, synchronize
+from benchmarks.common.tensors import digest, name_results
+from benchmarks.common.thunder_jit import executors, make_transform
+from benchmarks.common.ways import WAYS
+
+MODELS = {"olmo-2": "OLMo-2-like", "gemma-2": "Gemma-2-like"}
+"""Models of the zoo: in both a block adds normalized terms to the residual stream."""
+REFERENCE = "reference"
+AGAIN = "again"
+"""The reference once more: what does not have the same bits even then, no plan can be measured by."""
+PLANS = (REFERENCE, AGAIN, "auto", "segmented", "carry", "inline", "fold")
+WIDTHS = ("narrow", "real")
+_DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
+_AGAINST = {"saved": 2**-30, "peak": 2**-30, "step": 1.0}
+_NAMES_KEPT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpec:
+    """One process of the benchmark.
+
+    Attributes:
+        model: one of ``MODELS``.
+        plan: ``"reference"`` or ``"again"`` for no recompute, else ``FusionCache``'s ``residual``.
+        budget: ``FusionCache``'s ``memory_budget`` in MiB; None for none.
+        layers: of the model; None for as many as its configuration has.
+        sequence: tokens in a row of the input.
+        batch: its rows.
+        width: of the model, one of ``WIDTHS``.
+        head: whether there are an embedding of the whole vocabulary, a head, and a cross entropy.
+        backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+        steps: timed ones after the first, and as many before these that are not.
+    """
+
+    model: str
+    plan: str
+    budget: int | None
+    layers: int | None
+    sequence: int
+    batch: int
+    width: str
+    head: bool
+    backend: str
+    device: str
+    dtype: str
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """The name of the point among those of its model."""
+        return self.plan if self.budget is None else f"{self.plan}, {self.budget} MiB"
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of ``FusionCache`` for this plan."""
+        if self.plan in (REFERENCE, AGAIN):
+            return {}
+        budget = None if self.budget is None else self.budget * 2**20
+        return {"recompute": "residual", "residual": self.plan, "memory_budget": budget}
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.name}"
+
+
+_NO_WINDOW: dict[str, object] = {"sliding_window_size": None, "sliding_window_indices": [0] * 1024}
+"""The second for narrow models, which get a window whatever the first says."""
+_NO_HEAD: dict[str, object] = {"padded_vocab_size": 512, "final_logit_softcapping": None}
+_SCALE = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be trained.
+
+    Attributes:
+        workload: the model, its tokens, and a loss over its vocabulary.
+        cotangent: where the backward pass starts; None for the loss.
+    """
+
+    workload: zoo.Workload
+    cotangent: torch.Tensor | None
+
+    def forward(self, compiled: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """Runs the forward pass of what was made of the model."""
+        return compiled(*self.workload.inputs)
+
+    def backward(self, output: torch.Tensor) -> None:
+        """Runs the backward pass, which leaves gradients in the model's parameters."""
+        if self.cotangent is None:
+            self.workload.loss(output).backward()
+        else:
+            output.backward(self.cotangent)
+
+    def clear(self) -> None:
+        """Drops the gradients, so that the next step does not add to them."""
+        self.workload.model.zero_grad(set_to_none=True)
+
+
+def make_work(spec: MemorySpec) -> Work:
+    """Returns the work of a specification, always from the same seed."""
+    changes = _NO_WINDOW if spec.head else {**_NO_WINDOW, **_NO_HEAD}
+    size: Any = {"sequence": spec.sequence, "batch": spec.batch, "changes": changes}
+    # On the device from the start: to make billions of random weights on the CPU takes minutes.
+    with torch.device(spec.device):
+        workload = zoo.make(spec.model, spec.layers, spec.device, spec.dtype, cast(Any, spec.width), **size)
+        if spec.head:
+            return Work(workload, None)
+        model: Any = workload.model
+        model.lm_head = torch.nn.Identity()
+        # Not the same everywhere: a norm ends the model, whose gradient would vanish.
+        shape = *workload.inputs[0].shape, model.config.n_embd
+        return Work(workload, _SCALE * torch.randn(shape, dtype=getattr(torch, spec.dtype)))
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns bytes, seconds, choices and digests of one point."""
+    spec = MemorySpec(**options)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    pay_once(WAYS["fusioncache"], spec.backend, spec.device, spec.dtype)
+    work = make_work(spec)
+    transform = make_transform(spec.backend, **spec.options())
+    compiled = work.workload.compile(executors(spec.backend), [transform])
+    found = _first_step(spec, work, compiled)
+    found |= _counts(transform)
+    found["steady"] = measure_later(
+        lambda: work.backward(work.forward(compiled)), work.clear, device=spec.device, steps=spec.steps
+    )
+    later = transform.stats().compiles - found["compiles"]
+    return found | {"compiles_later": later, "layers": work.workload.layers}
+
+
+def _first_step(spec: MemorySpec, work: Work, compiled: Any) -> dict[str, Any]:
+    model = work.workload.model
+    saved = Saved([*model.parameters(), *model.buffers(), *work.workload.inputs])
+    synchronize(spec.device)
+    start = time.perf_counter()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+        output = work.forward(compiled)
+    work.backward(output)
+    synchronize(spec.device)
+    total = time.perf_counter() - start
+    tensors = name_results(model, output)
+    with ThreadPoolExecutor() as pool:  # gradients are gigabytes
+        found = dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+    return {
+        "first_step": total,
+        "saved": saved.size,
+        "saved_tensors": saved.count,
+        "weights": sum(parameter.nbytes for parameter in model.parameters()),
+        "digests": found,
+        "not_finite": [name for name, tensor in tensors.items() if not tensor.isfinite().all()],
+    }
+
+
+class Saved:
+    """Counts the bytes of storages that are saved for backward. All are alive until then, so that addresses tell.
+
+    Args:
+        others: tensors that are kept anyway, whose storages do not count.
+    """
+
+    def __init__(self, others: Iterable[torch.Tensor]):
+        self.size = 0
+        self.count = 0
+        self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Counts a tensor, for ``saved_tensors_hooks``. The tensor stays as it is."""
+        self.count += 1
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.size += storage.nbytes()
+        return tensor
+
+
+def _counts(transform: Any) -> dict[str, Any]:
+    """Returns what a transform counted and chose."""
+    stats = transform.stats()
+    return {
+        "regions": stats.regions,
+        "templates": stats.templates,
+        "compiles": stats.compiles,
+        "compile_seconds": stats.compile_seconds,
+        "canonicalize_seconds": stats.canonicalize_seconds,
+        "bypasses": dict(stats.bypasses),
+        "choices": describe_choices(transform.choices()),
+    }
+
+
+@command(__doc__)
+@click.option("--models", type=Words(tuple(MODELS)), default=tuple(MODELS), help="As in olmo-2,gemma-2.")
+@click.option("--layers", type=click.IntRange(min=1), help="Of each model.  [default: as in its configuration]")
+@count_option("--sequence", 4096, "Tokens in a row of the input.")
+@count_option("--batch", 1, "Rows of the input.")
+@click.option("--width", type=click.Choice(WIDTHS), default="real", help="real: the configuration's own.")
+@click.option("--head/--no-head", default=False, help="With the vocabulary, the head and the cross entropy.")
+@click.option("--plans", type=Words(PLANS), default=_DEFAULT_PLANS, help="The reference is always there.")
+@click.option("--budgets", type=Numbers(), help="MiB of sums alive, each with plan auto.")
+@backend_option()
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
+@count_option("--steps", 10, "Later steps to time, after as many untimed.")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=300.0, help="Seconds after which a point is ended.")
+@json_option
+def main(
+    json_file: Path | None,
+    models: Sequence[str],
+    plans: Sequence[str],
+    budgets: Sequence[int] | None,
+    backend: str,
+    limit: float,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt("this benchmark")
+    run = begin(json_file, {**options, "models": models, "plans": plans, "budgets": budgets}, backend)
+    place: dict[str, Any] = {"backend": run.machine.backend, "device": run.machine.device}
+    for model in models:
+        reference: Point | None = None
+        for plan, budget in list_plans(plans, budgets or ()):
+            spec = MemorySpec(model=model, plan=plan, budget=budget, **place, **options)
+            about = {"model": model, "name": spec.name, "plan": plan, "budget": budget, "dtype": spec.dtype}
+            point = run.ask(about, "benchmarks.memory:measure", asdict(spec), limit=limit)
+            if "error" not in point:
+                say(f"{spec}: step {1e3 * point['steady']['step']:.1f} ms\n")
+                reference = point if plan == REFERENCE else reference
+                point = set_against(point, reference)
+            run.keep(point)
+    columns = {
+        "<model": pick("model"),
+        "<plan": pick("name"),
+        "<chosen": lambda point: name_plans(point["choices"]),
+        "saved": lambda point: format_gibibytes(point["saved"]),
+        "peak": lambda point: format_gibibytes(point["steady"]["peak"]),
+        **{f"{name}, to the reference": pick("against", name, scale=scale) for name, scale in _AGAINST.items()},
+        "step, ms": pick("steady", "step", scale=1e3, digits=1),
+        "compiles": lambda point: str(point["compiles"] + point["compiles_later"]),
+        "bitwise": format_bitwise,
+    }
+    for point in run.points:
+        run.notes += [f"differs: {point['model']}, {point['name']}: {name}" for name in point.get("differing", ())]
+    run.finish(
+        "recompute of the residual stream", columns, "GiB; bitwise: output and gradients that are the reference's"
+    )
+
+
+def list_plans(plans: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int | None]]:
+    """Returns the plans of a model with their budgets: the reference first, asked for or not."""
+    return [*((plan, None) for plan in dict.fromkeys((REFERENCE, *plans))), *(("auto", budget) for budget in budgets)]
+
+
+def set_against(point: Point, reference: Point | None) -> Point:
+    """Returns a point with what it has in common with the reference, and what it trades."""
+    digests = point["digests"]
+    expected = digests if reference is None else reference["digests"]
+    differing = [name for name in dict.fromkeys([*expected, *digests]) if digests.get(name) != expected.get(name)]
+    found = {**point, "tensors": len(digests), "not_finite": point["not_finite"][:_NAMES_KEPT], "against": None}
+    if reference is None:
+        return {**found, "bitwise": None, "differing": []}
+    ours, theirs = point["steady"], reference["steady"]
+    peak = None if ours["peak"] is None or theirs["peak"] is None else theirs["peak"] - ours["peak"]
+    trade = {"saved": reference["saved"] - point["saved"], "peak": peak, "step": ours["step"] / theirs["step"]}
+    same = {"correct": not differing, "bitwise": len(digests) - len(differing), "differing": differing[:_NAMES_KEPT]}
+    return {**found, **same, "against": trade}
+
+
+def format_gibibytes(size: int | None) -> str:
+    """Returns GiB with two digits behind the point."""
+    return "-" if size is None else f"{size / 2**30:.2f}"
+
+
+def format_bitwise(point: Mapping[str, Any]) -> str:
+    """Says how many tensors have the reference's bits."""
+    return "-" if point["bitwise"] is None else f"{point['bitwise']} of {point['tensors']}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Thunder, fusioncache, torch.compile and eager torch on the same work."""

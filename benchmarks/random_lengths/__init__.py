@@ -1,1 +1,0 @@
-"""Models that the project was not written for, trained at random lengths in one process."""

@@ -1,1 +1,0 @@
-"""What backward's safety costs in memory."""

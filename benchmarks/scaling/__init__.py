@@ -1,1 +1,0 @@
-"""How the time to a first step grows with the depth."""

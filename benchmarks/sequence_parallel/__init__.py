@@ -1,1 +1,0 @@
-"""What a training step costs of a model whose layers and sequences ranks share."""

@@ -1,0 +1,195 @@
+"""What a first step takes in a process with empty caches, and in a second one with the caches that this left.
+
+Each way takes one training step in a fresh process, ``cold``, and another one in a process that finds what the first
+one kept, ``warm``. ``benchmarks/common/ways.py`` lists the ways, and ``Compiled.split`` in
+``benchmarks/common/compiled.py`` says what the parts of a step are. Imports are no part of any figure; nor, with the
+clock of the wall, is what a process pays once for its compiler. With ``--clock cpu`` seconds are those of processors,
+of the process and of all that it waited for, such as a C++ compiler, on one thread: how busy a machine is does not
+matter.
+
+All of Thunder's ways must compute the same bits, where the trace is the same or sums are not rounded between regions.
+With ``--steps`` later steps are timed as well, and the first step's output and gradients are compared with those of
+eager torch in a wider dtype: an error may be twice that of eager torch. A process that fails costs its own results
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from benchmarks.common.models import MODELS, WIDTHS
+from benchmarks.common.options import (
+    NewFile,
+    Numbers,
+    Words,
+    backend_option,
+    command,
+    count_option,
+    json_option,
+    limit_option,
+    repeat_option,
+    require_litgpt,
+)
+from benchmarks.common.processes import say
+from benchmarks.common.runner import Point, Run, begin, find_medians, pick, take_turns
+from benchmarks.common.ways import WAYS, choose_ways
+from benchmarks.figures.plot import SUFFIXES, plot_starts
+from benchmarks.starts.worker import CLOCKS, FROM_HUGGING_FACE, PARTS, StartSpec
+from benchmarks.zoo.catalogue import names
+
+COLD, WARM = "cold", "warm"
+_EXACT = ("float32", "float64")
+"""Types in which a sum has the same bits whether it crossed from one kernel to another or not."""
+_DEFAULT = ("thunder", "templates", "fusioncache", "torch.compile")
+
+
+@command(__doc__)
+@click.option(
+    "--models", type=Words((*MODELS, *names(), *FROM_HUGGING_FACE)), default="llama", help="As in llama,gemma."
+)
+@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of llama: real is Llama-2-7b, 1 x 2048.")
+@click.option("--layers", type=Numbers(), default=(8, 32), help="As in 8,32.")
+@click.option("--ways", type=Words(tuple(WAYS)), default=_DEFAULT, help="As in thunder,fusioncache.")
+@click.option("--clock", type=click.Choice(CLOCKS), default="wall", help="Whose seconds.")
+@click.option("--grad/--no-grad", default=True, help="Include a backward pass.")
+@click.option("--recompute", is_flag=True, help="As NVIDIA/Fuser#2916, but for the way own.")
+@count_option("--steps", 0, "Later steps to time, after as many untimed.", least=0)
+@count_option("--at-once", 1, "Ways at once: for the clock cpu.")
+@click.option("--dtype", type=click.Choice(["float64", "float32", "bfloat16"]), help="[default: bfloat16 on a GPU]")
+@backend_option()
+@repeat_option("Pairs of processes; the median counts.")
+@limit_option
+@json_option
+@click.option("--plot", type=NewFile(SUFFIXES), metavar="FILE", help="Write a plot over the layers, SVG or PNG.")
+def main(
+    json_file: Path | None,
+    models: Sequence[str],
+    layers: Sequence[int],
+    ways: tuple[str, ...],
+    at_once: int,
+    backend: str,
+    dtype: str | None,
+    repeat: int,
+    limit: float | None,
+    plot: Path | None,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    if "llama" in models:
+        require_litgpt("llama")
+    asked = {"models": models, "layers": layers, "ways": ways, "dtype": dtype, "repeat": repeat}
+    run = begin(json_file, {**options, **asked}, backend, limit=limit)
+    chosen = choose_ways(ways, run.machine.device)
+    run.notes += [f"{name} skipped: it needs a GPU" for name in ways if WAYS[name] not in chosen]
+    common = {**options, "backend": run.machine.backend, "device": run.machine.device}
+    specs = []
+    # What takes longest and says least, processes that keep nothing, comes last.
+    for way, model, depth in product(sorted(chosen, key=lambda way: not way.keeps), models, layers):
+        more = {**common, "dtype": dtype or run.machine.choose_dtype(model), "layers": depth}
+        more["recompute"] = options["recompute"] and way.name != "own"
+        specs.append(StartSpec(way.name, model, **more))
+    series = _Series(run)
+    with ThreadPoolExecutor(at_once) as pool:
+        for _ in pool.map(series.run_pair, take_turns(specs, repeat)):
+            pass
+    if plot:
+        plot_starts({"environment": {**run.machine.environment, "options": run.options}, "points": run.points}, plot)
+    later = {"step, ms": pick("later", "step", scale=1e3), "host, ms": pick("later", "host", scale=1e3)}
+    columns = {
+        "<model": pick("model"),
+        "layers": pick("layers"),
+        "<way": pick("way"),
+        "<process": pick("process"),
+        **({name: pick("seconds", name, digits=3) for name in PARTS} if options["clock"] == "wall" else {}),
+        "total": pick("seconds", "total", digits=3),
+        **{name: pick("counts", name) for name in ("compiles", "loads", "traces")},
+        **({**later, "error": pick("distance", digits=6)} if options["steps"] else {}),
+    }
+    run.finish("seconds to the end of the first step", columns)
+
+
+@dataclass(slots=True)
+class _Series:
+    """Pairs of processes, and what they said so far.
+
+    Attributes:
+        run: keeps the points.
+        found: what processes said, by spec and which process of a pair they were.
+    """
+
+    run: Run
+    found: dict[tuple[StartSpec, str], list[Point]] = field(default_factory=dict)
+
+    def run_pair(self, spec: StartSpec) -> None:
+        """Runs a process with empty cache directories and, if it leaves anything in them, another one."""
+        way = WAYS[spec.way]
+        # What helped the first process may still write when it has ended.
+        with TemporaryDirectory(prefix="fusioncache-starts-", ignore_cleanup_errors=True) as directory:
+            said: Point = {}
+            for process in (COLD, WARM) if way.keeps else (COLD,):
+                failed = "error" in said
+                said = {"error": "not run: the first process failed"} if failed else self._ask(spec, process, directory)
+                self.found.setdefault((spec, process), []).append(said)
+                self.run.points = make_points(self.found)
+                self.run.save()
+
+    def _ask(self, spec: StartSpec, process: str, caches: str) -> Point:
+        environment = {"FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "1", **WAYS[spec.way].environment}
+        argument = asdict(spec) | ({"steps": 0} if process == WARM else {})
+        about = {"way": str(spec), "process": process}
+        said = self.run.ask(
+            about, "benchmarks.starts.worker:measure", argument, caches=Path(caches), environment=environment
+        )
+        if "seconds" in said:
+            say(f"{spec}, {process}: {said['seconds']['total']:.2f} s\n")
+        return {name: value for name, value in said.items() if name not in about}
+
+
+def make_points(found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> list[Point]:
+    """Returns the points by model and depth, the ways of each in the order in which they are compared."""
+    order = list(WAYS)
+    places = sorted(found, key=lambda each: (each[0].model, each[0].layers, order.index(each[0].way), each[1]))
+    return [_make_point(*place, found) for place in places]
+
+
+def _make_point(spec: StartSpec, process: str, found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> Point:
+    """Returns one point: medians of what its processes said, and whether they computed what all others did."""
+    point: Point = {"model": spec.model, "layers": spec.layers, "way": spec.way, "process": process}
+    said = found[spec, process]
+    errors, good = [one for one in said if "error" in one], [one for one in said if "error" not in one]
+    if good:
+        point["seconds"] = find_medians([one["seconds"] for one in good])
+        point["counts"] = good[0]["counts"]
+        if "later" in good[0]:
+            point["later"] = find_medians([one["later"] for one in good])
+            point |= {name: good[0].get(name) for name in ("worst_tensor", "distance", "eager_distance")}
+        point["correct"] = all(one.get("correct", True) for one in good) and _is_same(spec, good, found)
+        point["repeats"] = good
+    if errors:
+        point |= {"error": errors[0]["error"], "log": errors[0].get("log", "")}
+    return point
+
+
+def _is_same(spec: StartSpec, good: Sequence[Point], found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> bool:
+    """True if the bits of a way's processes are those of all others that must have the same."""
+    digests = {
+        one["digest"]
+        for (other, _), each in found.items()
+        if (other.model, other.layers) == (spec.model, spec.layers)
+        and (other.recompute == spec.recompute or spec.dtype in _EXACT)
+        for one in each
+        if "digest" in one
+    }
+    return "digest" not in good[0] or len(digests) == 1
+
+
+if __name__ == "__main__":
+    main()

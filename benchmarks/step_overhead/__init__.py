@@ -1,1 +1,0 @@
-"""Host time of a later step."""

@@ -1,1 +1,0 @@
-"""A store of many templates, and the commands that look into it."""

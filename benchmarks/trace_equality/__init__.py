@@ -1,1 +1,0 @@
-"""Whether shortcuts in Thunder's tracing leave every trace as it is, to the letter."""

@@ -1,1 +1,0 @@
-"""How long ``fusioncache warm`` takes with more processes and with fewer."""

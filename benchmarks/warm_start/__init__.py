@@ -1,1 +1,0 @@
-"""What a second process finds of what the first one compiled."""

@@ -1,0 +1,209 @@
+"""Each benchmark that needs no GPU, run for real on small work. No time is asserted."""
+
+import json
+import os
+from dataclasses import asdict
+
+import forked_processes as forks
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import (
+    commands,
+    detours,
+    first_step,
+    growth,
+    inference,
+    lengths,
+    memory,
+    overhead,
+    random_lengths,
+    saved_memory,
+    step_overhead,
+    store,
+)
+from benchmarks.common import processes
+from benchmarks.common.models import ModelSpec
+from benchmarks.equality import __main__ as equality
+from benchmarks.starts import __main__ as starts
+from benchmarks.starts.worker import PARTS
+from fusioncache.transform import executor
+
+SMALL = ("--layers", "1", "--backend", "eager")
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a benchmark, and returns its result."""
+
+    def run_command(command, *options, shortcuts=False, **variables):
+        pytest.importorskip("litgpt")
+        forks.use(monkeypatch, shortcuts=shortcuts)
+        file = tmp_path / "result.json"
+        done = CliRunner(env=variables).invoke(command, [*options, "--json", str(file)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        result = json.loads(file.read_text())
+        assert result["schema"] == 1 and result["environment"]["versions"]["torch"] and result["seconds"] > 0
+        return result
+
+    return run_command
+
+
+def test_starts_of_two_processes(run, tmp_path):
+    options = (
+        "--models",
+        "residual",
+        "--ways",
+        "thunder,fusioncache",
+        "--steps",
+        "1",
+        "--plot",
+        str(tmp_path / "a.svg"),
+    )
+    points = run(starts.main, *SMALL, *options)["points"]
+    assert [(point["way"], point["process"]) for point in points] == [
+        *(("thunder", "cold"), ("fusioncache", "cold"), ("fusioncache", "warm"))
+    ]
+    plain, first, second = points
+    assert [point["counts"]["traces"] for point in points] == [1, 1, 0]
+    assert second["counts"]["programs_loaded"] == 1 and first["counts"]["templates"] > 0
+    for point in points:
+        seconds = point["seconds"]
+        assert point["correct"] and sum(seconds.get(part, 0.0) for part in PARTS) == pytest.approx(seconds["total"])
+    assert len({point["repeats"][0]["digest"] for point in points}) == 1
+    assert plain["later"]["step"] > 0 and plain["distance"] < 1e-4 and "later" not in second
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_starts_in_seconds_of_processors(run):
+    options = ("--models", "llama-2", "--clock", "cpu", "--ways", "fusioncache-eager")
+    first, second = run(starts.main, *SMALL, *options)["points"]
+    assert first["counts"]["templates"] == first["counts"]["compiles"] > 0
+    assert first["seconds"]["total"] > 0 and first["seconds"]["children"] >= 0
+    assert second["counts"]["programs_loaded"] > 0
+
+
+def test_phases_of_a_first_step_add_up(run):
+    points = run(first_step.main, "--model", "residual", "--layers", "2", "--backend", "eager")["points"]
+    assert [(point["layers"], point["tracing"]) for point in points] == [(2, "own"), (2, "fast")]
+    for point in points:
+        seconds = dict(point["seconds"])
+        total = seconds.pop("total")
+        assert seconds.pop("trace") + seconds.pop("after_trace") == pytest.approx(total)
+        assert all(seconds[phase] > 0 for phase in ("interpret", "grad", "claim", "fuse", "fusioncache", "compile"))
+        assert sum(seconds.values()) == pytest.approx(total)
+
+
+@pytest.mark.parametrize(("mode", "more"), [("training", ()), ("inference", ("--tokens", "8"))])
+def test_a_later_step_is_taken_apart(run, mode, more):
+    options = ("--steps", "2", "--ways", "fusioncache", "--mode", mode, *more)
+    (point,) = run(step_overhead.main, *SMALL, *options)["points"]
+    parts = {"prologue", "forward", "step", "tenth", "fastest", "wall"} | (
+        {"backward"} if mode == "training" else set()
+    )
+    assert set(point["milliseconds"]) == parts and min(point["milliseconds"].values()) > 0
+    assert 0 < point["synchronized"]["median"] <= point["synchronized"]["slowest"]
+    assert point["peak_bytes"] is point["kernels"] is None and point["mode"] == mode
+
+
+@pytest.mark.parametrize("model", ["llama", "grouped"])
+def test_new_lengths_are_timed_and_counted(run, model):
+    options = ("--model", model, "--lengths", "8,12", "--random", "1", "--between", "5", "5", "--later", "1")
+    (point,) = run(lengths.main, *SMALL, *options, "--ways", "fusioncache")["points"]
+    assert [step["length"] for step in point["steps"]] == [8, 12, 5]
+    assert point["steps"][0]["compiles"] > 0 and (model != "llama" or point["steps"][2]["compiles"] == 0)
+    assert all(each["error"] < 1e-4 for each in point["later"])
+
+
+def test_random_lengths_are_right(run):
+    options = ("--models", "convolutional", "--steps", "3", "--lengths", "2", "--longest", "9", "--backend", "eager")
+    (point,) = run(random_lengths.main, *options)["points"]
+    assert point["correct"] and point["steps"] == 3
+
+
+def test_tokens_are_generated(run):
+    options = ("--prompts", "6,9", "--tokens", "10", "--repeat", "1", "--ways", "eager,fusioncache")
+    points = run(inference.main, *SMALL, *options)["points"]
+    for point in points:
+        assert [len(each["tokens"]) for each in point["later"]] == [10, 10] and point["distance"] < 1e-4
+        assert point["later_counts"] == {"compiles": 0, "traces": 0}
+    assert [(each["compiles"] > 0, each["traces"]) for each in points[1]["prompts"]] == [(True, 2), (True, 1)]
+
+
+def test_models_are_compared_in_training(run):
+    options = ("training", "--models", "falcon", *SMALL, "--host-time")
+    (point,) = run(equality.main, *options, shortcuts=True)["points"]
+    assert (point["model"], point["layers"], point["real_layers"], point["way"]) == ("falcon", 1, 32, "jit")
+    assert point["bitwise"] == point["tensors"] > 20 and "error" not in point
+    assert point["templates"] == point["compiles"] <= point["regions"] == point["reference_compiles"]
+    assert set(point["host"]["microseconds"]) == {"plain", "fusioncache"}
+
+
+def test_models_are_compared_in_a_second_process(run):
+    (point,) = run(equality.main, "programs", "--models", "falcon", *SMALL, shortcuts=True)["points"]
+    assert point["tensors"] > 20 and point["differing"] == {"first": [], "second": []} and "error" not in point
+    assert point["first"]["programs_made"] == point["second"]["programs_loaded"] == 1
+
+
+def test_models_are_compared_at_lengths(run):
+    options = ("lengths", "--models", "falcon", *SMALL, "--batches", "2", "--lengths", "8,12,9")
+    (point,) = run(equality.main, *options, shortcuts=True)["points"]
+    first, second, third = point["steps"]
+    assert first["compiles"] > 5 and second["generalizations"] == second["compiles"] > 5
+    assert (third["compiles"], third["general_hits"]) == (0, second["compiles"])
+    assert all(step["bitwise"] == step["tensors"] > 5 for step in point["steps"]) and "error" not in point
+
+
+def test_traces_are_compared(run):
+    (point,) = run(equality.main, "traces", "--models", "falcon", *SMALL, "--kinds", "all")["points"]
+    assert (point["compared"], point["differing"], point["pieces"]) == (["all"], {}, 1)
+    assert point["traces"] > 8 and point["lines"] > 500 and "error" not in point
+
+
+def test_plans_are_set_against_the_reference(run):
+    options = ("--models", "olmo-2", "--layers", "2", "--sequence", "16", "--width", "narrow", "--backend", "eager")
+    points = run(memory.main, *options, "--plans", "segmented", "--budgets", "1", "--steps", "1")["points"]
+    assert [point["name"] for point in points] == ["reference", "segmented", "auto, 1 MiB"]
+    reference, segmented, budget = points
+    for point in points:
+        assert point["bitwise"] == point["tensors"] > 3 and not point["differing"] and point["compiles_later"] == 0
+        assert point["against"]["saved"] == reference["saved"] - point["saved"]
+    assert segmented["saved"] < reference["saved"] and reference["choices"] == []
+    assert {choice["plan"] for choice in budget["choices"]} == {"carry"}
+
+
+def test_bytes_saved_for_backward(run):
+    (point,) = run(saved_memory.main, "--models", "pythia", "--layers", "1", "--dtypes", "float32")["points"]
+    assert point["safe"] <= point["plain"] and point["unsafe"] > 0
+
+
+def test_memory_after_lengths(run):
+    points = run(growth.main, "--blocks", "1", "--lengths", "2,4", "--thunder", "1")["points"]
+    assert [(point["way"], point["lengths"]) for point in points] == [
+        *(("fusioncache", 2), ("fusioncache", 4), ("thunder", 1))
+    ]
+    for point in points:
+        assert point["resident"] > 0 and (point["way"] == "thunder" or min(point["record"], point["allocated"]) > 0)
+
+
+def test_each_way_to_call_a_region(run, monkeypatch):
+    monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # which the benchmark replaces
+    points = run(overhead.main, "--backend", "eager", "--inputs", "2", "--rounds", "1", "--calls", "2")["points"]
+    assert set(points[0]["microseconds"]) == {"execute", "thunder", "fusioncache"}
+
+
+def test_shortcuts_of_tracing(monkeypatch):
+    forks.use(monkeypatch)
+    assert {name["group"] for name in detours.list_names()} == set(detours.TRACING)
+    spec = asdict(ModelSpec("residual", 1, "eager", "cpu", "float32"))
+    found = processes.call("benchmarks.detours:measure", {"model": spec, "ways": ["none"], "repeat": 1})
+    assert found["none"]["calls"] > found["all"]["calls"] > 0
+
+
+def test_a_store_and_the_commands_on_it(run, monkeypatch):
+    monkeypatch.setattr(os, "fsync", os.fsync)  # which the benchmarks replace
+    found = run(store.main, "--templates", "12", "--lookups", "3")
+    assert found["bytes"]["objects"] > 0 and found["milliseconds"]["list"] > 0
+    monkeypatch.setattr(commands, "time_process", lambda arguments, repeat: 0.001 * repeat)
+    found = run(commands.main, "--templates", "12", "--ops", "3", "--repeat", "2", FUSIONCACHE_DIR=None)
+    assert set(found["milliseconds"]) >= {f"fusioncache {name}" for name in ("ls", "show ID", "stats", "dir")}

@@ -1,0 +1,353 @@
+"""What benchmarks call right and wrong: bits, errors, curves, templates that grow, what a second process does."""
+
+from typing import Any
+
+import pytest
+import torch
+from models import Block
+
+from benchmarks.common.compiled import Compiled, pad_to_powers_of_two
+from benchmarks.common.errors import compare_errors, judge, keep_wide
+from benchmarks.common.kernels import Kernel
+from benchmarks.common.models import Residual
+from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
+from benchmarks.common.ways import WAYS
+from benchmarks.distributed.__main__ import compare_bits
+from benchmarks.distributed.measure import checksum, read_timeline
+from benchmarks.equality import lengths, programs, traces, training
+from benchmarks.equality.programs import FIRST, SECOND, THUNDER
+from benchmarks.loss_curve import compare_curves
+from benchmarks.memory import set_against
+from benchmarks.nvfuser_seconds import digest_code
+from benchmarks.saved_seconds import agrees
+from benchmarks.sequence_parallel import check_losses
+from benchmarks.starts.__main__ import make_points
+from benchmarks.starts.worker import StartSpec
+from benchmarks.step_overhead import OTHERS, sort_kernel, sum_kernels, summarize_times
+from benchmarks.zoo import Workload
+from benchmarks.zoo.token_models import GroupedExperts, LoopedExperts
+
+X = torch.linspace(-1, 1, 32).reshape(2, 16)
+
+
+def test_bits_are_compared_and_not_values():
+    one = torch.tensor([0.0, 1.0])
+    assert same_bits(one, one.clone()) and not same_bits(one, torch.tensor([-0.0, 1.0]))
+    assert not same_bits(one, one.double()) and not same_bits(one, one[None]) and not same_bits(one, None)
+    assert same_bits(torch.tensor(float("nan")), torch.tensor(float("nan")))
+    assert count_epsilons(one + torch.tensor([0.0, 2.0**-22]), one) == 2.0
+    tensors = {"output": torch.zeros(2), "gradient": torch.ones(2)}
+    others = [{"output": -torch.zeros(2)}, {"gradient": torch.ones(2, dtype=torch.bfloat16)}, {"x": torch.ones(1)}]
+    assert len({digest_all(tensors), *(digest_all(tensors | other) for other in others)}) == 4
+
+
+def test_a_missing_tensor_differs():
+    loss = {"loss": torch.tensor(1.0)}
+    result = compare({}, loss, loss)
+    assert (result["tensors"], result["bitwise"], result["differing"]) == (1, 0, ["loss"])
+    assert compare(loss, loss, {"loss": torch.tensor(2.0)})["not_repeatable"] == ["loss"]
+
+
+def judge_spoiled(dtype, spoil) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = Residual(2).to(getattr(torch, dtype))
+    example = torch.randn(10, 10)
+
+    def step(dtype):
+        model.zero_grad()
+        output = model(example.to(dtype))
+        (output * torch.linspace(-1, 1, 100).reshape(10, 10).to(dtype)).sum().backward()
+        return name_results(model, output)
+
+    found = {name: tensor.clone() for name, tensor in step(getattr(torch, dtype)).items()}
+    spoil(found)
+    return judge(found, model, step)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_are_judged_by_those_of_a_wider_dtype(dtype):
+    assert judge_spoiled(dtype, lambda tensors: None)["correct"]
+    for spoil in (
+        lambda tensors: tensors["gradient of weights.1"].mul_(1.1),
+        lambda tensors: tensors["gradient of weights.1"].fill_(float("nan")),
+        lambda tensors: tensors.pop("gradient of weights.1"),
+        lambda tensors: tensors.update({"gradient of weights.1": torch.zeros(3)}),
+    ):
+        verdict = judge_spoiled(dtype, spoil)
+        assert not verdict["correct"] and verdict["worst_tensor"] == "gradient of weights.1"
+
+
+def test_twice_the_error_of_eager_is_allowed_and_no_more():
+    right, eager = {"output": torch.tensor([1.0])}, {"output": torch.tensor([1.01])}
+    assert compare_errors({"output": torch.tensor([1.019])}, eager, right, 1e-6)["correct"]
+    assert not compare_errors({"output": torch.tensor([1.021])}, eager, right, 1e-6)["correct"]
+    assert compare_errors({"output": torch.tensor([1.021])}, right, right, 0.02)["correct"]
+    with keep_wide(torch.float64):
+        assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
+
+
+def start(way: str, digest: str, process: str = "cold", **more: Any) -> tuple[tuple[StartSpec, str], list[Any]]:
+    spec = StartSpec(way, "llama", 2, "narrow", "eager", "cpu", more.pop("dtype", "float32"), **more)
+    return (spec, process), [{"seconds": {"total": 1.0}, "counts": {}, "digest": digest}]
+
+
+def test_thunders_ways_must_have_the_same_bits_where_nothing_is_rounded_between_regions():
+    wrong = make_points(dict([start("thunder", "a"), start("fusioncache", "a"), start("fusioncache", "b", "warm")]))
+    assert not any(point["correct"] for point in wrong)
+    exact = [start("thunder", "a", recompute=True), start("own", "b")]
+    assert not any(point["correct"] for point in make_points(dict(exact)))
+    rounded = [start("thunder", "a", recompute=True, dtype="bfloat16"), start("own", "b", dtype="bfloat16")]
+    assert all(point["correct"] for point in make_points(dict(rounded)))
+
+
+def test_of_several_processes_those_that_did_not_fail_count():
+    (place, said) = start("fusioncache", "a")
+    other = {"seconds": {"total": 3.0}, "counts": {}, "digest": "a"}
+    (point,) = make_points({place: [*said, other, {"error": "it died", "log": "log"}]})
+    assert point["error"] == "it died" and point["seconds"] == {"total": 2.0} and len(point["repeats"]) == 2
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    found = {"tensors": 3, "bitwise": 3, "differing": [], "largest_epsilons": 0.0, "regions": 9, "not_finite": []}
+    return {"model": "llama-3", "layers": 2, "templates": 5, "not_repeatable": [], **found, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"differing": ["loss"], "largest_epsilons": 0.5}, "1 of 3 differ, the first is loss; 0.5 epsilons at most"),
+        ({"regions": 0}, "there are no regions to share"),
+        ({"not_finite": ["output"]}, "not finite: output"),
+        ({"differing": ["loss", "x"], "not_repeatable": ["x"]}, "1 of 3 differ, the first is loss; 0 epsilons at most"),
+        ({"differing": ["loss"], "not_repeatable": ["loss"]}, None),
+        ({}, None),
+    ],
+)
+def test_what_is_wrong_with_training_is_named(changes, says):
+    assert training.find_problem(row(**changes)) == says
+
+
+def test_templates_that_grow_with_depth_are_an_error():
+    rows = [row(layers=layers, templates=count) for layers, count in ((1, 4), (2, 5), (3, 5), (4, 6))]
+    training.mark_growth(rows)
+    assert [found.get("error") for found in rows] == [None, None, None, "6 templates, at 2 layers 5"]
+
+
+def step(**changes: Any) -> dict[str, Any]:
+    right = {"batch": 2, "length": 8, "kind": "many", "compiles": 0, "tensors": 3, "bitwise": 3, "differing": []}
+    return {**right, "largest_epsilons": 0.0, "not_finite": [], "not_repeatable": [], **changes}
+
+
+WRONG = {"differing": ["output"], "largest_epsilons": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("steps", "backend", "says"),
+    [
+        ([step(compiles=9), step(compiles=9), step()], "eager", None),
+        ([step(compiles=9), step(compiles=9), step(length=9, compiles=1)], "eager", "2 rows of 9: 1 compiled"),
+        ([step(compiles=9), step(compiles=9), step(batch=3, compiles=9), step(batch=3)], "eager", None),
+        ([step(), step(), step(batch=3), step(batch=3, compiles=1)], "eager", "3 rows of 8: 1 compiled"),
+        ([step(), step(), step(batch=3), step(batch=4, compiles=1)], "eager", "4 rows of 8: 1 compiled"),
+        ([step(**WRONG)], "eager", "2 rows of 8: 1 tensors differ, the first is output; 3 epsilons at most"),
+        ([step(**WRONG)], "inductor", None),
+        ([step(**WRONG, not_repeatable=["output"])], "eager", None),
+        ([step(not_finite=["loss"])], "eager", "2 rows of 8: loss is not finite"),
+    ],
+)
+def test_what_is_wrong_at_lengths_is_named(steps, backend, says):
+    assert lengths.find_problem({"steps": steps, "backend": backend, "epsilons": 64.0}) == says
+
+
+def test_sizes_of_one_are_counted_for_themselves():
+    kinds = ["many", "one row", "many", "one row", "one token", "many"]
+    steps = [step(kind=kind, length=length) for length, kind in enumerate(kinds)]
+    assert [each["length"] for each in lengths.list_later(steps)] == [5]
+    assert [lengths.name_kind(*sizes) for sizes in ((2, 8), (1, 8), (3, 1), (1, 1))] == [
+        *("many", "one row", "one token", "one row, one token")
+    ]
+    mask = torch.arange(3 * 1 * 5 * 5).reshape(3, 1, 5, 5)
+    assert lengths.cut(mask, 2, 4, 5).equal(mask[:2, :, :4, :4])
+
+
+def say(**changes: Any) -> dict[str, Any]:
+    counts = {"traces": 0, "programs_made": 0, "programs_loaded": 0, "compiles": 0, "loads": 0}
+    counts |= {"regions": 5, "templates": 5}
+    reasons = {"programs_refused": {}, "unkept": {}, "bypasses": {}, "explained": []}
+    facts = {"layers": 1, "way": "jit", "digests": {"loss": "1", "output": "2"}, "seconds": 0.1, "program_seconds": {}}
+    return {**facts, **counts, **reasons, **changes}
+
+
+LOADED = say(programs_loaded=1, loads=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, None),
+        ({SECOND: say(traces=1, error="AssertionError: x")}, "0 of 1 programs are loaded: AssertionError: x"),
+        ({SECOND: say(traces=1, explained=["why"], error="x")}, "0 of 1 programs are loaded: why"),
+        ({FIRST: say(traces=1, programs_refused={"random": 1}), SECOND: say()}, "0 of 1 programs are loaded: random"),
+        ({SECOND: say()}, "0 of 1 programs are loaded: nothing says why"),
+        ({SECOND: {**LOADED, "compiles": 2}}, "the second process compiles 2"),
+        ({SECOND: {**LOADED, "digests": {"loss": "3"}}}, "second: 2 of 2 tensors differ, the first is loss"),
+        ({THUNDER: say(error="ValueError: y")}, "thunder: ValueError: y"),
+    ],
+)
+def test_what_a_second_process_does_otherwise_is_named(changes, says):
+    said = {THUNDER: say(), FIRST: say(traces=1, programs_made=1, compiles=5), SECOND: LOADED, **changes}
+    about = {"model": "falcon", "layers": 1, "backend": "inductor"}
+    assert programs.make_point(about, said).get("error") == says
+    # The eager backend has nothing to keep.
+    loaded = {**said, SECOND: {**LOADED, "compiles": 2}}
+    assert says or programs.find_problem({"backend": "eager"}, loaded, {}) is None
+
+
+def test_traces_are_counted_and_the_interpreter_can_be_taken_away():
+    import thunder
+
+    x = torch.ones(2)
+    with programs.watch_interpreter(allowed=True) as found:
+        thunder.jit(torch.sin)(x)
+    assert found.traces == 1
+    with programs.watch_interpreter(allowed=False) as found, pytest.raises(AssertionError, match="interpreter was"):
+        thunder.jit(torch.cos)(x)
+    assert found.traces == 1 and thunder.jit(torch.cos)(x).equal(torch.cos(x))
+
+
+def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it_and_reads_the_same_again():
+    (piece,) = traces.find_pieces(Workload("block", Block(), (X,), torch.sum, 1, 1, "thunderfx"), [])
+    texts = piece.trace()
+    assert {"prologue 1", "forward 1", "backward 1", "epilogue 1"} <= texts.keys() and "linear" in texts["forward 1"]
+    assert traces.find_difference(texts, piece.trace()) is None
+    assert not any("milliseconds" in text for text in texts.values())
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"a": "1\n2"}, None),
+        ({"a": "1\n3"}, traces.Difference("a", 2, "2", "3")),
+        ({"a": "1"}, traces.Difference("a", 2, "2", "")),
+        ({"a": "1\n2", "b": ""}, traces.Difference("b", 0, "missing", "there")),
+        ({}, traces.Difference("a", 0, "there", "missing")),
+    ],
+)
+def test_the_first_line_that_differs_is_named(found, expected):
+    assert traces.find_difference({"a": "1\n2"}, found) == expected
+
+
+def test_a_trace_that_differs_is_an_error():
+    found = {"traces": 11, "compared": ["all"], "differing": {}}
+    first = {"trace": "piece 1, forward 1", "line": 3, "own": "a", "found": "b"}
+    expected = "1 of 1 differ, the first is all: piece 1, forward 1, line 3: 'b' in place of 'a'"
+    assert traces.find_problem({**found, "differing": {"all": first}}) == expected
+    assert traces.find_problem({**found, "traces": 0}) == "there are no traces" and traces.find_problem(found) is None
+    sets = dict(traces.name_sets(traces.KINDS, ("a", "b", "c")))
+    assert sets["none, again"] == () and sets["only b"] == ("b",) and sets["without b"] == ("a", "c") and len(sets) == 8
+
+
+def test_a_plan_is_set_against_the_reference():
+    reference = {"digests": {"a": "1", "b": "2"}, "saved": 9, "steady": {"step": 2.0, "peak": 7}, "not_finite": []}
+    plan = {**reference, "digests": {"a": "1", "c": "3"}, "saved": 4, "steady": {"step": 3.0, "peak": None}}
+    found = set_against(plan, reference)
+    assert not found["correct"] and found["bitwise"] == 0 and found["differing"] == ["b", "c"]
+    assert found["against"] == {"saved": 5, "peak": None, "step": 1.5}
+    assert set_against(reference, reference)["correct"] and set_against(plan, None)["bitwise"] is None
+
+
+def test_exposed_is_communication_with_nothing_beside_it():
+    kernels = [
+        *(Kernel("gemm", 0, 100), Kernel("ncclDevKernel_AllGather", 50, 180), Kernel("nvfuser_kernel", 120, 140)),
+        *(Kernel("ncclDevKernel_ReduceScatter", 170, 200), Kernel("Memcpy DtoD (Device -> Device)", 300, 310)),
+    ]
+    found = read_timeline(kernels, steps=2)
+    assert (found.communication, found.computing, found.exposed) == (150 / 2, 130 / 2, 80 / 2)
+    assert (found.idle, found.gaps, found.copying, found.kernels) == (100 / 2, 1 / 2, 10 / 2, 5 / 2)
+    assert sum_kernels(kernels[:3], 1)["nvFuser"] == {"milliseconds": 0.02, "kernels": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E", "nvFuser"),
+        ("triton_poi_fused_mul_0", "Triton"),
+        ("nvjet_tst_64x64_64x13_1x2_h_bz_TNT", "products"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(Params)", "attention"),
+        ("Memset (Device)", "copies and fills"),
+        ("void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>>", OTHERS),
+    ],
+)
+def test_kernels_are_sorted_by_who_made_them(name, kind):
+    assert sort_kernel(name) == kind
+
+
+def test_a_checksum_sees_each_bit_and_where_it_is():
+    tensor = torch.randn(3, 5, dtype=torch.bfloat16)
+    other = tensor.clone()
+    assert checksum(tensor) == checksum(other) and checksum(None) == (0, 0)
+    other.view(torch.int16)[2, 4] ^= 1
+    assert checksum(tensor) != checksum(other) and checksum(tensor) != checksum(tensor.flip(0))
+
+
+def test_other_bits_than_in_thunders_order_are_told():
+    about = {"width": "narrow", "layers": 2, "tokens": 8}
+    points = [
+        {"peer": f"fusioncache-zero2{order}", **about, "ranks": [{"loss_bits": bits, "gradient_bits": "g"}]}
+        for order, bits in (("", "a"), ("-thunder-order", "b"))
+    ]
+    assert [one["equal"] for one in compare_bits(points)] == [False] and not compare_bits(points[:1])
+
+
+def test_losses_and_curves_may_differ_by_rounding():
+    points = [
+        {"peer": peer, "number": 0, "ranks": [{"loss": loss}] * 2}
+        for peer, loss in (("plain", 2.0), ("torch", 2.01), ("other", 2.3))
+    ]
+    assert [point["correct"] for point in check_losses(points)] == [True, True, False]
+    curves = {"alone": [4.0, 3.0, 2.0], "alone in parts": [4.0, 3.125, 2.0], "ddp": [4.0, 3.5, 2.0]}
+    assert [one["equal"] for one in compare_curves({**curves, "zero3": [4.75, 3.0, 2.0]})] == [True, True, False]
+    assert compare_curves({"alone": [1.0], "ddp": [1.0]}) == []
+
+
+@pytest.mark.parametrize(
+    ("reported", "real", "expected"),
+    [(6.0, 5.0, True), (6.2, 5.0, False), (0.4, 0.0, True), (-0.4, 0.2, False), (-6.0, -5.0, True)],
+)
+def test_saved_seconds_agree_within_a_fifth_or_half_a_second(reported, real, expected):
+    assert agrees(reported, real) is expected
+
+
+def test_code_is_the_same_under_other_numbers_only():
+    one = "__global__ void nvfuser_a_f0_g1(T5 T7) { T7[i12] = T5[i12] * 1.5f; }"
+    assert digest_code(one) == digest_code(one.replace("T5", "T2").replace("i12", "i4").replace("f0_g1", "f3_g0"))
+    assert digest_code(one) != digest_code(one.replace("1.5f", "1.6f"))
+
+
+def test_quantiles_of_steps():
+    found = summarize_times([0.001] * 998 + [0.002, 0.011])
+    assert found == {"median": 1.0, "0.99": 1.0, "0.999": 2.0, "slowest": 11.0}
+
+
+def test_padded_calls_have_the_lengths_that_were_asked_for():
+    seen = []
+    call = pad_to_powers_of_two(lambda tokens: seen.append(tokens.shape[1]) or tokens)
+    for length in (1, 2, 3, 64, 65):
+        tokens = torch.arange(length)[None]
+        assert torch.equal(call(tokens), tokens)
+    assert seen == [1, 2, 4, 64, 128]
+
+
+def test_grouped_and_looped_layers_compute_the_same():
+    grouped, looped = GroupedExperts(16, 32, 4), LoopedExperts(16, 32, 4)
+    looped.load_state_dict(grouped.state_dict())
+    with torch.no_grad():
+        looped.router.weight[2] = grouped.router.weight[2] = 0.0
+        x = torch.randn(5, 16)
+        torch.testing.assert_close(grouped(x), looped(x))
+
+
+def test_what_torch_compile_did_is_found_in_the_metrics_of_this_torch():
+    compiled = Compiled(WAYS["torch.compile"], "eager", torch.nn.Linear(4, 4))
+    compiled.call(torch.ones(2, 4)).sum().backward()
+    assert compiled.counts() == {"compiles": 1, "traces": 1} and compiled.split(99.0)["trace"] > 0

@@ -1,0 +1,186 @@
+"""Benchmarks that need a GPU, several ranks or minutes: what they ask of processes, and what they make of answers."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import loss_curve, nvfuser_seconds, saved_seconds, sequence_parallel, warm_ahead
+from benchmarks.common import processes, runner
+from benchmarks.common.environment import Machine
+from benchmarks.common.processes import ProcessFailed
+from benchmarks.distributed import __main__ as distributed
+from benchmarks.starts import __main__ as starts
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a benchmark whose processes a function answers; returns the exit code, the output and the result."""
+
+    def run_command(command, call, *options, device="cpu", backend="inductor"):
+        monkeypatch.setattr(runner, "inspect_machine", lambda _: Machine({"gpu": None}, device, backend))
+        monkeypatch.setattr(processes, "call", call)
+        file = tmp_path / "result.json"
+        done = CliRunner().invoke(command, [*options, "--json", str(file)])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.exit_code, done.output, json.loads(file.read_text())
+
+    return run_command
+
+
+@pytest.mark.parametrize(("reported", "code"), [(6.5, 0), (249.0, 1)])
+def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_should(run, reported, code):
+    calls, steps = [], {"thunder": 30.0, "shortcuts": 16.0, "fusioncache": 10.0}
+
+    def call(target, spec, *, caches, environment):
+        calls.append((spec["way"], caches, environment["TORCHINDUCTOR_CACHE_DIR"]))
+        said = {"start": 9.0, "step": steps.get(spec["way"], 0.0), "processor": "avx2"}
+        assert spec["processor"] == ("" if spec["way"] == "starts" else "avx2")
+        return said | ({"reported": {"saved_seconds": reported}} if spec["way"] == "fusioncache" else {})
+
+    found, _, result = run(saved_seconds.main, call, "--models", "gelu-stack", "--repeat", "1")
+    assert found == code and result["start_seconds"] == 9.0 and result["environment"]["options"]["clock"] == "cpu"
+    assert [way for way, *_ in calls] == [
+        *("starts", "thunder", "shortcuts", "fusioncache", "fusioncache", "shortcuts", "fusioncache")
+    ]
+    _, thunder, alone, first, second, again, beside = calls
+    assert first[1] == second[1] == beside[1] != alone[1]  # the store is full
+    assert alone[2] == again[2] == beside[2]  # TorchInductor's caches are full
+    assert len({thunder[2], alone[2], first[2], second[2]}) == 4
+    for point in result["points"]:
+        assert point["seconds"] == {"alone": 16.0, "fusioncache": 10.0, "real": 6.0, "reported": reported}
+        assert (point["tracing"], point["agrees"]) == (14.0, code == 0)
+
+
+def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
+    code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
+
+
+def test_on_a_gpu_there_are_no_caches_of_torchinductors(run):
+    def call(target, spec, **_):
+        said = {"start": 9.0, "step": 1.0, "processor": "-", "reported": {"saved_seconds": 0.0}}
+        return said if spec["way"] == "fusioncache" else {name: said[name] for name in ("start", "step", "processor")}
+
+    options = ("--models", "gelu-stack", "--no-tracing", "--backend", "nvfuser", "--repeat", "3")
+    code, _, result = run(saved_seconds.main, call, *options, device="cuda", backend="nvfuser")
+    assert code == 0 and len(result["points"]) == 2
+    assert all(point["tracing"] is None and len(point["repeats"]["alone"]) == 3 for point in result["points"])
+
+
+def test_pairs_of_processes_share_directories_and_one_that_dies_costs_its_own_results_only(run):
+    calls = []
+
+    def call(target, spec, *, caches, environment, **_):
+        calls.append((spec["way"], caches, environment["FUSIONCACHE_PROGRAMS"], spec["steps"]))
+        if spec["way"] == "templates":
+            raise ProcessFailed("it died", "log")
+        return {"seconds": {"total": 1.0}, "counts": {"traces": 1}, "digest": "a", "later": {"step": 0.1, "host": 0.1}}
+
+    options = (
+        "--models",
+        "residual",
+        "--layers",
+        "2",
+        "--ways",
+        "thunder,templates,fusioncache,graphs",
+        "--steps",
+        "3",
+    )
+    code, output, result = run(starts.main, call, *options)
+    assert code == 1 and "residual, layers 2, templates, cold: it died" in output and "graphs skipped" in output
+    ways = [("fusioncache", "1", 3), ("fusioncache", "1", 0)]
+    assert sorted((way, programs, steps) for way, _, programs, steps in calls) == sorted(
+        [*ways, ("templates", "0", 3), ("thunder", "1", 3)]
+    )
+    assert len({caches for way, caches, *_ in calls if way == "fusioncache"}) == 1
+    assert [(point["way"], point.get("error")) for point in result["points"]] == [
+        *(("thunder", None), ("fusioncache", None), ("fusioncache", None)),
+        *(("templates", "it died"), ("templates", "not run: the first process failed")),
+    ]
+
+
+def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path):
+    def call(target, options, **_):
+        name = options["variant"]["name"]
+        if name == "persist":
+            raise ProcessFailed("it died", "")
+        template = {"seconds": 1.0 + (name == "tcache"), "cpu": 1.0, "bits": "a", "code": name, "kernels": 1}
+        return {"templates": [template]}
+
+    monkeypatch.setattr(nvfuser_seconds, "fill_store", lambda *_: tmp_path / "store")
+    options = ("--variants", "base,tcache,persist")
+    code, _, result = run(nvfuser_seconds.main, call, *options, device="cuda", backend="nvfuser")
+    base, other, failed = result["points"]
+    assert code == 1 and failed["error"] == "it died" and base["compared"]["ratio"] == 1.0
+    assert other["compared"]["ratio"] == 2.0 and other["compared"]["other_code"] == 1
+
+
+def test_a_store_is_compiled_ahead(run, monkeypatch):
+    def start(command, **_):
+        said = {"seconds": 1.0, "known": 7, "ready": 0, "compiled": 7, "refused": 0}
+        return SimpleNamespace(stdout=json.dumps(said | {"compiled": 6} if command[-2] == "4" else said))
+
+    monkeypatch.setattr(warm_ahead, "subprocess", SimpleNamespace(run=start, PIPE=None))
+    code, _, result = run(warm_ahead.main, lambda *_, **__: 7, "--jobs", "1,4")
+    assert code == 1 and [point["correct"] for point in result["points"]] == [True, False]
+
+
+def answer_job(bits="bits", loss=2.0):
+    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step", "loss"), loss)
+    more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
+    return {**times, **more, "loss_bits": [bits], "gradient_bits": bits}
+
+
+def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
+    jobs = []
+
+    def run_job(target, argument, ranks, **where):
+        jobs.append(([spec["peer"] for spec in argument["specs"]], where["environment"], where["caches"]))
+        for spec in argument["specs"]:
+            if spec["peer"] == "fusioncache-ddp":
+                raise ProcessFailed("the job failed", "its log")
+            yield [answer_job("others" if spec["peer"].endswith("zero2-thunder-order") else "bits")] * ranks
+
+    monkeypatch.setattr(distributed, "run_job", run_job)
+    monkeypatch.setattr(distributed, "choose_variables", lambda environment: {"NCCL_ALGO": "Ring"})
+    peers = ["fusioncache-zero3", "fusioncache-ddp", "fusioncache-zero3-thunder-order", "ddp"]
+    options = ("--tokens", "8", "--env", "NCCL_P2P_DISABLE=1", "--peers")
+    code, output, result = run(distributed.main, None, *options, ",".join(peers))
+    assert code == 1 and "8 layers, 8 tokens, NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1: the same bits" in " ".join(
+        output.split()
+    )
+    assert [peers for peers, *_ in jobs] == [peers[:3], peers[2:3], peers[3:]]
+    assert [point["peer"] for point in result["points"] if "error" in point] == ["fusioncache-ddp"]
+    jobs.clear()
+    code, output, result = run(distributed.main, None, "--tokens", "8", "--jobs", "2", "--peers", "ddp")
+    assert code == 0 and [point["job"] for point in result["points"]] == [1, 2] and jobs[0][2] == jobs[1][2] is not None
+    pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
+    code, output, _ = run(distributed.main, None, "--tokens", "8", "--peers", pair)
+    assert code == 1 and "other bits: error" in output
+    code, _, result = run(distributed.main, None, "--tokens", "8", "--peers", pair, "--limit", "1")
+    assert code == 1 and len(result["points"]) == 2
+
+
+def test_shared_sequences_and_curves_are_read_off_their_jobs(run, monkeypatch):
+    def run_job(target, argument, ranks, **where):
+        if argument["peer"] == "torch":
+            yield [answer_job(loss=2.01)] * ranks
+            raise ProcessFailed("the job failed", "its log")
+        yield from [[answer_job()] * ranks] * len(argument["lengths"])
+
+    monkeypatch.setattr(sequence_parallel, "run_job", run_job)
+    code, _, result = run(sequence_parallel.main, None, "--lengths", "8,4")
+    found = [(point["peer"], point["length"], point.get("error"), point.get("correct")) for point in result["points"]]
+    assert code == 1 and found == [
+        *(("plain", 8, None, True), ("plain", 4, None, True)),
+        *(("torch", 8, None, True), ("torch", 4, "the job failed", None)),
+    ]
+    curves = {"alone": [4.0, 3.0], "alone in parts": [4.0, 3.125], "ddp": [4.0, 3.0], "zero2": [4.0, 9.0]}
+    monkeypatch.setattr(loss_curve, "run_job", lambda target, spec, ranks, limit: [[curves[spec["way"]]] * ranks])
+    assert run(loss_curve.main, None, "--sharings", "ddp")[0] == 0
+    code, output, result = run(loss_curve.main, None, "--sharings", "zero2")
+    assert code == 1 and "zero2: it is not correct" in output and len(result["compared"]) == 2
