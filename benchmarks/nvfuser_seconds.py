@@ -31,8 +31,6 @@ from benchmarks.first_step import PointSpec
 
 _LEAST_SECONDS = 0.02
 """In functions in which nvFuser is for less nothing is to be spared."""
-_STEPS = ("compile_definition", "capture", "pack", "verify")
-"""The functions of ``persistence`` whose seconds are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +84,13 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     switches = (), tuple(variant.disable)
     store = Store.open(Path(options["store"]))
     _pay_once(switches)
-    steps = _time_steps()
     requests = {id_: read_request(store, id_).request for id_ in survey(store).seconds}
     # The largest last, which is not the order of their digests in another version.
     ordered = sorted(requests.items(), key=lambda each: (len(each[1].graph.ops), repr(each[1].graph)))
-    return {"templates": [_measure(id_, request, variant, switches, steps) for id_, request in ordered]}
+    return {"templates": [_measure(id_, request, variant, switches) for id_, request in ordered]}
 
 
-def _measure(id_: str, asked: Any, variant: Variant, switches: Any, steps: dict[str, float]) -> dict[str, Any]:
+def _measure(id_: str, asked: Any, variant: Variant, switches: Any) -> dict[str, Any]:
     import torch
 
     from benchmarks.common.tensors import digest_all
@@ -101,7 +98,6 @@ def _measure(id_: str, asked: Any, variant: Variant, switches: Any, steps: dict[
 
     graph, args = asked.graph, make_arguments(asked.graph, asked.layouts)
     torch.cuda.synchronize()
-    steps.clear()
     start, start_cpu = time.perf_counter(), time.process_time()
     run, read_code = _compile(graph, args, variant, switches)
     torch.cuda.synchronize()
@@ -113,7 +109,7 @@ def _measure(id_: str, asked: Any, variant: Variant, switches: Any, steps: dict[
     if read_code is not None:
         code = read_code()
         found |= {"kernels": code.count("__global__"), "code": digest_code(code)}
-    return found | {"steps": dict(steps)}
+    return found
 
 
 def _compile(
@@ -129,27 +125,6 @@ def _compile(
     device = args[0].get_device() if compiled.device is None else compiled.device
     read_code = partial(compiled.definition.fec.get_cuda_kernel, list(args), intrinsic_code=False, device=device)
     return compiled.run, read_code
-
-
-def _time_steps() -> dict[str, float]:
-    """Times the steps of persisting from now on, and returns where the seconds of each are added up."""
-    from fusioncache.backends.nvfuser import persistence
-
-    seconds: dict[str, float] = {}
-
-    def time_step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
-
-        return call
-
-    for name in _STEPS:
-        setattr(persistence, name, time_step(name, getattr(persistence, name)))
-    return seconds
 
 
 def _pay_once(switches: Any) -> None:

@@ -85,7 +85,8 @@ def main(
     """Runs the benchmark."""
     if "llama" in models:
         require_litgpt("llama")
-    run = begin(json_file, {**options, "models": models, "repeat": repeat}, backend, limit=limit)
+    asked = {"models": models, "layers": layers, "ways": ways, "dtype": dtype, "repeat": repeat}
+    run = begin(json_file, {**options, **asked}, backend, limit=limit)
     chosen = choose_ways(ways, run.machine.device)
     run.notes += [f"{name} skipped: it needs a GPU" for name in ways if WAYS[name] not in chosen]
     common = {**options, "backend": run.machine.backend, "device": run.machine.device}

@@ -1,6 +1,8 @@
 """Benchmarks that need a GPU, several ranks or minutes: what they ask of processes, and what they make of answers."""
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +53,11 @@ def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_
     for point in result["points"]:
         assert point["seconds"] == {"alone": 16.0, "fusioncache": 10.0, "real": 6.0, "reported": reported}
         assert (point["tracing"], point["agrees"]) == (14.0, code == 0)
+
+
+def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
+    code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
 
 
 def test_on_a_gpu_there_are_no_caches_of_torchinductors(run):
