@@ -271,11 +271,6 @@ class Several(Block):
         return super().forward(x), x, None
 
 
-class Returning(Block):
-    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return x
-
-
 class Shape(Block):
     def run(self, x: Any) -> Any:
         batch, width = x.shape
@@ -310,20 +305,10 @@ def look_before(model: Any, block: Any, x: Any, number: int) -> Any:
     return block(x * block.linear.out_features)
 
 
-def look_ahead(model: Any, block: Any, x: Any, number: int) -> Any:
-    return block(x * model.blocks[-1].factor)
-
-
 def set_flag(model: Any, block: Any, x: Any, number: int) -> Any:
     global FLAG
     if number == 4:
         FLAG = True
-    return block(x)
-
-
-def set_attribute(model: Any, block: Any, x: Any, number: int) -> Any:
-    if number == 4:
-        block.factor = 5.0
     return block(x)
 
 
