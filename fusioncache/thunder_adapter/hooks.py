@@ -40,7 +40,7 @@ _KEYS = (str, int, float, bool, complex, bytes, type(None))
 class Observer:
     """Is told what the interpreter does. No method does anything here."""
 
-    def vouches(self) -> bool:
+    def covers_trace(self) -> bool:
         """Returns whether the trace so far depends only on what was read, and changes nothing that lasts.
 
         An observer that says so judges everything that it is told of, before it happens.
@@ -107,9 +107,9 @@ def tell_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) ->
         observer.see_copied(first, names, shift)
 
 
-def is_vouched_for() -> bool:
-    """Returns whether any observer vouches for the trace that is being made here."""
-    return any(observer.vouches() for observer in _observers.get())
+def is_covered() -> bool:
+    """Returns whether any observer covers the trace that is being made here."""
+    return any(observer.covers_trace() for observer in _observers.get())
 
 
 def are_installed() -> bool:

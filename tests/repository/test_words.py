@@ -18,6 +18,12 @@ _BANNED = re.compile(
     re.IGNORECASE,
 )
 """Private words, and phrases for which the field has a term. ``docs/glossary.md`` has the terms."""
+_PRIVATE = re.compile(
+    r"(?:\b|_)(?:nobody|somebody|anybody|whoever|vouch\w*|nursery|offspring|lessons?|witness\w*|bystanders?|tenants?"
+    r"|promise\w*|foretold|foresight|indifferen\w*|movers?|bury|what it is that)(?:\b|_)",
+    re.IGNORECASE,
+)
+"""Words that no code, comment or document of the package has."""
 
 
 def _list_literals(path: Path) -> Iterator[tuple[str, str]]:
@@ -45,6 +51,26 @@ def _list_texts() -> Iterator[tuple[str, str]]:
 def test_users_read_the_terms_of_the_field():
     found = [f"{where}: {word[0]}" for where, text in _list_texts() for word in _BANNED.finditer(text)]
     assert not found
+
+
+def test_the_code_and_the_documents_have_the_terms_of_the_field():
+    paths = [
+        *PACKAGE.rglob("*.py"),
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("benchmarks/**/*.py"),
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}: {word[0]}"
+        for path in paths
+        for word in _PRIVATE.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("text", ["find_promise(values)", "# Nobody asks for it", "the witness"])
+def test_private_words_of_code_are_found(text):
+    assert _PRIVATE.search(text)
 
 
 @pytest.mark.parametrize("text", ["nobody called for it", "compiled for their own sizes", "Not kept: busy"])

@@ -77,7 +77,7 @@ def is_intercepted() -> bool:
 
 
 def is_saving_hooked() -> bool:
-    """True if hooks take over what autograd saves: they may keep it for longer than its memory is promised."""
+    """True if hooks take over what autograd saves: they may keep it for longer than its memory is leased."""
     import torch
 
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

@@ -24,12 +24,12 @@ from fusioncache.accelerators.graphs.buffers import (
 from fusioncache.accelerators.graphs.calls import Build, CallKind, take_apart, without_gradients
 from fusioncache.accelerators.graphs.cuda import GraphRecording
 from fusioncache.accelerators.graphs.memory import (
+    LEASED,
     LENT,
-    PROMISED,
+    GradientLease,
     GraphMemory,
     Keeper,
-    Loan,
-    Promise,
+    SavedTensorsLease,
     SavedValues,
     can_lend,
 )
@@ -47,7 +47,7 @@ class CapturedBackward:
 
     Args:
         function: the program.
-        promise: of the forward program.
+        lease: of the forward program.
         others: what it saved besides tensors.
         given: all saved tensors and the gradients of this call. It is not run.
         kind: of the gradients.
@@ -66,7 +66,7 @@ class CapturedBackward:
     def __init__(
         self,
         function: BackwardFunction,
-        promise: Promise,
+        lease: SavedTensorsLease,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
         kind: CallKind,
@@ -76,12 +76,12 @@ class CapturedBackward:
         self.kind = kind
         self.pool = pool
         saved, gradients = given
-        self._loans = memory.loans
-        self._safe = memory.loans.list_names(pool)
+        self._gradient_leases = memory.gradient_leases
+        self._safe = memory.gradient_leases.list_names(pool)
         self._copied = tuple(make_buffer(gradient) for gradient in gradients)
-        inputs = promise.captured.list_inputs(saved)
-        outside = [(number, inputs[place]) for number, place in enumerate(promise.captured.saved_outside)]
-        passed = len(promise.captured.passed)
+        inputs = lease.captured.list_inputs(saved)
+        outside = [(number, inputs[place]) for number, place in enumerate(lease.captured.saved_outside)]
+        passed = len(lease.captured.passed)
         outside += [(passed + number, buffer.tensor) for number, buffer in enumerate(self._copied)]
         inputs += [buffer.tensor for buffer in self._copied]
         builds: list[Build] = []
@@ -98,15 +98,17 @@ class CapturedBackward:
         self._replay, self._build = recording.replay, builds[-1]
         keeper = Keeper(recording.replay)
         self._results = Results(recording.results, Arguments(outside), (), memory.recorder.device, keeper)
-        self._loan = self._make_loan(keeper, recording.results, inputs)
+        self._gradient_lease = self._make_gradient_lease(keeper, recording.results, inputs)
         recording.results.clear()
 
     def is_free(self) -> bool:
         """True if it may be replayed now, for all that is lent. What it lent itself forbids it."""
-        return self._loans.allows(self.pool, self._safe)
+        return self._gradient_leases.allows(self.pool, self._safe)
 
-    def _make_loan(self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]) -> Loan | None:
-        """Returns the loan of what was captured; None if nothing can be lent, as where it is what forward saved."""
+    def _make_gradient_lease(
+        self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]
+    ) -> GradientLease | None:
+        """Returns the lease of what was captured; None if nothing can be lent, such as a tensor that forward saved."""
         import torch
 
         lent = set(self._results.copier.list_storages())
@@ -114,12 +116,12 @@ class CapturedBackward:
         if not lent or not can_lend() or lent & given:
             return None
         owners = [each for each in leaves if isinstance(each, torch.Tensor) and find_memory(each) in lent]
-        return Loan(self._results.copier, keeper, owners, self.pool)
+        return GradientLease(self._results.copier, keeper, owners, self.pool)
 
     @property
     def lends(self) -> bool:
         """True if gradients are given as they lie."""
-        return self._loan is not None and not self._loan.is_recalled
+        return self._gradient_lease is not None and not self._gradient_lease.is_recalled
 
     def count_copies(self) -> int:
         """Returns how many gradients are copied after a replay."""
@@ -127,14 +129,14 @@ class CapturedBackward:
 
     def run(self, passed: Sequence[Any], gradients: Sequence[Any]) -> Any:
         """Replays it for a call, of whose saved tensors autograd kept these; returns the gradients of the inputs."""
-        loan = self._loan if self.lends else None
+        gradient_lease = self._gradient_lease if self.lends else None
         with without_gradients():
             for buffer, gradient in zip(self._copied, gradients, strict=True):
                 buffer.fill(gradient)
             self._replay()
-            leaves = self._results.give([*passed, *gradients], loan.lend if loan else None)
-        if loan is not None:
-            self._loans.add(loan)
+            leaves = self._results.give([*passed, *gradients], gradient_lease.lend if gradient_lease else None)
+        if gradient_lease is not None:
+            self._gradient_leases.add(gradient_lease)
         return self._build(leaves)
 
 
@@ -206,7 +208,7 @@ class CapturedForward:
         self.is_stale = False
         self._memory = memory
         self._owner = owner
-        self._safe = memory.list_promised()
+        self._safe = memory.list_leased()
         self._still, self._find_still = tuple(still), _getter(still)
         self._has_backward = function.has_backward
         self._owners: Sequence[Any] = ()
@@ -284,7 +286,7 @@ class CapturedForward:
         Raises:
             Declined: if no pool is free.
         """
-        pool = self._memory.loans.find_pool([each.pool for each in self.backwards if each.kind == kind])
+        pool = self._memory.gradient_leases.find_pool([each.pool for each in self.backwards if each.kind == kind])
         if pool is None:
             raise Declined(LENT, Scope.CAPTURE)
         return pool
@@ -304,11 +306,11 @@ class CapturedForward:
             owner.forget(self)
 
     def is_free(self) -> bool:
-        """True if it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
+        """True if it may be replayed now, for all that is leased in the memory. Its own lease forbids it."""
         return self._memory.allows(self._safe)
 
     def count_safe(self) -> int:
-        """Returns how many promises there may be when it is replayed."""
+        """Returns how many leases there may be when it is replayed."""
         return len(self._safe)
 
     def finds(self, arguments: Sequence[Any]) -> bool:
@@ -339,10 +341,10 @@ class CapturedForward:
         if not self._has_backward:
             return result
         leaving, (saved, others) = result
-        release = self._memory.promise(self.name, self)
+        release = self._memory.lease(self.name, self)
         passed = list(self._find_passed(saved))
-        promise = Promise(self, self._read_outside(passed), release)
-        return leaving, (passed, SavedValues.make(others, promise))
+        lease = SavedTensorsLease(self, self._read_outside(passed), release)
+        return leaving, (passed, SavedValues.make(others, lease))
 
     def _read_outside(self, passed: Sequence[Any]) -> object:
         """Returns where saved tensors are that are not of the pool, and how they lie."""
@@ -351,9 +353,9 @@ class CapturedForward:
         tensors = passed if self.saved_outside else ()
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 
-    def knows(self, passed: Sequence[Any], promise: Promise) -> bool:
+    def knows(self, passed: Sequence[Any], lease: SavedTensorsLease) -> bool:
         """True if these are the saved tensors of a call, and not others that something put into their places."""
-        return self._read_outside(passed) == promise.outside
+        return self._read_outside(passed) == lease.outside
 
 
 def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
@@ -446,7 +448,7 @@ class ForwardCaptures:
         free = [captured for captured in self._captured if captured.is_free()]
         if not free:
             return None
-        # Those that may be replayed while more is promised are left for calls that come before the next backward.
+        # Those that may be replayed while more is leased are left for calls that come before the next backward.
         captured = free[0] if len(free) == 1 else min(free, key=CapturedForward.count_safe)
         is_fresh = not captured.is_stale or self._times >= MOST_TIMES
         if is_fresh and captured.finds(arguments):
@@ -462,9 +464,9 @@ class ForwardCaptures:
             Exception: whatever goes wrong in the capture.
         """
         if not self._memory.allows_capture():
-            overlaps = any(self._memory.is_promised(each.name) for each in self._captured)
+            overlaps = any(self._memory.is_leased(each.name) for each in self._captured)
             raise Declined(
-                "a call before the backward pass of the previous call" if overlaps else PROMISED, Scope.CAPTURE
+                "a call before the backward pass of the previous call" if overlaps else LEASED, Scope.CAPTURE
             )
         if self._times >= MOST_TIMES:
             reason = "addresses of arguments, or other programs, change too often"
@@ -491,7 +493,7 @@ class ForwardCaptures:
     def _make_room(self) -> None:
         if len(self._captured) < MOST_COPIES:
             return
-        idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
+        idle = next((each for each in self._captured if not self._memory.is_leased(each.name)), None)
         if idle is None:
             raise Declined(f"more than {MOST_COPIES} calls before the backward pass of the first", Scope.CAPTURE)
         self._memory.remove(idle.name)

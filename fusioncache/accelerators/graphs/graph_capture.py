@@ -26,7 +26,7 @@ from fusioncache.accelerators.graphs.captures import (
     ForwardFunction,
 )
 from fusioncache.accelerators.graphs.cuda import CudaRecorder, find_recorder
-from fusioncache.accelerators.graphs.memory import GraphMemory, Promise, find_promise
+from fusioncache.accelerators.graphs.memory import GraphMemory, SavedTensorsLease, find_lease
 from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.programs.functions import list_names
 from fusioncache.accelerators.programs.options import TRANSFORM
@@ -225,42 +225,42 @@ class BackwardProgram(_GraphedProgram):
 
     def __call__(self, saved_for_backward: list[Any], cotangents: list[Any]) -> Any:
         """Runs or replays it. Empties the lists, as Thunder does."""
-        promise = find_promise(saved_for_backward[1])
+        lease = find_lease(saved_for_backward[1])
         if self._refused is not None:
-            return self._run(saved_for_backward, cotangents, promise)
+            return self._run(saved_for_backward, cotangents, lease)
         try:
             kind = (self._reader or self._begin(cotangents)).kind_of(cotangents)
-            return self._call(kind, saved_for_backward, cotangents, promise)
+            return self._call(kind, saved_for_backward, cotangents, lease)
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
-        return self._run(saved_for_backward, cotangents, promise)
+        return self._run(saved_for_backward, cotangents, lease)
 
     def _call(
-        self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+        self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None
     ) -> Any:
         warm = self._kinds.get(kind)
         if warm is None:
             warm = self._kinds[kind] = Warm()
-        if warm.refused is not None or (promise is None and warm.is_warm):
-            return self._run(saved_for_backward, cotangents, promise)
+        if warm.refused is not None or (lease is None and warm.is_warm):
+            return self._run(saved_for_backward, cotangents, lease)
         if not warm.is_warm:
-            return self._warm_up(warm, saved_for_backward, cotangents, promise)
-        assert promise is not None
-        if promise.is_over:
+            return self._warm_up(warm, saved_for_backward, cotangents, lease)
+        assert lease is not None
+        if lease.is_over:
             raise Declined(
                 "the memory of its forward pass was given to another program before the backward pass", Scope.CAPTURE
             )
         if keeps_graph():
             raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
-        return self._replay(kind, warm, saved_for_backward, cotangents, promise)
+        return self._replay(kind, warm, saved_for_backward, cotangents, lease)
 
     def _warm_up(
-        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None
     ) -> Any:
         recorder = self._memory_of(cotangents[0].device).recorder
         tensors = [*cotangents]
-        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, promise))
+        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, lease))
         reason = warm.explain_wait()
         if reason is not None:
             self._failures.refuse(reason)
@@ -272,7 +272,7 @@ class BackwardProgram(_GraphedProgram):
         warm: Warm,
         saved_for_backward: list[Any],
         cotangents: list[Any],
-        promise: Promise,
+        lease: SavedTensorsLease,
     ) -> Any:
         saved, others = saved_for_backward
         memory = self._memory_of(cotangents[0].device)
@@ -280,15 +280,15 @@ class BackwardProgram(_GraphedProgram):
         if reason is not None:
             raise Declined(reason, Scope.CAPTURE)
         try:
-            if not promise.captured.knows(saved, promise):
+            if not lease.captured.knows(saved, lease):
                 raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
-            memory.loans.settle()
-            captured = promise.captured.find_backward(kind)
+            memory.gradient_leases.settle()
+            captured = lease.captured.find_backward(kind)
             if captured is None:
-                complete = promise.captured.complete(saved)
-                captured = self._capture(warm, promise, others, (complete, cotangents), kind, memory)
+                complete = lease.captured.complete(saved)
+                captured = self._capture(warm, lease, others, (complete, cotangents), kind, memory)
             gradients = captured.run(saved, cotangents)
-            promise.end()
+            lease.end()
         finally:
             memory.end()
         self._failures.ledger.count("graph_replays")
@@ -300,7 +300,7 @@ class BackwardProgram(_GraphedProgram):
     def _capture(
         self,
         warm: Warm,
-        promise: Promise,
+        lease: SavedTensorsLease,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
         kind: CallKind,
@@ -308,30 +308,30 @@ class BackwardProgram(_GraphedProgram):
     ) -> CapturedBackward:
         import torch
 
-        pool = promise.captured.find_backward_pool(kind)
+        pool = lease.captured.find_backward_pool(kind)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                captured = CapturedBackward(self._function, promise, others, given, kind, memory, pool)
+                captured = CapturedBackward(self._function, lease, others, given, kind, memory, pool)
         except Exception as error:
             warm.refused = self._failures.explain(error, "a backward program")
             raise Declined(warm.refused, Scope.CAPTURE) from None
-        promise.captured.backwards.append(captured)
-        promise.captured.let_go()
+        lease.captured.backwards.append(captured)
+        lease.captured.let_go()
         self._failures.ledger.count("captures")
         return captured
 
-    def _run(self, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+    def _run(self, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None) -> Any:
         """Runs the program as it is. If it was the last time, what it was given need not stay."""
-        if promise is None:
+        if lease is None:
             return self._function(saved_for_backward, cotangents)
         keeps = keeps_graph()
-        saved_for_backward[0][:] = promise.captured.complete(saved_for_backward[0])
+        saved_for_backward[0][:] = lease.captured.complete(saved_for_backward[0])
         try:
             return self._function(saved_for_backward, cotangents)
         finally:
-            promise.captured.catch_up()
+            lease.captured.catch_up()
             if not keeps:
-                promise.end()
+                lease.end()
 
 
 def keeps_graph() -> bool:

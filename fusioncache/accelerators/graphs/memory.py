@@ -4,10 +4,10 @@ While a forward program is captured, its memory comes from one pool. What it doe
 programs that are captured later. So a replay overwrites all memory that its capture had. That is harmless but for two
 kinds of tensors:
 
-- tensors that a forward program saved stay in the pool until its backward took them. Until then they are *promised*. A
-  capture may be replayed only while all that is promised was promised, and owned, when it was captured: then the pool
-  did not give it that memory. Nothing is captured while something is promised that has no owner any more.
-- gradients that a backward program leaves in its own pool are *lent*: the caller may keep them. A loan is
+- tensors that a forward program saved stay in the pool until its backward took them. Until then they are *leased*. A
+  capture may be replayed only while all that is leased was leased, and owned, when it was captured: then the pool
+  did not give it that memory. Nothing is captured while something is leased that has no owner any more.
+- gradients that a backward program leaves in its own pool are *lent*: the caller may keep them. A gradient lease is
   over when only this module still refers to the memory, which is counted, and when its backward pass is over: until
   then autograd may read it on another stream. The same rule holds for replays and captures of backward programs.
   Where gradients are held on to, the same program is captured again in another pool.
@@ -50,7 +50,7 @@ class Keeper:
     replay: Callable[[], None]
 
 
-class Loan:
+class GradientLease:
     """What one captured backward program gives as it lies.
 
     Args:
@@ -112,24 +112,24 @@ class Loan:
         self._owners = ()
 
 
-class Loans:
+class GradientLeases:
     """What the backward programs of one device have lent. Memory without another user goes with its graph."""
 
     def __init__(self) -> None:
-        self._out: dict[int, dict[object, tuple[ref[Keeper], ref[Loan]]]] = {pool: {} for pool in POOLS}
-        self._known: WeakSet[Loan] = WeakSet()
+        self._out: dict[int, dict[object, tuple[ref[Keeper], ref[GradientLease]]]] = {pool: {} for pool in POOLS}
+        self._known: WeakSet[GradientLease] = WeakSet()
 
     def settle(self) -> None:
         """Finds out what is back."""
         for out in self._out.values():
-            for name, (keeper, loan) in [*out.items()]:
-                if keeper() is None or ((own := loan()) is not None and not own.is_out()):
+            for name, (keeper, gradient_lease) in [*out.items()]:
+                if keeper() is None or ((own := gradient_lease()) is not None and not own.is_out()):
                     del out[name]
 
-    def add(self, loan: Loan) -> None:
+    def add(self, gradient_lease: GradientLease) -> None:
         """Says that something is lent from now on."""
-        self._known.add(loan)
-        self._out[loan.pool][loan.name] = loan.keeper, ref(loan)
+        self._known.add(gradient_lease)
+        self._out[gradient_lease.pool][gradient_lease.name] = gradient_lease.keeper, ref(gradient_lease)
 
     def list_names(self, pool: int) -> frozenset[object]:
         """Returns the names of what is lent out of a pool."""
@@ -146,18 +146,20 @@ class Loans:
         lent at this moment.
         """
         for pool in POOLS:
-            if pool not in others and all(loan is not None and loan.is_owned for loan in self._list(pool)):
-                for loan in self._known:
-                    if loan.pool == pool and loan.name not in self._out[pool]:
-                        loan.let_go()
+            if pool not in others and all(
+                gradient_lease is not None and gradient_lease.is_owned for gradient_lease in self._list(pool)
+            ):
+                for gradient_lease in self._known:
+                    if gradient_lease.pool == pool and gradient_lease.name not in self._out[pool]:
+                        gradient_lease.let_go()
                 return pool
-        for loan in [each for pool in POOLS for each in self._list(pool) if each is not None]:
-            loan.is_recalled = True
+        for gradient_lease in [each for pool in POOLS for each in self._list(pool) if each is not None]:
+            gradient_lease.is_recalled = True
         return None
 
-    def _list(self, pool: int) -> list[Loan | None]:
+    def _list(self, pool: int) -> list[GradientLease | None]:
         """Returns what is lent out of a pool; None for what was captured and is gone."""
-        return [loan() for _, loan in self._out[pool].values()]
+        return [gradient_lease() for _, gradient_lease in self._out[pool].values()]
 
 
 def _find_task() -> int:
@@ -177,23 +179,23 @@ def can_lend() -> bool:
     keeper, memory = Keeper(lambda: None), torch.zeros(8, device="cpu")
     kept = ref(keeper)
     copier = Copier([memory], Aliases(keeper))
-    loan = Loan(copier, keeper, [], 1)
+    gradient_lease = GradientLease(copier, keeper, [], 1)
     del keeper
-    (lent,) = loan.lend()
-    steps = [kept() is not None, loan.is_held(), lent.data_ptr() == memory.data_ptr()]
+    (lent,) = gradient_lease.lend()
+    steps = [kept() is not None, gradient_lease.is_held(), lent.data_ptr() == memory.data_ptr()]
     held = lent.untyped_storage()
     del lent
-    steps.append(loan.is_held())
+    steps.append(gradient_lease.is_held())
     del held
-    steps.append(not loan.is_held())
-    (lent,) = loan.lend()
-    del copier, loan
+    steps.append(not gradient_lease.is_held())
+    (lent,) = gradient_lease.lend()
+    del copier, gradient_lease
     steps.append(kept() is not None)
     del lent
     return all(steps) and kept() is None
 
 
-class Promise:
+class SavedTensorsLease:
     """Ends when the backward program has run for the last time, or when autograd forgets it.
 
     Args:
@@ -229,30 +231,30 @@ class Promise:
 
 
 class SavedValues(tuple[Any, ...]):
-    """What a program saves for its backward besides tensors, and the promise that these stay.
+    """What a program saves for its backward besides tensors, and the lease of their memory.
 
     Autograd keeps it as long as the tensors, and gives it back with them.
 
     Attributes:
-        promise: the promise.
+        lease: the lease.
     """
 
-    promise: Promise
+    lease: SavedTensorsLease
 
     @classmethod
-    def make(cls, values: Iterable[Any], promise: Promise) -> SavedValues:
-        """Returns the values with a promise."""
+    def make(cls, values: Iterable[Any], lease: SavedTensorsLease) -> SavedValues:
+        """Returns the values with a lease."""
         made = cls(values)
-        made.promise = promise
+        made.lease = lease
         return made
 
 
-def find_promise(values: object) -> Promise | None:
-    """Returns the promise that came with what a program saved; None if it ran without a graph."""
-    return values.promise if isinstance(values, SavedValues) else None
+def find_lease(values: object) -> SavedTensorsLease | None:
+    """Returns the lease that came with what a program saved; None if it ran without a graph."""
+    return values.lease if isinstance(values, SavedValues) else None
 
 
-PROMISED = "its memory is in use until the backward pass of another program"
+LEASED = "its memory is in use until the backward pass of another program"
 """Why something is not replayed, or captured, at a moment."""
 
 MOST_CAPTURES = 32
@@ -267,15 +269,15 @@ class GraphMemory:
 
     Attributes:
         recorder: the same.
-        loans: what backward programs lent out of their pool.
+        gradient_leases: what backward programs lent out of their pool.
     """
 
     def __init__(self, recorder: CudaRecorder):
         self.recorder = recorder
-        self.loans = Loans()
-        self._promised: dict[object, CapturedForward] = {}
+        self.gradient_leases = GradientLeases()
+        self._leased: dict[object, CapturedForward] = {}
         # Weak: what was captured of a model goes with the model.
-        self._tenants: OrderedDict[object, ref[CapturedForward]] = OrderedDict()
+        self._captures: OrderedDict[object, ref[CapturedForward]] = OrderedDict()
         self._turn = forks.lock()
         self._is_taken = False
 
@@ -296,58 +298,58 @@ class GraphMemory:
         self._turn.release()
 
     def catch_up(self) -> None:
-        """Waits for what this thread launched that may read promised memory, unless replays wait for it anyway."""
+        """Waits for what this thread launched that may read leased memory, unless replays wait for it anyway."""
         if self.recorder.explain_unready() is not None:
             self.recorder.finish()
 
-    def is_promised(self, name: object) -> bool:
+    def is_leased(self, name: object) -> bool:
         """True if tensors that this forward program saved wait for their backward."""
-        return name in self._promised
+        return name in self._leased
 
     def allows(self, safe: frozenset[object]) -> bool:
-        """True if nothing is promised but to these."""
-        return not self._promised or self._promised.keys() <= safe
+        """True if nothing is leased but to these."""
+        return not self._leased or self._leased.keys() <= safe
 
     def allows_capture(self) -> bool:
-        """True if all that is promised is owned. What is not will be, after its next capture."""
-        loose = [tenant for tenant in list(self._promised.values()) if not tenant.owns_saved]
-        for tenant in loose:
-            tenant.renew()
+        """True if all that is leased is owned. What is not will be, after its next capture."""
+        loose = [capture for capture in list(self._leased.values()) if not capture.owns_saved]
+        for capture in loose:
+            capture.renew()
         return not loose
 
-    def list_promised(self) -> frozenset[object]:
-        """Returns the names of those to whom something is promised."""
-        return frozenset(self._promised)
+    def list_leased(self) -> frozenset[object]:
+        """Returns the names of those to whom something is leased."""
+        return frozenset(self._leased)
 
-    def promise(self, name: object, tenant: CapturedForward) -> Callable[[], None]:
+    def lease(self, name: object, capture: CapturedForward) -> Callable[[], None]:
         """Keeps what a forward program saved from now on, until what is returned is called."""
-        self._promised[name] = tenant
+        self._leased[name] = capture
 
         def release() -> None:
-            self._promised.pop(name, None)
+            self._leased.pop(name, None)
 
         return release
 
-    def add(self, name: object, tenant: CapturedForward) -> None:
+    def add(self, name: object, capture: CapturedForward) -> None:
         """Adds a captured forward program. If there are too many, others leave."""
-        self._tenants[name] = ref(tenant)
-        for gone in [each for each, weak in self._tenants.items() if weak() is None]:
-            del self._tenants[gone]
-        surplus = len(self._tenants) - MOST_CAPTURES
+        self._captures[name] = ref(capture)
+        for gone in [each for each, weak in self._captures.items() if weak() is None]:
+            del self._captures[gone]
+        surplus = len(self._captures) - MOST_CAPTURES
         if surplus > 0:
-            idle = [each for each in self._tenants if each is not name and not self.is_promised(each)]
+            idle = [each for each in self._captures if each is not name and not self.is_leased(each)]
             for oldest in idle[:surplus]:
                 self.remove(oldest)
 
     def touch(self, name: object) -> None:
         """Says that a captured forward program is called."""
-        if name in self._tenants:
-            self._tenants.move_to_end(name)
+        if name in self._captures:
+            self._captures.move_to_end(name)
 
     def remove(self, name: object) -> None:
         """Drops a captured forward program, once nothing of it runs any more."""
-        weak = self._tenants.pop(name, None)
-        tenant = weak() if weak else None
-        if tenant is not None:
+        weak = self._captures.pop(name, None)
+        capture = weak() if weak else None
+        if capture is not None:
             self.recorder.finish()
-            tenant.leave()
+            capture.leave()

@@ -151,7 +151,7 @@ class BlockRecording:
         result: what the block returned, wrapped.
         counts: how far the trace was at the end, less the start.
         source: what the trace had as the current line of source at the end.
-        varied: the arguments, by position, for which a block that came out as foretold was given others. Of any other
+        varied: the arguments, by position, for which a block that came out as predicted was given others. Of any other
             one it is unknown whether the block uses its argument, or found the same value in another way.
     """
 

@@ -1,4 +1,4 @@
-"""Blocks of a model that are alike, interpreted until one comes out as foretold, and from then on written out.
+"""Blocks of a model that are alike, interpreted until one comes out as predicted, and from then on written out.
 
 A session knows of one trace which of its blocks are recorded, which ones are copied, and what forbids either.
 
@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
 from typing import Any
 
-from fusioncache.accelerators.layers.indifference import Indifference, is_plain
-from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
-from fusioncache.accelerators.layers.stamping import (
+from fusioncache.accelerators.layers.block_independence import BlockIndependence, is_plain
+from fusioncache.accelerators.layers.block_replay import (
+    BlockReplay,
     Conflict,
-    Stamp,
     check_agreement,
     compare,
     describe_value,
@@ -30,6 +29,7 @@ from fusioncache.accelerators.layers.stamping import (
     list_wrappers,
     pair_all,
 )
+from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter import hooks
 from fusioncache.thunder_adapter.hooks import Observer, has_type
@@ -161,7 +161,7 @@ class Session(Observer):
         self.recording: BlockRecording | None = None
         self.written = 0
         self.reasons: Counter[str] = Counter()
-        self._indifference = _know_indifference() if self.blocks else None
+        self._independence = _find_independence() if self.blocks else None
         self._templates: list[BlockRecording] = []
         self._refusals: Counter[type] = Counter()
         self._changed = False
@@ -172,7 +172,7 @@ class Session(Observer):
     def wants(self, module: Any) -> bool:
         """True if this is a block that may be recorded or written out, when it is called here."""
         is_block = id(module) in self.blocks and self.recording is None and not self._changed
-        return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_vouched_for()
+        return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_covered()
 
     def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns what a block returns: written out if that can be, interpreted otherwise.
@@ -220,17 +220,17 @@ class Session(Observer):
                 check_untouched(wanted.module, runtime, likeness.partners.values())
                 self._check_own(likeness.partners.values())
                 values = find_reads(template, wanted.module, likeness)
-                stamp = Stamp(template, wanted.root, wanted.args, context)
+                replay = BlockReplay(template, wanted.root, wanted.args, context)
             except Exception as error:
                 self._count(error)
                 continue
             try:
-                result = stamp.write(values)
+                result = replay.write(values)
             except Exception as error:
                 raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
-            hooks.tell_copied(*stamp.summarize())
+            hooks.tell_copied(*replay.summarize())
             return result
         return None
 
@@ -274,7 +274,7 @@ class Session(Observer):
 
     def _finish(self, recording: BlockRecording, result: Any, context: Any) -> None:
         check_surroundings(context, None, None)
-        if not hooks.is_vouched_for():
+        if not hooks.is_covered():
             recording.refuse("it used a function whose effects are unknown")
         trace = context.computation_trace
         recording.counts = recording.start.until(State.of(context))
@@ -327,11 +327,11 @@ class Session(Observer):
         """Notes a call that is not interpreted, before it is made.
 
         Raises:
-            Conflict: if this is not vouched for, and blocks were written out.
+            Conflict: if this is not covered, and blocks were written out.
         """
-        if self._indifference is None:
+        if self._independence is None:
             return
-        self._check_vouched()
+        self._check_covered()
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in hooks.MUTATING:
@@ -340,7 +340,7 @@ class Session(Observer):
             return
         try:
             frame = get_interpreterruntimectx().peek_frame_stack()
-            reason = self._indifference.explain(fn, args, frame, is_opaque=is_opaque)
+            reason = self._independence.explain(fn, args, frame, is_opaque=is_opaque)
         except Exception as error:  # whatever is called may answer questions in its own way
             reason = _explain(error)
         if reason is not None:
@@ -350,11 +350,11 @@ class Session(Observer):
         """Notes an instruction that tells one object from another, before it is executed.
 
         Raises:
-            Conflict: if this is not vouched for, and blocks were written out.
+            Conflict: if this is not covered, and blocks were written out.
         """
-        if self._indifference is None:
+        if self._independence is None:
             return
-        self._check_vouched()
+        self._check_covered()
         if self.recording is None:
             return
         stack = state["stack"]
@@ -367,9 +367,9 @@ class Session(Observer):
             if not all(map(hooks.is_hashed_alone, hashed)):
                 self.recording.refuse(f"executes {name} with an object")
 
-    def _check_vouched(self) -> None:
+    def _check_covered(self) -> None:
         """Begins the trace anew before something has an effect that lasts, which must not happen twice."""
-        if self.written and not hooks.is_vouched_for():
+        if self.written and not hooks.is_covered():
             raise Conflict("a function whose effects are unknown, after blocks were copied")
 
     def note_copy(self, copy: Any) -> None:
@@ -406,8 +406,8 @@ def _explain(error: Exception) -> str:
 
 
 @lru_cache(maxsize=1)
-def _know_indifference() -> Indifference:
-    return Indifference()
+def _find_independence() -> BlockIndependence:
+    return BlockIndependence()
 
 
 def find_blocks(model: Any) -> dict[int, Any]:
@@ -433,7 +433,7 @@ OUTCOMES: deque[Outcome] = deque(maxlen=16)
 
 
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a session for each trace that is vouched for. If something comes up that forbids it, the trace begins anew.
+    """Has a session for each trace that is covered. If something comes up that forbids it, the trace begins anew.
 
     Nothing has an effect for the second time then: no block is written out after an effect, and an effect that is about
     to happen after blocks were written out is such a thing itself.
@@ -444,7 +444,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         def trace() -> Any:
             return original(fn, args, kwargs, sharp_edges=sharp_edges, ad_hoc_executor=ad_hoc_executor)
 
-        if not hooks.is_vouched_for():
+        if not hooks.is_covered():
             return trace()
         session, restore = Session(fn), _save_state(ad_hoc_executor)
         try:

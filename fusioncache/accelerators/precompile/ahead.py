@@ -61,7 +61,7 @@ Layouts = dict[str, Strided | None]
 """By name, the layout of values that are not contiguous; None where it is not known."""
 
 
-class Foresight:
+class LayoutPrediction:
     """The layouts of the values of a trace.
 
     Args:
@@ -487,16 +487,16 @@ class Precompilation(Accelerator):
 
     def foresee(self, trace: Any, regions: Sequence[SharedRegion], context: TraceContext) -> None:
         """Has the helpers compile what the calls of a trace will ask for. Never raises."""
-        foresight = Foresight(context.left.get(self.name))
-        context.leaves[self.name] = foresight.layouts
+        prediction = LayoutPrediction(context.left.get(self.name))
+        context.leaves[self.name] = prediction.layouts
         if is_ahead():
             return
         try:
-            foresight.read_trace(trace, {one.position: one for one in regions})
+            prediction.read_trace(trace, {one.position: one for one in regions})
             wanted = {
                 (id(one.call), one.binding.arities, layouts): one.call
                 for one in regions
-                if (layouts := foresight.layouts_of(one.fusion, one.binding)) is not None
+                if (layouts := prediction.layouts_of(one.fusion, one.binding)) is not None
             }
             asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
             self._ledger.count("handed_over", self.helpers.hand_over(asks))

@@ -198,7 +198,7 @@ def _forget_derivatives() -> None:
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
 _BEGINNING = 60
-_BYSTANDERS = {
+_UNRELATED = {
     "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
 }
 """Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Other code may
@@ -236,9 +236,9 @@ class KnownNames:
             return False
 
 
-def find_bystanders() -> tuple[Any, ...]:
+def find_unrelated() -> tuple[Any, ...]:
     """Returns the functions that take no part in deriving a program, although Thunder holds them."""
-    return tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
+    return tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _UNRELATED)
 
 
 _NOT_NAMED = frozenset({"__wrapped__", "__dynamo_disable"})
@@ -271,7 +271,7 @@ class Definitions:
         self._described: list[tuple[Any, object, str]] = []
         self.met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
         self._trusted: dict[int, Any] = {}
-        self._bystanders = find_bystanders()
+        self._unrelated = find_unrelated()
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
 
@@ -433,7 +433,7 @@ class Definitions:
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
         is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
-        if not is_own and not any(unwrap(function) is each for each in self._bystanders):
+        if not is_own and not any(unwrap(function) is each for each in self._unrelated):
             self.met[id(function)] = function, tuple(code for code in codes if not find_place(code))
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 

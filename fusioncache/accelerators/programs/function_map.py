@@ -28,7 +28,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_bystanders
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.writer import digest
@@ -174,7 +174,7 @@ def list_objects(modules: Iterable[str]) -> Iterator[Any]:
         yield from map(vars(module).get, names)
     for cls, entry in _list_pytrees():
         yield from (cls, entry.flatten_func, entry.unflatten_func)
-    yield from find_bystanders()
+    yield from find_unrelated()
 
 
 def list_names(executors: Iterable[Any]) -> list[str]:

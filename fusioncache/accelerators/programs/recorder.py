@@ -282,7 +282,7 @@ class Recorder(hooks.Observer):
         self._tagging = find_tagging()
         self._internal: dict[int, tuple[Any, bool]] = {}
         self._observation: AbstractContextManager[None] | None = None
-        self._vouched = 0, True
+        self._covered = 0, True
 
     def __enter__(self) -> Self:
         """Begins to record what the interpreter does in this thread."""
@@ -299,12 +299,12 @@ class Recorder(hooks.Observer):
         if error and error[0] is not None:
             self._refuse("an exception was raised")
 
-    def vouches(self) -> bool:
+    def covers_trace(self) -> bool:
         """True if a program that was done here would be kept: all that was seen has a value, and is as it was."""
         size = self._notes.size()
-        if self._reason is None and self._vouched[0] != size:
-            self._vouched = size, self._would_keep()
-        return self._reason is None and self._vouched[1]
+        if self._reason is None and self._covered[0] != size:
+            self._covered = size, self._would_keep()
+        return self._reason is None and self._covered[1]
 
     def _would_keep(self) -> bool:
         try:

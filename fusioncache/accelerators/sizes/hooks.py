@@ -42,7 +42,7 @@ from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
 
 LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
-"""The ``PassWitness`` of the passes that go over a program here."""
+"""The ``PassListener`` of the passes that go over a program here."""
 
 _ONE_AT_A_TIME = forks.lock()
 
@@ -280,7 +280,7 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
             return None
         for each in (a, b):
             if type(each.value) in WATCHED:
-                each.value.witness.see_value(each.value, f"computes {symbol}")
+                each.value.listener.see_value(each.value, f"computes {symbol}")
         return original(stack, op, strip(a, watch), strip(b, watch))
 
     return _binary_op

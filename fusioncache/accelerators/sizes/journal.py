@@ -129,7 +129,7 @@ class FirstTraces:
 
 
 def _describe(trace: Any) -> tuple[Any, ...]:
-    from fusioncache.accelerators.layers.stamping import describe_value
+    from fusioncache.accelerators.layers.block_replay import describe_value
 
     proxies = {
         each.name: each for bound in trace.bound_symbols for each in (*bound.flat_proxy_args, *bound.flat_proxy_outs)

@@ -20,9 +20,9 @@ from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
     Expression,
     Float,
+    LookListener,
     Number,
     SymbolicSize,
-    Witness,
     evaluate,
     express,
     plain,
@@ -49,20 +49,20 @@ def go_through_passes(
     from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx
 
     numbered = dict(_number(sizes))
-    witness = PassWitness()
-    token = LISTENER.set(witness)
+    listener = PassListener()
+    token = LISTENER.set(listener)
     try:
         with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
-            symbols = {place: witness.make_symbols(each, sizes[place]) for place, each in numbered.items()}
+            symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
             traces = _apply(_share(journal, perform(journal, symbols, compiled), symbols, compiled), compiled)
             for trace in traces:
                 then(trace)
         found = Findings(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
         LISTENER.reset(token)
-        witness.is_done = True
+        listener.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
-    looks, unequal, decisions = tuple(witness.looks), tuple(found.unequal()), tuple(witness.decisions)
+    looks, unequal, decisions = tuple(listener.looks), tuple(found.unequal()), tuple(listener.decisions)
     return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions), found.list_shapes(expressions))
 
 
@@ -77,7 +77,7 @@ def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Numbe
         yield place, tuple(sizes)
 
 
-class PassWitness(Witness):
+class PassListener(LookListener):
     """Notes what passes look at."""
 
     def __init__(self) -> None:

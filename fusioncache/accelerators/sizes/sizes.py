@@ -157,7 +157,7 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
     return float(expression.text) if isinstance(expression, Float) else expression
 
 
-class Witness(ABC):
+class LookListener(ABC):
     """The listener that is told of what is looked at."""
 
     def see_value(self, size: Any, reason: str) -> None:
@@ -184,7 +184,7 @@ class Watched:
 
     if TYPE_CHECKING:
         expression: Expression
-        witness: Witness
+        listener: LookListener
 
     def __neg__(self) -> Any:
         """Returns zero less this."""
@@ -193,23 +193,23 @@ class Watched:
     def __bool__(self) -> bool:
         """Compares with zero."""
         outcome = bool(plain(self) != 0)
-        self.witness.see_comparison("!=", self.expression, 0, outcome)
+        self.listener.see_comparison("!=", self.expression, 0, outcome)
         return outcome
 
     def __reduce_ex__(self, _: Any) -> Any:
         """Copies as a plain number."""
-        self.witness.see_value(self, "copies it")
+        self.listener.see_value(self, "copies it")
         return type(plain(self)), (plain(self),)
 
 
 class Size(Watched, int):
     """An integer with its expression, and the one who is told of looks at it."""
 
-    def __new__(cls, value: int, expression: Expression, witness: Witness) -> Self:
+    def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
         """Makes one."""
         made = super().__new__(cls, value)
         made.expression = expression
-        made.witness = witness
+        made.listener = listener
         return made
 
     @property  # type: ignore[misc]
@@ -229,9 +229,9 @@ class Count(Size):
 
     own: int
 
-    def __new__(cls, value: int, expression: Expression, witness: Witness) -> Self:
+    def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
         """Makes one of Thunder's number."""
-        made = super().__new__(cls, value, expression, witness)
+        made = super().__new__(cls, value, expression, listener)
         made.own = value
         return made
 
@@ -248,11 +248,11 @@ class Count(Size):
 class Fraction(Watched, float):
     """A number with a point that is computed from sizes."""
 
-    def __new__(cls, value: float, expression: Expression, witness: Witness) -> Self:
+    def __new__(cls, value: float, expression: Expression, listener: LookListener) -> Self:
         """Makes one."""
         made = super().__new__(cls, value)
         made.expression = expression
-        made.witness = witness
+        made.listener = listener
         return made
 
     @property  # type: ignore[misc]
@@ -267,20 +267,20 @@ class Symbolic(Watched):
     Attributes:
         value: it is.
         expression: what it is made of.
-        witness: is told of looks at it.
+        listener: is told of looks at it.
     """
 
-    __slots__ = ("expression", "value", "witness")
+    __slots__ = ("expression", "listener", "value")
 
     if TYPE_CHECKING:  # what it has of a number its classes get below: see ``_complete``
 
         def __lt__(self, other: Any) -> bool: ...
         def __floordiv__(self, other: Any) -> Any: ...
 
-    def __init__(self, value: Any, expression: Expression, witness: Witness) -> None:
+    def __init__(self, value: Any, expression: Expression, listener: LookListener) -> None:
         self.value = value
         self.expression = expression
-        self.witness = witness
+        self.listener = listener
 
     def __pos__(self) -> Self:
         """Returns itself."""
@@ -325,8 +325,8 @@ class SymbolicFraction(Symbolic):
 
     __slots__ = ("divided",)
 
-    def __init__(self, value: float, expression: Expression, witness: Witness) -> None:
-        super().__init__(value, expression, witness)
+    def __init__(self, value: float, expression: Expression, listener: LookListener) -> None:
+        super().__init__(value, expression, listener)
         self.divided: tuple[SymbolicSize, int] | None = None
 
     @property  # type: ignore[misc]
@@ -353,7 +353,7 @@ def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
         size, by = fraction.divided
         if 0 < by < _EXACT and size < 2**32:
             return -(-size // by) if is_up else size // by
-    fraction.witness.see_value(fraction, "rounds it")
+    fraction.listener.see_value(fraction, "rounds it")
     return math.ceil(fraction.value) if is_up else math.floor(fraction.value)
 
 
@@ -426,15 +426,15 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
     known = [each for each in (left, right) if type(each) in _KINDS]
     _check_same_trace(*known)
     if symbol in ("//", "%", "/") and plain(right) == 0:
-        known[0].witness.see_comparison("==", express(right), 0, True)
+        known[0].listener.see_comparison("==", express(right), 0, True)
     value = ARITHMETIC[symbol](plain(left), plain(right))
     if not is_usual(value):
         for each in known:
-            each.witness.see_value(each, f"computes {symbol}")
+            each.listener.see_value(each, f"computes {symbol}")
         return value
     kinds = WATCHED if type(known[0]) in WATCHED else SYMBOLIC
     kind = kinds[isinstance(value, float)]
-    made = kind(value, Operation(symbol, express(left), express(right)), known[0].witness)
+    made = kind(value, Operation(symbol, express(left), express(right)), known[0].listener)
     if type(made) is SymbolicFraction and symbol == "/" and type(left) is SymbolicSize and type(right) is int:
         made.divided = left, right
     return made
@@ -447,15 +447,15 @@ def to_float(number: Any) -> Any:
 
 def to_int(size: Size) -> Size:
     """Returns a size that is no more than an integer, as ``int`` does."""
-    return Size(plain(size), size.expression, size.witness)
+    return Size(plain(size), size.expression, size.listener)
 
 
 def _check_same_trace(one: Any, *others: Any) -> None:
     """Has both traces refused that two sizes are from, of which one was left where it lasts."""
     for other in others:
-        if other.witness is not one.witness:
-            one.witness.refuse("meets a size of another trace")
-            other.witness.refuse("meets a size of another trace")
+        if other.listener is not one.listener:
+            one.listener.refuse("meets a size of another trace")
+            other.listener.refuse("meets a size of another trace")
 
 
 def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
@@ -465,7 +465,7 @@ def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
         left, right = (other, self) if is_reflected else (self, other)
         if is_number(other):
             return combine(symbol, left, right)
-        self.witness.see_value(self, f"computes {symbol} with a {type(other).__name__}")
+        self.listener.see_value(self, f"computes {symbol} with a {type(other).__name__}")
         return ARITHMETIC[symbol](plain(left), plain(right)) if isinstance(other, float | complex) else NotImplemented
 
     return method
@@ -476,11 +476,11 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
         if other is None or isinstance(other, str) or type(other) is _variable():
             return NotImplemented  # which no number is equal to
         if not is_number(other):
-            self.witness.see_value(self, f"compares it with a {type(other).__name__}")
+            self.listener.see_value(self, f"compares it with a {type(other).__name__}")
             return COMPARISONS[symbol](plain(self), other)
         _check_same_trace(self, *(each for each in (other,) if type(each) in _KINDS))
         outcome = COMPARISONS[symbol](plain(self), plain(other))
-        self.witness.see_comparison(symbol, express(self), express(other), outcome)
+        self.listener.see_comparison(symbol, express(self), express(other), outcome)
         return outcome
 
     return method
@@ -490,7 +490,7 @@ def _look(name: str, base: type) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         if args and isinstance(args[0], _proxy()):
             return NotImplemented
-        self.witness.see_value(self, f"calls {base.__name__}.{name}")
+        self.listener.see_value(self, f"calls {base.__name__}.{name}")
         result = getattr(base, name)(plain(self), *map(plain, args))
         if result is NotImplemented and isinstance(args[0], float | complex):
             return getattr(type(args[0])(plain(self)), name)(args[0])
@@ -501,7 +501,7 @@ def _look(name: str, base: type) -> Callable[..., Any]:
 
 def _look_at(name: str, base: type) -> Callable[[Any], Any]:
     def method(self: Any) -> Any:
-        self.witness.see_value(self, f"asks for {base.__name__}.{name}")
+        self.listener.see_value(self, f"asks for {base.__name__}.{name}")
         return getattr(plain(self), name)
 
     return method

@@ -12,7 +12,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from fusioncache.accelerators.layers.indifference import is_internal
+from fusioncache.accelerators.layers.block_independence import is_internal
 from fusioncache.accelerators.sizes.journal import (
     Entry,
     FirstTraces,
@@ -27,10 +27,10 @@ from fusioncache.accelerators.sizes.sizes import (
     WATCHED,
     Count,
     Expression,
+    LookListener,
     Number,
     Operation,
     Size,
-    Witness,
     bare,
     is_whole,
     to_float,
@@ -210,7 +210,7 @@ def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[E
     return entries[counted[0] : counted[-1] + 1] if counted else ()
 
 
-class Watch(Observer, Witness):
+class Watch(Observer, LookListener):
     """One trace that is watched."""
 
     def __init__(self, journal: Journal, compiled: Any) -> None:
@@ -426,7 +426,7 @@ class Watch(Observer, Witness):
         from fusioncache.thunder_adapter.api import Proxy
 
         if type(leaf) in WATCHED:
-            if leaf.witness is not self:
+            if leaf.listener is not self:
                 self.journal.refuse("meets a size of another trace")
             return leaf.expression
         return TensorName(leaf.name) if isinstance(leaf, Proxy) else leaf

@@ -196,19 +196,19 @@ def test_while_a_backward_is_under_way_nothing_is_back():
     layer = Layer(graphs)
     settle(layer, 3)
     layer.weight.grad = torch.zeros_like(layer.weight)
-    loans = graphs.memory_of(torch.device("cpu")).loans
+    gradient_leases = graphs.memory_of(torch.device("cpu")).gradient_leases
     seen = []
 
     def look():  # by now one gradient is added to another one, and nobody has the other any more
-        loans.settle()
-        seen.append(len(loans.list_names(1)))
+        gradient_leases.settle()
+        seen.append(len(gradient_leases.list_names(1)))
 
     x = Between.apply(Between.apply(make_input(1).requires_grad_(), look), bool)
     output = layer(x)
     output.backward(torch.ones_like(output))
-    loans.settle()
+    gradient_leases.settle()
     assert seen == [1]
-    assert not loans.list_names(1)
+    assert not gradient_leases.list_names(1)
 
 
 @pytest.mark.parametrize("name", ["_storage_Use_Count", "_current_graph_task_id"])

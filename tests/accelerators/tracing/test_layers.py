@@ -12,12 +12,12 @@ import fusioncache
 from benchmarks.equality.traces import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.accelerators.layers import session
-from fusioncache.accelerators.layers.indifference import is_plain
+from fusioncache.accelerators.layers.block_independence import is_plain
 from fusioncache.thunder_adapter.hooks import is_hashed_alone
 from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
-COUNT = 5  # of which one is interpreted as names are taken in it, one is recorded, one has to come out as foretold
+COUNT = 5  # of which one is interpreted as names are taken in it, one is recorded, one has to come out as predicted
 OTHERS = tuple(group for group in TRACING if group != "layers")
 
 

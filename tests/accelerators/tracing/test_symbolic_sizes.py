@@ -23,7 +23,7 @@ from fusioncache.ir.errors import Declined
 LENGTH = Number(1, "length")
 
 
-class Witness:
+class LookListener:
     def __init__(self):
         self.seen = []
 
@@ -39,7 +39,7 @@ class Witness:
 
 @pytest.fixture(name="size")
 def _size():
-    return SymbolicSize(96, LENGTH, Witness())
+    return SymbolicSize(96, LENGTH, LookListener())
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_arithmetic_is_no_look(size, compute):
     found = compute(size)
     values = {number: evaluate(found.expression, {1: number}) for number in (96, 64, 8, 257)}
     assert found.value == values[96]
-    expected = {number: compute(SymbolicSize(number, LENGTH, Witness())).value for number in values}
+    expected = {number: compute(SymbolicSize(number, LENGTH, LookListener())).value for number in values}
     assert values == expected
-    assert {kind for kind, _ in size.witness.seen} <= {"==", "<", "!="}  # of what is divided by
+    assert {kind for kind, _ in size.listener.seen} <= {"==", "<", "!="}  # of what is divided by
 
 
 @pytest.mark.parametrize("kind", [Size, SymbolicSize])
@@ -74,10 +74,10 @@ def test_arithmetic_is_no_look(size, compute):
     ],
 )
 def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
-    witness = Witness()
-    found = compute(kind(96, LENGTH, witness))
+    listener = LookListener()
+    found = compute(kind(96, LENGTH, listener))
     assert isinstance(found, float)
-    assert not witness.seen
+    assert not listener.seen
     for number in (96, 3, 64, 257, 10**9 + 7):
         assert evaluate(found.expression, {1: number}).hex() == compute(number).hex()
         assert gives_float(found.expression)
@@ -88,9 +88,9 @@ def test_zero_with_a_sign_is_no_number_of_any_length(size, number):
     """0.0 and -0.0 are equal to each other, and what is made of them is not."""
     found = (size - number) * 0.5
     if number == 96:
-        assert size.witness.seen and type(found) is float
+        assert size.listener.seen and type(found) is float
         return
-    assert not size.witness.seen
+    assert not size.listener.seen
     with pytest.raises(ArithmeticError, match=r"is 0\.0"):
         evaluate(found.expression, {1: number})
     assert (size - 96 == 0) and (size / 7) * 1e400 == math.inf
@@ -109,7 +109,7 @@ def test_zero_with_a_sign_is_no_number_of_any_length(size, number):
 def test_whatever_needs_the_value_of_one_with_a_point_is_a_look(size, look):
     expected, found = look(96 / 7), look(size / 7)
     assert repr(found) == repr(expected)
-    assert size.witness.seen
+    assert size.listener.seen
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_whatever_needs_the_value_of_one_with_a_point_is_a_look(size, look):
 def test_whatever_needs_the_value_is_a_look_also_in_c(size, look):
     expected, found = look(96), look(size)
     assert repr(found) == repr(expected) or torch.is_tensor(found)
-    assert size.witness.seen
+    assert size.listener.seen
 
 
 @pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
@@ -135,7 +135,7 @@ def test_a_comparison_is_noted(size, compare, other):
     assert compare(size, other) is compare(96, other)
     assert compare(other, size) is compare(other, 96)
     assert ((2, size) == (2, other)) is (other == 96)
-    assert len(size.witness.seen) == 3
+    assert len(size.listener.seen) == 3
 
 
 def test_nobody_keeps_one_by_its_hash(size):
@@ -200,20 +200,20 @@ def test_a_decision_is_asked_for_again(monkeypatch):
         asked.append(tuple(map(operator.index, tensor.shape)))
         return sum(tensor.shape) > 300
 
-    witness = passes.PassWitness()
+    listener = passes.PassListener()
     decide = hooks.note_decision(_fused_sdp_choice)
     monkeypatch.setattr(utils, "_fused_sdp_choice", _fused_sdp_choice)
     with tracectx(TraceCtx()):
-        shape = witness.make_symbols((2, LENGTH), (2, 96))
+        shape = listener.make_symbols((2, LENGTH), (2, 96))
         tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
-    token = hooks.LISTENER.set(witness)
+    token = hooks.LISTENER.set(listener)
     try:
         assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
     finally:
         hooks.LISTENER.reset(token)
     assert asked == [(2, 96)]  # of two tensors that are alike once
-    assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
-    journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions), frozenset())
+    assert all(look.symbol == ">=" for look in listener.looks)  # when the tensors were made
+    journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(listener.decisions), frozenset())
     assert journal.check({0: (2, 200)}) == {1: 200}
     with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
         journal.check({0: (2, 400)})
@@ -283,7 +283,7 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
     backward = executor.register_operator("backward", meta=lambda a, b: TensorProxy(like=a), fn=None)
     trace = TraceCtx()
     with tracectx(trace):
-        shape = passes.PassWitness().make_symbols((LENGTH,), (96,))
+        shape = passes.PassListener().make_symbols((LENGTH,), (96,))
         x = TensorProxy(shape=shape, device=devices.cpu, dtype=dtypes.float32)
         y, statistics = forward(x)
         backward(y, statistics)

@@ -10,7 +10,7 @@ from expert_layers import Experts
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile.ahead import Foresight
+from fusioncache.accelerators.precompile.ahead import LayoutPrediction
 from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
 from fusioncache.template.strides import Strided
@@ -111,9 +111,9 @@ class _Call:
 
 
 def read(*calls: _Call, **before: Strided | None) -> dict[str, Strided | None]:
-    foresight = Foresight(before)
-    foresight.read_trace(type("Trace", (), {"bound_symbols": calls}), {})
-    return foresight.layouts
+    prediction = LayoutPrediction(before)
+    prediction.read_trace(type("Trace", (), {"bound_symbols": calls}), {})
+    return prediction.layouts
 
 
 def test_gradients_of_flash_attention_lie_as_the_heads_do():

@@ -173,7 +173,7 @@ def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> lis
     return found
 
 
-class Stamp:
+class BlockReplay:
     """One block, while it is written out."""
 
     def __init__(self, template: BlockRecording, root: Any, args: tuple[Any, ...], context: Any) -> None:

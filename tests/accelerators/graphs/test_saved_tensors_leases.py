@@ -120,7 +120,7 @@ def test_saved_memory_goes_to_others_when_it_is_not_needed(captured, graphs):
 
 
 def test_a_program_between_forward_and_backward_of_another(captured, graphs):
-    """It was captured when nothing was promised, so its memory may be what the other one saved in."""
+    """It was captured when nothing was leased, so its memory may be what the other one saved in."""
     layer, plain, _, ledger = captured
     look, _ = graphs.capture(ForwardFunction(lambda x: (x.exp().cos(), x + 1), False), None)
     for seed in range(3):
@@ -136,7 +136,7 @@ def test_a_program_between_forward_and_backward_of_another(captured, graphs):
             backward(output)
             results.append((output.detach(), each.weight.grad, *seen))
         assert are_equal(*results), seed
-    # From then on there is a capture of it that leaves alone what was promised.
+    # From then on there is a capture of it that leaves alone what was leased.
     replays = ledger.stats().graph_replays
     output = layer(make_input(1))
     look(make_input(2))

@@ -1,7 +1,7 @@
 """Which calls that Thunder does not interpret cannot tell two blocks apart that are alike.
 
 They neither hash nor compare objects of which each block has its own. Everything that is not listed here is taken to do
-so. That a call depends on nothing unknown and changes nothing that lasts is for an observer that vouches to say.
+so. An observer that covers the trace says that a call depends on nothing unknown and changes nothing that lasts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEW = (
 )  # fmt: skip
 
 
-class Indifference:
+class BlockIndependence:
     """Knows the functions that have been looked at."""
 
     def __init__(self) -> None:
