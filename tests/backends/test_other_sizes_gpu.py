@@ -9,7 +9,7 @@ import fusioncache
 from fusioncache.backends.nvfuser import backend
 from fusioncache.backends.nvfuser import general as other_sizes
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("general_at_once")]
 
 FIRST, LATER = (31, 38), (11, 2, 5, 70)
 
