@@ -109,6 +109,7 @@ class Cache:
         self._keys.clear()
         self._executables.clear()
         self.generals.clear()
+        self.length_rule.clear()
         self.rejections.clear()
 
 

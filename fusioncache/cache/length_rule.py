@@ -3,9 +3,9 @@
 nvFuser's code for any sizes takes ``GENERAL_COST`` times as long to compile as code for one size, one region after the
 other, and is lost with the process. Code for one size is compiled by the pool, for all regions at once, and stored. So
 each new length of a function first gets code of its own. Once the lengths of a function have waited as long for that
-as its code for any sizes would take, the next length gets that code, and so do all that follow. Whatever lengths
-come, this costs at most twice as much as the better of both ways. It is the rule of the ski rental problem (Karlin,
-Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
+as its code for any sizes would take, the next length gets that code, and so do all that follow. If that estimate
+is right, this costs at most about twice as much as the better of both ways. It is the rule of the ski rental problem
+(Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class LengthRule:
     def __init__(self) -> None:
         self._costs: LruMap[object, _Costs] = LruMap(_MOST_FUNCTIONS)
         self._lock = forks.lock()
+
+    def clear(self) -> None:
+        """Forgets the costs of all functions."""
+        self._costs.clear()
 
     def note(self, program: Generation, alone: float, waited: float, *, may_share: bool) -> None:
         """Adds a region that was compiled, or loaded, for its own sizes.

@@ -64,14 +64,14 @@ def _contiguous_layout(type_: ValueType) -> ArgumentLayout | None:
 
 
 def lay_out_alike(layouts: ArgumentLayouts, graph: Graph) -> ArgumentLayouts | None:
-    """Returns the layouts of a graph's arguments if their axes lie in memory in the order that others have.
+    """Returns layouts for the arguments of a graph with the axis order of given layouts.
 
     Args:
-        layouts: of the others, which are arguments of the same graph with other sizes.
+        layouts: of arguments of the same graph with other sizes.
         graph: the graph.
 
     Returns:
-        The layouts; None if the graph does not say its sizes, or if one of the others has gaps or overlaps.
+        The layouts; None if the graph has symbolic sizes, or if one of the given layouts has gaps or overlaps.
     """
     if graph.sizes or len(layouts) != len(graph.inputs):
         return None

@@ -51,6 +51,13 @@ def test_a_program_keeps_the_decision_that_it_began_with():
     assert rule.takes_general(Generation(FUNCTION, 2))
 
 
+def test_a_cleared_cache_forgets_the_costs():
+    cache = Cache(record=False, store=False)
+    assert lengths(cache.length_rule, 2.0, 100.0, 0.0) == [False, False, True]
+    cache.clear()
+    assert lengths(cache.length_rule, 2.0, 0.0) == [False, False]
+
+
 class Priced(Eager):
     """Compiles regions, each of which costs what a test says; its code for any sizes cannot be stored."""
 
@@ -66,7 +73,7 @@ class Priced(Eager):
         (Sizes.AUTO, True, 100.0, [False, True, True]),
     ],
 )
-def test_who_gets_code_for_any_sizes(monkeypatch, sizes, stores, cost, general):
+def test_programs_that_get_code_for_any_sizes(monkeypatch, sizes, stores, cost, general):
     monkeypatch.setattr(Priced, "stores_general", stores)
     monkeypatch.setattr("fusioncache.cache.executable.BuiltFunction.cost", property(lambda built: cost))
     cache = Cache(record=False, store=False)

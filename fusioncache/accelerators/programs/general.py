@@ -142,7 +142,7 @@ class GeneralProgram:
     def _unify_references(self, name: str, references: Sequence[Any]) -> Reference:
         first: Reference = references[0]
         if isinstance(first, TemplateReference):
-            part = self._parts.unify([_forget_process(each) for each in references])
+            part = self._parts.unify([_drop_process_facts(each) for each in references])
             if self._templates.setdefault(name, part) != part:
                 raise Declined("two templates have one name", Scope.LENGTH)
             self._layouts.setdefault(name, tuple(use.layouts for use in first.uses))
@@ -206,7 +206,7 @@ class GeneralProgram:
         templates, values = self.fill_templates(numbers)
         identities = identify(templates)
         names = {name: each.name for name, each in identities.items()}
-        known = {name: self._recall_process(name, each, identities[name].digest) for name, each in templates.items()}
+        known = {name: self._add_process_facts(name, each, identities[name].digest) for name, each in templates.items()}
         text = self._places.map_traces(lambda trace: _fill_trace(trace, values, names, known))
         files = map(build.name_file, text.texts())
         codes = tuple(_fill_code(*each, values, names) for each in zip(self._codes, files, strict=True))
@@ -214,8 +214,8 @@ class GeneralProgram:
         compiled = CompiledProgram(codes, lambda prologue: self._rewrite_prologue(prologue, values, names))
         return FilledProgram(text, compiled, digests)
 
-    def _recall_process(self, name: str, reference: TemplateReference, digest: str) -> TemplateReference:
-        """Returns a template with what this process knows of it at its sizes: see ``_forget_process``."""
+    def _add_process_facts(self, name: str, reference: TemplateReference, digest: str) -> TemplateReference:
+        """Returns a template with its digest in this process and the predicted layouts of its arguments."""
         uses = tuple(
             replace(use, layouts=_lay_out(use, reference.graph, layouts))
             for use, layouts in zip(reference.uses, self._layouts[name], strict=True)
@@ -281,13 +281,13 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one.keys() == other.keys() and all(one[name] is value for name, value in other.items())
 
 
-def _forget_process(reference: TemplateReference) -> TemplateReference:
+def _drop_process_facts(reference: TemplateReference) -> TemplateReference:
     """Returns a template without what one process knows of it at its sizes."""
     return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in reference.uses))
 
 
 def _lay_out(use: TemplateUse, template: Graph, layouts: Sequence[ArgumentLayouts]) -> tuple[ArgumentLayouts, ...]:
-    """Returns how the arguments of a template lie at its sizes if they lie alike at all sizes, as far as is known."""
+    """Returns the layouts of a template's arguments at its sizes, with the axis order that they have at known sizes."""
     graph = inline(template, use.arities)
     found = (lay_out_alike(each, graph) for each in layouts)
     return tuple(each for each in found if each is not None)
