@@ -15,7 +15,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
-_LENGTHS = ("lengths", "lengths-thunderfx", "lengths-torch-compile")
 _STEPS = (
     *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
     *("step-real-128", "step-real-2048", "step-inference"),
@@ -33,10 +32,10 @@ def make_figures() -> dict[str, str]:
     }
     return {
         **commands,
-        "starts": _figure(starts.compare_starts, "starts-real", "lengths-peers"),
+        "starts": _figure(starts.compare_starts, "starts-real"),
         "peers": _figure(starts.tabulate_peers, "peers-llama-8"),
         "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
-        "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
+        "lengths": _figure(steps.tabulate_lengths, "lengths-rule"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),

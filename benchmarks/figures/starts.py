@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.figures.markdown import format_seconds, make_table
@@ -77,12 +76,11 @@ def _say(point: Point | None, *, missing: str = "not measured") -> str:
     return f"{format_seconds(point['seconds']['total'])} s" if point else missing
 
 
-def compare_starts(processes: Result, lengths: Result) -> str:
-    """Shows the README's table: seconds of the first step of two processes, and of new lengths.
+def compare_starts(processes: Result) -> str:
+    """Shows the README's table: seconds of the first step of two processes.
 
     Args:
         processes: of ``benchmarks/starts``, for one model and depth.
-        lengths: of ``benchmarks/lengths``, for a narrow model.
     """
     found = _index(({**point, "way": _rename(point["way"])} for point in lift_points(processes)), "way", "process")
     ways = ("thunder", "torch.compile", "fusioncache")
@@ -90,29 +88,12 @@ def compare_starts(processes: Result, lengths: Result) -> str:
     rows = [[f"{model}: first process", *(_say(found.get((way, "cold"))) for way in ways)]]
     # Plain Thunder stores nothing, so that each of its processes is a first one.
     rows.append([f"{model}: second process", "the same", *(_say(found.get((way, "warm"))) for way in ways[1:])])
-    new = {point["way"]: list(_list_new_lengths(point["steps"])) for point in lengths["points"] if "steps" in point}
-    model = f"narrow Llama, {lengths['environment']['options']['layers']} layers"
-    for what, some in (("second length", slice(1, 2)), ("each later length", slice(2, None))):
-        rows.append([f"{model}: {what}", *(_say_median(new.get(way, [])[some]) for way in ways)])
     columns = (f"<first step, {processes['environment']['gpu']}", "plain Thunder", "`torch.compile`", "fusioncache")
     return make_table(columns, rows)
 
 
 def _rename(way: str) -> str:
     return "fusioncache" if way == "programs" else way
-
-
-def _list_new_lengths(steps: Iterable[Point]) -> Iterator[float]:
-    """Yields the seconds of each length's first step. A length of 1 is left out: it is specialized by all three."""
-    known = {1}
-    for step in steps:
-        if step["length"] not in known:
-            known.add(step["length"])
-            yield step["seconds"]
-
-
-def _say_median(seconds: Sequence[float]) -> str:
-    return f"{format_seconds(median(seconds))} s" if seconds else "not measured"
 
 
 _PARTS = ("key", "reads", "load", "build", "guards", "kernels")
