@@ -1,7 +1,7 @@
 """Seconds of first and later steps without one accelerator, as ratios to those with all of them, in one run.
 
 For each accelerator the processes of ``benchmarks/budget`` run in turn without it and with all: a process with empty
-caches, which takes steps of three lengths and later ones, and a second process with the caches that this left. A ratio
+caches, which takes steps of three lengths, and a second process with the caches that this left. A ratio
 above 1 is what the accelerator saves. Beside it stand its lines of code and the names of Thunder that it alone needs.
 
 The schedule of collectives needs several ranks, and CUDA graphs have a figure of their own: neither is measured here.

@@ -229,10 +229,12 @@ def main(
         run.more["start_seconds"] = series.start()
         for model in models:
             found: dict[str, list[Mapping[str, Any]]] = {}
+            earlier = len(run.points)
             for _ in range(repeat):
                 for role, said in series.run(model).items():
                     found.setdefault(role, []).append(said)
-            run.keep(*(_compare(model, each, found) for each in COMPARISONS if each.alone in found))
+                run.points[earlier:] = [_compare(model, each, found) for each in COMPARISONS if each.alone in found]
+                run.save()
     run.notes.append(f"one-time start of the compiler: {run.more['start_seconds']:.1f} s, part of no figure above")
     names = ("alone", "fusioncache", "real", "reported")
     columns = {

@@ -1,12 +1,12 @@
 """Seconds of first and later steps of the current checkout, as ratios to those of a base, in one run.
 
 Run it before and after a change of structure. A narrow Llama takes training steps without an optimizer. Of each side a
-process with empty caches takes steps of three lengths and later ones, then a second process takes steps with the
-caches that this left, on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and change their
-order from pair to pair. The first step of a process includes the import of fusioncache, but not those of torch, Thunder
-and the model. Full collections of garbage, which may come in one step or in the next, are a figure of their own, the
-sum of a cold process. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a process and of all
-that it waited for.
+process with empty caches takes steps of three lengths. Then a second process takes steps with the caches that this
+left: a first one, later ones, and on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and
+change their order from pair to pair; the second processes of both take turns of some steps each. The first step of a
+process includes the import of fusioncache, but not those of torch, Thunder and the model. Full collections of garbage,
+which may come in one step or in the next, are a figure of their own, the sum of a cold process. Seconds are those of
+the wall on a GPU, and on a CPU those of processors, of a process and of all that it waited for.
 
 The ratio of a pair is current over base. A figure is slower if the median ratio of its pairs is above 1 + tolerance and
 the range of their ratios is above 1. The range is from the first to the third quartile; of three pairs it is from the
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -47,6 +47,7 @@ from benchmarks.common.options import (
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.runner import Point, Run, begin, print_line, print_table
 
+_OF_PROCESS = ("folder", "process", "accelerators", "turns")
 _ALIKE = 0.01
 """By how much losses of all processes may differ, relative to the least, before that is noted."""
 
@@ -55,6 +56,7 @@ _ALIKE = 0.01
 @backend_option()
 @layers_option(4)
 @count_option("--steps", 200, "Later steps that count.")
+@click.option("--lengths", type=click.IntRange(1, 3), default=3, help="How many of them a cold process has.")
 @click.option("--tolerance", type=click.FloatRange(min=0.0), default=0.03, help="By how much ratios may be above 1.")
 @repeat_option("Pairs of the two sides; the medians count.", default=5)
 @limit_option
@@ -67,6 +69,7 @@ def main(
     backend: str,
     layers: int,
     steps: int,
+    lengths: int,
     tolerance: float,
     repeat: int,
     limit: float | None,
@@ -81,6 +84,7 @@ def main(
         run = begin(json_file, {}, backend, limit=limit)
         sides = copy_current(Path(directory), run.machine.environment["commit"]), other
         spec = make_spec(run.machine, layers, steps)
+        spec = replace(spec, lengths=spec.lengths[:lengths])
         run.options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
         run.more = {"sides": {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}}
         _measure(Series(sides, spec, run), repeat, tolerance)
@@ -121,7 +125,7 @@ def make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
 
 
 def _list_options(spec: ProcessSpec) -> dict[str, Any]:
-    options = {name: value for name, value in asdict(spec).items() if name not in ("folder", "process", "accelerators")}
+    options = {name: value for name, value in asdict(spec).items() if name not in _OF_PROCESS}
     return options | {"clock": "wall" if spec.device == "cuda" else "cpu"}
 
 

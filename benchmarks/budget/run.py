@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,21 +66,53 @@ class Series:
         order = self.sides if number % 2 == 0 else self.sides[::-1]
         found: dict[str, dict[str, Any]] = {side.name: {} for side in self.sides}
         with _make_caches() as caches:
-            for process in (COLD, SECOND):
-                for side in order:
-                    folder = Path(caches, side.name)
-                    folder.mkdir(exist_ok=True)
-                    found[side.name][process] = self._call(side, process, folder, f"pair {number + 1}")
+            folders = {side.name: Path(caches, side.name) for side in order}
+            for side in order:
+                folders[side.name].mkdir()
+                found[side.name][COLD] = self._call(side, COLD, folders[side.name], f"pair {number + 1}")
+            for side, said in zip(order, self._call_second(order, folders, f"pair {number + 1}"), strict=True):
+                found[side.name][SECOND] = said
         return found
 
-    def _call(self, side: Side, process: str, caches: Path, about: str) -> Mapping[str, Any]:
+    def _call_second(
+        self, order: Sequence[Side], folders: Mapping[str, Path], about: str
+    ) -> Sequence[Mapping[str, Any]]:
+        """Returns the answers of both second processes, which run at once and take turns.
+
+        A host may be twice as fast in one minute as in the next. So the later steps of one side come between those of
+        the other.
+        """
+        ends = [os.pipe(), os.pipe()]
+        os.write(ends[0][1], b".")
+
+        def call(place: int, side: Side) -> Mapping[str, Any]:
+            turns = ends[place][0], ends[1 - place][1]
+            try:
+                return self._call(side, SECOND, folders[side.name], about, turns)
+            finally:
+                # The other process would wait forever for one that has ended.
+                for end in turns:
+                    os.close(end)
+
+        with ThreadPoolExecutor(len(ends)) as threads:
+            calls = [threads.submit(call, place, side) for place, side in enumerate(order)]
+            done, _ = wait(calls, return_when=FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+            return [each.result() for each in calls]
+
+    def _call(
+        self, side: Side, process: str, caches: Path, about: str, turns: tuple[int, int] | None = None
+    ) -> Mapping[str, Any]:
         what = f"{about}, {side.name}, {process} process"
         left = self.whole.time_left()
         if left is not None and left <= 0:
             raise processes.ProcessFailed(f"{what}: there was no time left", "")
-        spec = asdict(replace(self.spec, folder=str(side.folder), process=process, accelerators=side.accelerators))
+        spec = replace(self.spec, folder=str(side.folder), process=process, accelerators=side.accelerators)
+        spec = replace(spec, turns=turns) if turns else spec
+        where: dict[str, Any] = {"caches": caches, "root": side.folder, "limit": left, "inherited": turns or ()}
         try:
-            said: Mapping[str, Any] = processes.call(_WORKER, spec, caches=caches, root=side.folder, limit=left)
+            said: Mapping[str, Any] = processes.call(_WORKER, asdict(spec), **where)
         except processes.ProcessFailed as failure:
             raise processes.ProcessFailed(f"{what}: {failure.message}", failure.log) from None
         say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")

@@ -41,23 +41,25 @@ class ProcessSpec:
         process: ``COLD`` or ``SECOND``.
         layers: of a narrow Llama.
         widths: of the Llama: of the embedding, heads, of the layers between, and of the vocabulary.
-        lengths: tokens in a row.
+        lengths: tokens in a row, of a cold process one to three.
         batch: rows of tokens.
         steps: later steps that count.
         backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
         device: ``"cuda"`` or ``"cpu"``.
         dtype: of weights and activations, by torch's name.
         accelerators: that may be used; None for all. The commit of the base does not know this option.
+        turns: open files, as of ``Turns`` of the worker.
     """
 
     folder: str
     process: str
     layers: int
     widths: tuple[int, int, int, int]
-    lengths: tuple[int, int, int]
+    lengths: tuple[int, ...]
     batch: int
     steps: int
     backend: str
     device: str
     dtype: str
     accelerators: tuple[str, ...] | None = None
+    turns: tuple[int | None, int | None] = (None, None)

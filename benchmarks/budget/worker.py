@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -28,8 +29,40 @@ _SEED, _MODEL = 2916, "Llama-2-7b-hf"
 _WARM_UP = 20
 """How many steps come before the later ones that count."""
 
+_STRETCH = 20
+"""How many steps that count come in one turn."""
+
 _FULL = 2
 """The generation of objects that a full collection looks at, and all younger ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of two processes: one of them works while the other waits.
+
+    Attributes:
+        mine: an open file that gets a byte when it is this process's turn; None if there is no other process.
+        other: the same of the other process.
+    """
+
+    mine: int | None
+    other: int | None
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Waits for this process's turn, and passes it on when the context ends.
+
+        Raises:
+            RuntimeError: if the other process ended in its turn.
+        """
+        if self.mine is None or self.other is None:
+            yield
+            return
+        if not os.read(self.mine, 1):
+            raise RuntimeError("the other side's process ended in its turn")
+        yield
+        with suppress(BrokenPipeError):  # the other process has taken its last turn
+            os.write(self.other, b".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +73,13 @@ class Training:
         argument: what the process was asked for, as of ``ProcessSpec``.
         model: a narrow Llama.
         batches: tokens, and those to predict, by length.
+        turns: in which the process works.
     """
 
     argument: Mapping[str, Any]
     model: nn.Module
     batches: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+    turns: Turns
 
     def read_clock(self) -> float:
         """Returns seconds of the wall once the GPU is done; on a CPU those of this process and its children."""
@@ -90,14 +125,18 @@ class Training:
         """Returns the median of later steps, which add to gradients that are there already."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        length, samples = self.argument["lengths"][0], []
-        for _ in range(_WARM_UP):
-            self.step(compiled, length)
-        gc.collect()
-        for _ in range(self.argument["steps"]):
-            start = self.read_clock()
-            self.step(compiled, length)
-            samples.append(self.read_clock() - start)
+        length, samples = self.argument["lengths"][0], list[float]()
+        with self.turns.take():
+            for _ in range(_WARM_UP):
+                self.step(compiled, length)
+            gc.collect()
+        while len(samples) < self.argument["steps"]:
+            with self.turns.take():
+                self.step(compiled, length)
+                for _ in range(_STRETCH):
+                    start = self.read_clock()
+                    self.step(compiled, length)
+                    samples.append(self.read_clock() - start)
         return median(samples)
 
 
@@ -110,7 +149,7 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     training = prepare(argument)
     gc.collect()
-    with training.time_collector() as collections:
+    with training.turns.take(), training.time_collector() as collections:
         start = training.read_clock()
         fusioncache = import_from(Path(argument["folder"]))
         imported = training.read_clock() - start
@@ -120,13 +159,16 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     collector = sum(collections)
     seconds = {argument["process"]: first - collector}
     if argument["process"] == "cold":
-        for name, length in zip(("second_length", "third_length"), argument["lengths"][1:], strict=True):
+        names = ("second_length", "third_length")
+        for name, length in zip(names, argument["lengths"][1:], strict=False):
             seconds[name], more = training.time_first(compiled, length)
             collector += more
-        seconds |= {"collector": collector, "later": training.time_later(compiled)}
+        seconds["collector"] = collector
     counts = _count(transform)
-    if argument["process"] == "second" and argument["device"] == "cuda":
-        seconds["graphs"] = time_graphs(fusioncache, training)
+    if argument["process"] == "second":
+        seconds["later"] = training.time_later(compiled)
+        if argument["device"] == "cuda":
+            seconds["graphs"] = time_graphs(fusioncache, training)
     return {"seconds": seconds, "import": imported, "loss": loss, "counts": counts}
 
 
@@ -164,7 +206,8 @@ def prepare(argument: Mapping[str, Any]) -> Training:
     model = GPT(config).to(device=device, dtype=getattr(torch, argument["dtype"]))
     shapes = {length: (2, argument["batch"], length) for length in argument["lengths"]}
     drawn = {length: torch.randint(0, vocabulary, shape).to(device) for length, shape in shapes.items()}
-    return Training(argument, model, {length: (pair[0], pair[1]) for length, pair in drawn.items()})
+    batches = {length: (pair[0], pair[1]) for length, pair in drawn.items()}
+    return Training(argument, model, batches, Turns(*argument.get("turns", (None, None))))
 
 
 def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Callable[..., Any], Any]:

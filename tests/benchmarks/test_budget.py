@@ -1,7 +1,9 @@
 """The budget: its verdicts, where both sides come from, and what their processes measure. No time is asserted."""
 
 import json
+import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,8 +22,8 @@ from benchmarks.common.models import NARROW, narrow_widths
 
 SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, "eager", "cpu", "float32")
 SECONDS = {
-    COLD: {"cold": 4.0, "second_length": 3.0, "third_length": 2.0, "collector": 0.3, "later": 0.5},
-    SECOND: {"second": 1.0, "graphs": 0.25},
+    COLD: {"cold": 4.0, "second_length": 3.0, "third_length": 2.0, "collector": 0.3},
+    SECOND: {"second": 1.0, "later": 0.5, "graphs": 0.25},
 }
 
 
@@ -69,8 +71,9 @@ def fake_processes(monkeypatch, factors, failing=None):
     """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
     asked: list[tuple[str, str, Path]] = []
 
-    def call(worker, spec, *, caches, root, limit):
+    def call(worker, spec, *, caches, root, limit, inherited):
         assert worker.name == "worker.py" and Path(spec["folder"]) == root
+        assert tuple(inherited) == (() if spec["process"] == COLD else spec["turns"])
         name, process = root.name, spec["process"]
         asked.append((name, process, caches))
         if (name, process) == failing:
@@ -95,11 +98,10 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     asked = fake_processes(monkeypatch, {"current": 1.2, "base": 1.0})
     done, written = invoke(tmp_path, "--repeat", "3")
     assert done.exit_code == 1, done.output
-    first = [(side, process) for process in (COLD, SECOND) for side in ("current", "base")]
-    other = [(side, process) for process in (COLD, SECOND) for side in ("base", "current")]
-    assert [each[:2] for each in asked] == [("current", COLD), *first, *other, *first]
-    caches = [folder for *_, folder in asked[1:]]
-    assert len(set(caches)) == 6 and all(caches[place] == caches[place + 2] for place in (0, 1, 4, 5, 8, 9))
+    cold = [side for side, process, _ in asked if process == COLD]
+    assert cold == ["current", "current", "base", "base", "current", "current", "base"]
+    caches = [{(side, folder) for side, process, folder in asked[1:] if process == each} for each in (COLD, SECOND)]
+    assert caches[0] == caches[1] and len(caches[0]) == 6
     assert [point["figure"] for point in written["points"]] == list(FIGURES)
     assert {point["verdict"] for point in written["points"]} == {"slower"}
     assert written["points"][0]["seconds"] == {"current": pytest.approx(4.8), "base": 4.0}
@@ -176,13 +178,42 @@ def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     forks.use(monkeypatch)
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
-    for process, expected in ((COLD, set(SECONDS[COLD])), (SECOND, {"second"})):
+    for process, expected in ((COLD, set(SECONDS[COLD])), (SECOND, {"second", "later"})):
         argument = asdict(replace(SPEC, folder=str(ROOT), process=process))
         said = processes.call("benchmarks.budget.worker", argument, caches=tmp_path)
         assert set(said["seconds"]) == expected
         assert all(value > 0 for figure, value in said["seconds"].items() if figure != "collector")
         assert 0 < said["loss"] < 10 and said["import"] >= 0
         assert (said["counts"]["programs_loaded"] > 0) is (process == SECOND)
+
+
+def test_two_processes_take_turns():
+    worker = pytest.importorskip("benchmarks.budget.worker")
+    ends = [os.pipe(), os.pipe()]
+    os.write(ends[0][1], b".")
+    order = []
+
+    def work(place):
+        turns = worker.Turns(ends[place][0], ends[1 - place][1])
+        for _ in range(3):
+            with turns.take():
+                order.append(place)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, (1, 0)))
+    assert order == [0, 1] * 3
+    for end in (*ends[0], *ends[1]):
+        os.close(end)
+
+
+def test_a_process_whose_peer_ended_in_its_turn_does_not_wait():
+    worker = pytest.importorskip("benchmarks.budget.worker")
+    mine, other = os.pipe(), os.pipe()
+    os.close(mine[1])
+    with pytest.raises(RuntimeError, match="ended in its turn"), worker.Turns(mine[0], other[1]).take():
+        pass
+    for end in (mine[0], *other):
+        os.close(end)
 
 
 def test_a_process_refuses_another_package(tmp_path, monkeypatch):
