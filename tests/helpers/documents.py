@@ -1,14 +1,33 @@
-"""The code and the sessions that documents show."""
+"""The code, the sessions and the commands that documents show."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 from repository import DOCS, README, ROOT
 
 DOCUMENTS = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))
+HAND_WRITTEN = tuple(path for path in DOCUMENTS if path != DOCS / "api.md" and DOCS / "commands" not in path.parents)
+_FIGURE = re.compile(r"^<!-- figure: .*?^<!-- end of figure -->\n", re.DOTALL | re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _TITLE = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_PROGRAMS = ("fusioncache", "python", "python3.12", "pip", "make", "pytest", ".ci/run")
+_PROGRAMS += ("git", "patch", "du", "tail", "jq")
+_NO_COMMANDS = ("cli/ ", "store  ", "region  ", "run  ", "collective 1 is", "fusioncache: ")
+"""How blocks begin that name no language, and are drawings, tables or what a program prints."""
+_REDIRECT = re.compile(r"(?<=\s)>>? ?\S+")
+_SHELL = f"""
+set -eo pipefail
+exec 3>&1
+say() {{ printf '%s\\x1f' "$@" >&3; printf '\\x1e' >&3; }}
+for program in {" ".join(_PROGRAMS)}; do eval "function $program {{ say $program "'"$@"; }}'; done
+cd() {{ :; }}
+mktemp() {{ :; }}
+"""
+"""Runs nothing: each program is a function that prints its name and its arguments, and others are not found."""
 
 
 def read_blocks(language: str = "", path: Path = README) -> list[str]:
@@ -24,6 +43,43 @@ def read_session(path: Path = README) -> list[tuple[str, str]]:
             line, _, output = part.partition("\n")
             shown.append((line.partition("  #")[0].strip(), output))
     return shown
+
+
+def read_hand_written(path: Path) -> str:
+    """Returns the text of a document without its generated figures."""
+    return _FIGURE.sub("", path.read_text())
+
+
+def read_commands(path: Path) -> list[list[str]]:
+    """Returns the words of each command that a document shows, in blocks, behind a ``$`` or inside a sentence.
+
+    A shell reads them, so that comments, variables, quotes and functions of a block mean what they mean to a user.
+    """
+    text = read_hand_written(path)
+    scripts = [line for line, _ in read_session(path)]
+    for block in [*read_blocks(path=path), *read_blocks("bash", path)]:
+        if not block.startswith((*_NO_COMMANDS, "$ ")) and "[OPTIONS]" not in block:
+            scripts.append(block)
+    scripts += [code for code in read_inline_code(text) if _begins_with_program(code)]
+    return [words for script in scripts for words in _split_commands(script.replace(".venv/bin/", ""))]
+
+
+def read_inline_code(text: str) -> list[str]:
+    """Returns what stands between single backticks, outside of blocks."""
+    return _INLINE.findall(_BLOCK.sub("", text))
+
+
+def _begins_with_program(code: str) -> bool:
+    words = [word for word in code.removeprefix(".venv/bin/").split() if not re.match(r"[A-Z_]+=", word)]
+    return words[:1] == [".ci/run"] or (len(words) > 1 and words[0] in _PROGRAMS)
+
+
+def _split_commands(script: str) -> list[list[str]]:
+    shell = [shutil.which("bash") or "bash", "-c", _SHELL + _REDIRECT.sub("", script)]
+    nowhere = {"PATH": "/nowhere", "HOME": "/nowhere"}
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=ROOT, env=nowhere)
+    assert done.returncode == 0, f"{script}\n{done.stderr}"
+    return [command.split("\x1f")[:-1] for command in done.stdout.split("\x1e")[:-1]]
 
 
 def read_links(path: Path) -> list[str]:

@@ -1,0 +1,233 @@
+"""Every command and every piece of code that a document shows is run by a test, or it is said here why none runs it.
+
+Nothing is run here: a command must be in a table, and take the options that it is shown with.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from documents import DOCUMENTS, HAND_WRITTEN, read_blocks, read_commands, read_hand_written, read_inline_code
+from repository import DOCS, README, ROOT
+
+import fusioncache
+from fusioncache import distributed
+from fusioncache.cli.main import main
+
+_NETWORK = "it needs the network, and takes minutes"
+RUN_BY = {
+    "fusioncache bench": "cli/test_cli_start.py",
+    "fusioncache clear": "cli/test_cli_store.py",
+    "fusioncache completion": "cli/test_cli_start.py",
+    "fusioncache diff": "cli/test_session.py",
+    "fusioncache dir": "cli/test_cli_store.py",
+    "fusioncache doctor": "cli/test_cli_doctor.py",
+    "fusioncache explain": "cli/test_session.py",
+    "fusioncache graph": "cli/test_cli_graph.py",
+    "fusioncache ls": "cli/test_cli_ls.py",
+    "fusioncache prune": "cli/test_cli_store.py",
+    "fusioncache pull": "cli/test_cli_sharing.py",
+    "fusioncache push": "cli/test_cli_sharing.py",
+    "fusioncache report": "cli/test_cli_report.py",
+    "fusioncache show": "cli/test_cli_show.py",
+    "fusioncache stats": "cli/test_cli_stats.py",
+    "fusioncache verify": "cli/test_cli_store.py",
+    "fusioncache warm": "cli/test_cli_warm.py",
+    "benchmarks.canonical": "template/test_sharing.py",
+    "benchmarks.detours": "benchmarks/test_smoke.py",
+    "benchmarks.distributed": "benchmarks/test_wiring.py",
+    "benchmarks.equality": "benchmarks/test_smoke.py",
+    "benchmarks.inference": "benchmarks/test_smoke.py",
+    "benchmarks.lengths": "benchmarks/test_smoke.py",
+    "benchmarks.loss_curve": "benchmarks/test_wiring.py",
+    "benchmarks.prices": "benchmarks/test_prices.py",
+    "benchmarks.saved_memory": "benchmarks/test_smoke.py",
+    "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
+    "benchmarks.sequence_parallel": "benchmarks/test_wiring.py",
+    "benchmarks.starts": "benchmarks/test_smoke.py",
+    "benchmarks.step_overhead": "benchmarks/test_smoke.py",
+    "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
+    "docs/api_page.py": "repository/test_api_page.py",
+    "docs/commands_page.py": "cli/test_cli_reference.py",
+    "tests/helpers/thunder_suite/run.py": "programs/test_thunder_suite.py",
+    "train.py": "repository/test_readme.py",
+    "make bench": "benchmarks/test_smoke.py",
+    "make budget": "benchmarks/test_budget.py",
+    "make figures": "benchmarks/test_figures.py",
+    "make golden": "repository/test_golden_models.py",
+    "make overhead": "benchmarks/test_smoke.py",
+    "build": "repository/test_packaging.py",
+}
+"""Test files that do what a command does, on small work and without a GPU, by the command's name."""
+_OTHER_WORDS = {"make bench": "starts", "tests/helpers/thunder_suite/run.py": "thunder_suite"}
+"""What a test file calls a command that it does not call by the last word of its name."""
+NOT_RUN = {
+    ".ci/run": "it runs all tests",
+    "make test": "it runs all tests",
+    "pytest": "it runs tests; those marked gpu need a GPU",
+    "make check": "it needs no test beside itself: CI runs it",
+    "make setup": _NETWORK,
+    "pip": _NETWORK,
+    "venv": "it makes the environment that tests run in",
+    "git": "it changes a repository",
+    "patch": "it changes another version of Thunder, which comes by the network",
+    "python -c": "it needs Thunder with both patches, which comes by the network",
+    "repro.py": "a command writes this file, and tests/cli/test_cli_show.py runs what it writes",
+    "du": "a program of the system",
+    "tail": "it never ends",
+    "jq": "a program that the package does not need",
+}
+"""Why no test runs a command, by the command's name."""
+CODE_RUN_BY = {"README.md": "repository/test_readme.py", "docs/train.md": "repository/test_readme.py"}
+CODE_NOT_RUN = {
+    "docs/attention.md": "it needs a GPU: tests/accelerators/attention",
+    "docs/graphs.md": "it needs a GPU: tests/accelerators/graphs",
+    "docs/inference.md": "it needs 27 GB for its model: tests/transform/test_generation.py has a small one",
+    "docs/schedule.md": "it needs several processes: tests/transform/test_sharded_training.py starts them",
+    "docs/several-gpus.md": "it needs several processes: tests/transform/test_sharded_training.py starts them",
+    "docs/tensor-parallel.md": "it needs several processes: tests/distributed/test_tensor_parallel.py starts them",
+    "docs/upstream.md": "it needs a GPU: tests/backends/test_repeats_gpu.py",
+}
+"""Why no test runs the Python code of a page."""
+_OURS = {
+    "fusioncache": fusioncache,
+    "distributed": distributed,
+    **{name: getattr(fusioncache, name) for name in ("FusionCache", "Cache", "Plugin", "executors")},
+}
+_OPTIONS_OF_OURS = re.compile(r"(?:fusioncache\.)?(?:FusionCache|Cache|Plugin|executors)\(")
+
+
+def _name_command(words: Sequence[str]) -> list[str]:
+    """Returns the names of a command in the tables: more than one if make is given several targets."""
+    program, *arguments = words
+    if program == "make":
+        return [f"make {target}" for target in arguments if "=" not in target]
+    if program == "fusioncache":
+        return [f"fusioncache {arguments[0]}"]
+    if program.startswith("python") and arguments[0] == "-m":
+        return [arguments[1]]
+    if program == "python":
+        return ["python -c" if arguments[0] == "-c" else arguments[0]]
+    return [program]
+
+
+def _check_options(words: Sequence[str]) -> None:
+    """Has the program itself read its options, if it is one of this repository."""
+    program, *arguments = words
+    module = arguments[1] if arguments[:1] == ["-m"] else ""
+    if program == "fusioncache":
+        command = main.get_command(click.Context(main), arguments[0])
+        assert command is not None, arguments[0]
+        _parse(command, arguments)
+    elif module.startswith("benchmarks."):
+        found = importlib.import_module(module)
+        if hasattr(found, "__path__"):
+            found = importlib.import_module(f"{module}.__main__")
+        _parse(found.main, arguments[1:])
+    elif module.startswith("fusioncache."):
+        assert find_spec(module), module
+    elif program == "make":
+        targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        assert {word for word in arguments if "=" not in word} <= targets
+    elif program == "pytest" or module == "pytest":
+        assert all((ROOT / word).exists() for word in arguments if word.startswith("tests/"))
+
+
+def _parse(command: click.Command, words: Sequence[str]) -> None:
+    name, *arguments = words
+    try:
+        command.make_context(name, arguments)
+    except click.MissingParameter:
+        assert not arguments, words  # a sentence that names the command and nothing else
+    except click.exceptions.Exit:
+        assert "--help" in arguments, words
+    except click.UsageError as error:
+        pytest.fail(f"{' '.join(words)}: {error.message}")
+
+
+@pytest.fixture(scope="module")
+def commands() -> list[tuple[str, list[str]]]:
+    """Returns each command of all documents, with the page that has it."""
+    return [(page.name, words) for page in DOCUMENTS for words in read_commands(page)]
+
+
+def test_each_command_is_run_by_a_test_or_cannot_be(commands):
+    shown = {name: page for page, words in commands for name in _name_command(words)}
+    assert len(commands) > 100
+    assert not RUN_BY.keys() & NOT_RUN.keys()
+    assert not {name: page for name, page in shown.items() if name not in RUN_BY and name not in NOT_RUN}
+    assert not (RUN_BY.keys() | NOT_RUN.keys()) - shown.keys(), "these are shown no more"
+
+
+def test_commands_take_the_options_that_they_are_shown_with(commands):
+    for _, words in commands:
+        _check_options(words)
+
+
+@pytest.mark.parametrize("name", RUN_BY)
+def test_the_test_of_a_command_names_it(name):
+    text = (ROOT / "tests" / RUN_BY[name]).read_text()
+    word = _OTHER_WORDS.get(name) or re.findall(r"\w+", name.removesuffix(".py"))[-1]
+    assert re.search(rf"\b{word}\b", text)
+
+
+@pytest.mark.parametrize("line", ["fusioncache ls --kind x", "python -m benchmarks.starts --depth 3", "make nothing"])
+def test_a_renamed_option_is_noticed(line):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        _check_options(line.split())
+
+
+def test_pages_with_code_are_run_by_a_test_or_cannot_be():
+    pages = {str(page.relative_to(ROOT)) for page in HAND_WRITTEN if read_blocks("python", page)}
+    assert pages == CODE_RUN_BY.keys() | CODE_NOT_RUN.keys()
+
+
+def _list_code() -> Iterator[tuple[str, str]]:
+    """Yields the Python code that documents show, in blocks and where a sentence names options of ours."""
+    for page in HAND_WRITTEN:
+        yield from ((page.name, block) for block in read_blocks("python", page))
+        for code in read_inline_code(read_hand_written(page)):
+            if _OPTIONS_OF_OURS.match(code):
+                yield page.name, code
+
+
+def _find_ours(node: ast.expr) -> Any:
+    """Returns what ``fusioncache.distributed.fsdp`` or ``FusionCache`` stands for, and ``None`` if it is not ours."""
+    if isinstance(node, ast.Name):
+        return _OURS.get(node.id)
+    if isinstance(node, ast.Attribute) and (owner := _find_ours(node.value)) is not None:
+        return getattr(owner, node.attr)
+    return None
+
+
+def test_code_has_names_and_options_that_there_are():
+    found = 0
+    for page, code in _list_code():
+        for node in ast.walk(ast.parse(code)):
+            function = _find_ours(node.func) if isinstance(node, ast.Call) else None
+            if isinstance(node, ast.Call) and function is not None:
+                _bind(page, function, node)
+                found += 1
+    assert found > 40
+
+
+def _bind(page: str, function: Callable[..., object], call: ast.Call) -> None:
+    given = {keyword.arg: SimpleNamespace() for keyword in call.keywords if keyword.arg}
+    try:
+        inspect.signature(function).bind_partial(*call.args, **given)
+    except TypeError as error:
+        pytest.fail(f"{page}: {ast.unparse(call)}: {error}")
+
+
+def test_no_command_hides_in_an_indented_block():
+    """They would not be found, and an indented block is drawn as code only outside of a list."""
+    for page in (README, *DOCS.rglob("*.md")):
+        text = page.read_text()
+        assert not re.findall(r"^ +```|^ {4}(?:python|fusioncache|pip|make) ", text, re.MULTILINE), page
