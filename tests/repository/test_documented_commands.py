@@ -44,6 +44,7 @@ RUN_BY = {
     "benchmarks.detours": "benchmarks/test_smoke.py",
     "benchmarks.distributed": "benchmarks/test_wiring.py",
     "benchmarks.equality": "benchmarks/test_smoke.py",
+    "benchmarks.growth": "benchmarks/test_smoke.py",
     "benchmarks.inference": "benchmarks/test_smoke.py",
     "benchmarks.lengths": "benchmarks/test_smoke.py",
     "benchmarks.loss_curve": "benchmarks/test_wiring.py",
