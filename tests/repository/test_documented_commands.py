@@ -79,7 +79,6 @@ NOT_RUN = {
     "venv": "it makes the environment that tests run in",
     "git": "it changes a repository",
     "patch": "it changes another version of Thunder, which comes by the network",
-    "python -c": "it needs Thunder with both patches, which comes by the network",
     "repro.py": "a command writes this file, and tests/cli/test_cli_show.py runs what it writes",
     "du": "a program of the system",
     "tail": "it never ends",
@@ -167,7 +166,9 @@ def test_each_command_is_run_by_a_test_or_cannot_be(commands):
     assert not (RUN_BY.keys() | NOT_RUN.keys()) - shown.keys(), "these are shown no more"
 
 
-def test_commands_take_the_options_that_they_are_shown_with(commands):
+def test_commands_take_the_options_that_they_are_shown_with(commands, tmp_path, monkeypatch):
+    tmp_path.joinpath("train.py").touch()  # fusioncache warm leaves all options behind a script to the script
+    monkeypatch.chdir(tmp_path)
     for _, words in commands:
         _check_options(words)
 

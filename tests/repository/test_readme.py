@@ -39,7 +39,7 @@ def test_pages_that_newcomers_read_are_short(page):
 
 
 def test_what_is_written_by_hand_can_be_read():
-    assert sum(len(read_hand_written(page).encode()) for page in HAND_WRITTEN) <= _MOST_KB_OF_ALL * 1000
+    assert sum(len(read_hand_written(page).encode()) for page in HAND_WRITTEN) <= _MOST_KB_OF_ALL * 1024
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the README shows what TorchInductor does on a CPU")
