@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import (
+    code_size,
     commands,
     detours,
     first_step,
@@ -207,3 +208,14 @@ def test_a_store_and_the_commands_on_it(run, monkeypatch):
     monkeypatch.setattr(commands, "time_process", lambda arguments, repeat: 0.001 * repeat)
     found = run(commands.main, "--templates", "12", "--ops", "3", "--repeat", "2", FUSIONCACHE_DIR=None)
     assert set(found["milliseconds"]) >= {f"fusioncache {name}" for name in ("ls", "show ID", "stats", "dir")}
+
+
+def test_lines_of_code_are_counted(tmp_path):
+    package = tmp_path / "fusioncache"
+    package.mkdir()
+    (package / "one.py").write_text('"""A docstring."""\n\n# A comment.\nONE = 1\n')
+    file = tmp_path / "counts.json"
+    done = CliRunner().invoke(code_size.main, [str(tmp_path), "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    (counts,) = json.loads(file.read_text()).values()
+    assert (counts["files"], counts["lines of code"], counts["all lines"]) == (1, 1, 4)

@@ -7,8 +7,10 @@ import ast
 import importlib
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from documents import DOCUMENTS, HAND_WRITTEN, read_blocks, read_commands, read_
 from repository import DOCS, README, ROOT
 
 import fusioncache
+from benchmarks.figures.catalogue import CATALOGUE
 from fusioncache import distributed
 from fusioncache.cli.main import main
 
@@ -40,20 +43,32 @@ RUN_BY = {
     "fusioncache stats": "cli/test_cli_stats.py",
     "fusioncache verify": "cli/test_cli_store.py",
     "fusioncache warm": "cli/test_cli_warm.py",
+    "benchmarks.budget": "benchmarks/test_budget.py",
     "benchmarks.canonical": "template/test_sharing.py",
+    "benchmarks.code_size": "benchmarks/test_smoke.py",
+    "benchmarks.commands": "benchmarks/test_smoke.py",
     "benchmarks.detours": "benchmarks/test_smoke.py",
     "benchmarks.distributed": "benchmarks/test_wiring.py",
     "benchmarks.equality": "benchmarks/test_smoke.py",
+    "benchmarks.first_step": "benchmarks/test_smoke.py",
+    "benchmarks.fold_widths": "benchmarks/test_fold_widths.py",
     "benchmarks.growth": "benchmarks/test_smoke.py",
     "benchmarks.inference": "benchmarks/test_smoke.py",
     "benchmarks.lengths": "benchmarks/test_smoke.py",
     "benchmarks.loss_curve": "benchmarks/test_wiring.py",
+    "benchmarks.memory": "benchmarks/test_smoke.py",
+    "benchmarks.nvfuser_seconds": "benchmarks/test_wiring.py",
+    "benchmarks.overhead": "benchmarks/test_smoke.py",
     "benchmarks.prices": "benchmarks/test_prices.py",
+    "benchmarks.random_lengths": "benchmarks/test_smoke.py",
     "benchmarks.saved_memory": "benchmarks/test_smoke.py",
     "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
     "benchmarks.sequence_parallel": "benchmarks/test_wiring.py",
     "benchmarks.starts": "benchmarks/test_smoke.py",
     "benchmarks.step_overhead": "benchmarks/test_smoke.py",
+    "benchmarks.store": "benchmarks/test_smoke.py",
+    "benchmarks.walks": "benchmarks/test_walks.py",
+    "benchmarks.warm_ahead": "benchmarks/test_wiring.py",
     "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
     "docs/api_page.py": "repository/test_api_page.py",
     "docs/commands_page.py": "cli/test_cli_reference.py",
@@ -154,16 +169,21 @@ def _parse(command: click.Command, words: Sequence[str]) -> None:
 
 @pytest.fixture(scope="module")
 def commands() -> list[tuple[str, list[str]]]:
-    """Returns each command of all documents, with the page that has it."""
-    return [(page.name, words) for page in DOCUMENTS for words in read_commands(page)]
+    """Returns each command of all documents and of their tables of benchmarks, with the page that has it."""
+    shown = [(page.name, words) for page in DOCUMENTS for words in read_commands(page)]
+    for entry in chain.from_iterable(CATALOGUE.values()):
+        line = entry.command if entry.command.startswith("python ") else f"python -m benchmarks.{entry.command}"
+        shown.append(("measurements.md", shlex.split(line)))
+    return shown
 
 
 def test_each_command_is_run_by_a_test_or_cannot_be(commands):
     shown = {name: page for page, words in commands for name in _name_command(words)}
     assert len(commands) > 100
     assert not RUN_BY.keys() & NOT_RUN.keys()
-    assert not {name: page for name, page in shown.items() if name not in RUN_BY and name not in NOT_RUN}
-    assert not (RUN_BY.keys() | NOT_RUN.keys()) - shown.keys(), "these are shown no more"
+    known = RUN_BY.keys() | NOT_RUN.keys()
+    assert {name: page for name, page in shown.items() if name not in known} == {}
+    assert sorted(known - shown.keys()) == [], "these are shown no more"
 
 
 def test_commands_take_the_options_that_they_are_shown_with(commands, tmp_path, monkeypatch):
