@@ -17,7 +17,7 @@ from typing import Any
 import click
 import pytest
 from documents import DOCUMENTS, HAND_WRITTEN, read_blocks, read_commands, read_hand_written, read_inline_code
-from repository import DOCS, README, ROOT
+from repository import ROOT
 
 import fusioncache
 from benchmarks.figures.catalogue import CATALOGUE
@@ -248,8 +248,10 @@ def _bind(page: str, function: Callable[..., object], call: ast.Call) -> None:
         pytest.fail(f"{page}: {ast.unparse(call)}: {error}")
 
 
-def test_no_command_hides_in_an_indented_block():
-    """They would not be found, and an indented block is drawn as code only outside of a list."""
-    for page in (README, *DOCS.rglob("*.md")):
+def test_no_command_is_written_where_it_is_not_found():
+    """Commands are looked for in blocks that are not indented, and between backticks of one line."""
+    program = "(?:python|fusioncache|pip|make|pytest|git)"
+    for page in HAND_WRITTEN:
         text = page.read_text()
-        assert not re.findall(r"^ +```|^ {4}(?:python|fusioncache|pip|make) ", text, re.MULTILINE), page
+        assert not re.findall(rf"^ +```|^ {{4}}{program} ", text, re.MULTILINE), page
+        assert not re.findall(rf"(?<!`)`{program} [^`\n]*\n", text), page
