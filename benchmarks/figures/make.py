@@ -51,6 +51,7 @@ def make_figures() -> dict[str, str]:
         "hugging-face": _figure(starts.tabulate_hugging_face, "hugging-face", folder=CPU),
         "saved-seconds": _figure(tables.tabulate_saved_seconds, "saved-seconds", folder=CPU),
         "saved-seconds-gpu": _figure(tables.tabulate_saved_seconds, "saved-seconds"),
+        "saved-seconds-pythia": _figure(tables.tabulate_saved_seconds, "saved-seconds-pythia"),
         "second-process": _figure(starts.tabulate_parts, "second-process", "second-process-real"),
         "step-times": _figure(steps.tabulate_times, *_STEPS),
         "inference-graphs": _figure(steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
