@@ -1,6 +1,6 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
-# make overhead host time of a call            make figures  the documents' tables and plots
+# make overhead host time of a step            make figures  the documents' tables and plots
 # make golden   the traces of 16 models        make budget   seconds of steps, beside an earlier commit
 # make nightly  core tests, golden texts and the doctor in the second supported Thunder: a part of make test
 # make clean    removes .venv and build
@@ -69,7 +69,8 @@ bench: $(STAMP)
 
 overhead: $(STAMP)
 	@mkdir -p build
-	$(BIN)/python -m benchmarks.overhead --json build/overhead.json
+	$(BIN)/python -m benchmarks.step_overhead --layers 8 --ways "thunder,own calls,fusioncache" \
+	  --json build/overhead.json
 
 budget: $(STAMP)
 	@mkdir -p build

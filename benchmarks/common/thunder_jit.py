@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import thunder
-from thunder.core.symbol import BoundSymbol
 from thunder.extend import get_executor
 
 import fusioncache
@@ -37,10 +35,3 @@ def jit(
 def make_transform(backend: str, **options: Any) -> fusioncache.FusionCache:
     """Returns a transform with a cache of its own."""
     return fusioncache.FusionCache(backend=backend, cache=fusioncache.Cache(), **options)
-
-
-def find_fusions(compiled: Any) -> Sequence[BoundSymbol]:
-    """Returns the fused calls of what Thunder runs, forward then backward."""
-    traces = (thunder.last_traces(compiled), thunder.last_backward_traces(compiled))
-    symbols = (symbol for found in traces if found for symbol in found[-1].bound_symbols)
-    return [symbol for symbol in symbols if symbol.sym.is_fusion]

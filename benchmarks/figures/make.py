@@ -20,7 +20,7 @@ _STEPS = (
     *("step-real-128", "step-real-2048", "step-inference"),
 )
 _PRICES = ("programs", "sizes", "tracing", "lean-steps", "residual", "precompile")
-_MODES = ("residual-own", "residual-cached", "residual-uncached")
+_RESIDUAL = ("residual-own", "residual-cached", "residual-uncached")
 
 
 def make_figures() -> dict[str, str]:
@@ -46,7 +46,7 @@ def make_figures() -> dict[str, str]:
             tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
         ),
         "recompute-memory": _figure(tables.tabulate_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
-        "residual-own": _figure(starts.tabulate_modes, *_MODES),
+        "residual-own": _figure(starts.tabulate_modes, *_RESIDUAL),
         "cpu-start": _figure(starts.tabulate_cpu_starts, "cpu-start", folder=CPU),
         "hugging-face": _figure(starts.tabulate_hugging_face, "hugging-face", folder=CPU),
         "saved-seconds": _figure(tables.tabulate_saved_seconds, "saved-seconds", folder=CPU),
@@ -78,7 +78,7 @@ def main(directory: Path = RESULTS) -> None:
     """Fills the documents and draws the plots."""
     for document, text in markdown.fill({path: path.read_text() for path in DOCUMENTS}, make_figures()).items():
         document.write_text(text)
-    own, *others = map(_result, _MODES)
+    own, *others = map(_result, _RESIDUAL)
     points = [point for result in (own, *others) for point in result["points"]]
     plot.plot_starts({**own, "points": points}, directory / "residual-own.svg")
 

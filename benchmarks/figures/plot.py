@@ -11,15 +11,13 @@ SUFFIXES = (".svg", ".png")
 """What files of figures end in."""
 
 _COLORS = ("#1b7837", "#7fbf7b", "#2166ac", "#b2182b", "#762a83", "#878787")
-_OF_MODES = {"cached": 0, "warm": 1, "lru": 2, "uncached": 3, "own": 4, "baseline": 5}
-"""The colors of the ways of results that call them modes."""
 
 
 def plot_starts(result: Mapping[str, Any], path: Path) -> None:
     """Writes a log-log plot of the seconds to the first step, and of those compiling, over the number of layers.
 
     Args:
-        result: of ``benchmarks/starts``, or one with ``mode`` and ``first_step`` in place of ``way`` and ``total``.
+        result: of ``benchmarks/starts``.
         path: the file.
 
     Raises:
@@ -28,13 +26,12 @@ def plot_starts(result: Mapping[str, Any], path: Path) -> None:
     lines: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
     for point in result["points"]:
         if "seconds" in point:
-            name = point.get("mode") or f"{point['way']}{', warm' * (point['process'] == 'warm')}"
-            seconds = point["seconds"]
-            lines.setdefault(name, []).append((point["layers"], {"first_step": seconds.get("total"), **seconds}))
+            name = f"{point['way']}{', warm' * (point['process'] == 'warm')}"
+            lines.setdefault(name, []).append((point["layers"], point["seconds"]))
     with draw(path, (7, 4.5)) as axes:
         for number, (name, points) in enumerate(lines.items()):
-            color = _COLORS[_OF_MODES.get(name, number % len(_COLORS))]
-            for phase, style, label in (("first_step", "o-", "first step"), ("compile", "s:", "compiling")):
+            color = _COLORS[number % len(_COLORS)]
+            for phase, style, label in (("total", "o-", "first step"), ("compile", "s:", "compiling")):
                 layers = [depth for depth, seconds in points if phase in seconds]
                 values = [seconds[phase] for _, seconds in points if phase in seconds]
                 axes.plot(layers, values, style, color=color, markersize=4, label=f"{name}: {label}")
@@ -65,8 +62,7 @@ def _describe(result: Mapping[str, Any]) -> str:
     step = "forward and backward" if options["grad"] else "forward"
     recompute = "with" if options["recompute"] else "without"
     machine = environment["gpu"] or f"{environment['cpus']} CPUs"
-    model = options.get("model") or ", ".join(options["models"])
-    return f"{model} {recompute} recompute, {step}, {options['backend']}, {machine}"
+    return f"{', '.join(options['models'])} {recompute} recompute, {step}, {options['backend']}, {machine}"
 
 
 @contextmanager

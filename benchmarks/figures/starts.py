@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from benchmarks.figures.markdown import format_seconds, make_table
@@ -10,60 +10,7 @@ from benchmarks.figures.markdown import format_seconds, make_table
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
-_MODES = {"cached": "templates", "uncached": "thunder", "lru": "thunder-lru"}
-_PROCESSES = {"first": "cold", "second": "warm"}
-
-
-def lift_points(*results: Result) -> Iterator[Point]:
-    """Yields points as ``benchmarks/starts`` writes them, of its results and of those before it was one benchmark."""
-    for result in results:
-        for point in result["points"]:
-            if "start" in point:
-                yield _lift_cpu_start(point)
-            elif "programs" in point and "templates" in point:
-                yield from _lift_hugging_face(point)
-            elif "peer" in point:
-                yield from _lift_peer(point)
-            elif "mode" in point:
-                yield _lift_mode(point)
-            elif point.get("way") == "thunder-lru" and not result["environment"]["options"].get("recompute", True):
-                yield {**point, "way": "baseline"}
-            else:
-                yield point
-
-
-def _lift_cpu_start(point: Point) -> Point:
-    about = {"model": point["model"], "way": point["way"], "process": _PROCESSES[point["start"]]}
-    if "error" in point:
-        return {**about, "error": point["error"]}
-    seconds = {"total": point["own_s"] + point["children_s"], "children": point["children_s"]}
-    return {**about, "seconds": seconds, "later": {"step": point["step_ms"] / 1e3}}
-
-
-def _lift_hugging_face(point: Point) -> Iterator[Point]:
-    for way, ours in (("programs", "fusioncache"), ("templates", "templates")):
-        for process, found in point[way].items():
-            if process in _PROCESSES:
-                about = {"model": point["model"], "way": ours, "process": _PROCESSES[process], "counts": found}
-                yield {**about, "seconds": {"total": found["cpu_seconds"]}}
-
-
-def _lift_peer(point: Point) -> Iterator[Point]:
-    later = {"step": point["step_ms"]["median"] / 1e3, "host": point["host_us"]["median"] / 1e6}
-    for process, seconds in ((name, point["seconds"][name]) for name in _PROCESSES.values()):
-        if seconds:
-            about = {"layers": point["layers"], "way": point["peer"], "process": process, "correct": point["correct"]}
-            more = {"later": {**later, "peak": point["peak_bytes"]}, "counts": {"kernels": point["kernels"]}}
-            yield {**about, "seconds": seconds, **more}
-
-
-def _lift_mode(point: Point) -> Point:
-    about = {"layers": point["layers"], "way": _MODES.get(point["mode"], point["mode"]), "process": "cold"}
-    if "seconds" not in point:
-        return {**about, "error": point.get("error", "not run")}
-    seconds = {"total": point["seconds"]["first_step"], "compile": point["seconds"]["compile"]}
-    counts = {"compiles": point["compiles"], "canonicalize_seconds": point["seconds"].get("canonicalize")}
-    return {**about, "seconds": seconds, "counts": counts, "later": point.get("steady")}
+_PROCESSES = ("cold", "warm")
 
 
 def _index(points: Iterable[Point], *names: str) -> dict[Any, Point]:
@@ -82,7 +29,7 @@ def compare_starts(processes: Result) -> str:
     Args:
         processes: of ``benchmarks/starts``, for one model and depth.
     """
-    found = _index(({**point, "way": _rename(point["way"])} for point in lift_points(processes)), "way", "process")
+    found = _index(processes["points"], "way", "process")
     ways = ("thunder", "torch.compile", "fusioncache")
     model = f"Llama-2-7b, {processes['points'][0]['layers']} layers"
     rows = [[f"{model}: first process", *(_say(found.get((way, "cold"))) for way in ways)]]
@@ -90,10 +37,6 @@ def compare_starts(processes: Result) -> str:
     rows.append([f"{model}: second process", "the same", *(_say(found.get((way, "warm"))) for way in ways[1:])])
     columns = (f"<first step, {processes['environment']['gpu']}", "plain Thunder", "`torch.compile`", "fusioncache")
     return make_table(columns, rows)
-
-
-def _rename(way: str) -> str:
-    return "fusioncache" if way == "programs" else way
 
 
 _PARTS = ("key", "reads", "load", "build", "guards", "kernels")
@@ -106,8 +49,7 @@ def tabulate_parts(*results: Result) -> str:
     for result in results:
         options = result["environment"]["options"]
         for point in result["points"]:
-            model = point.get("model") or options["model"]
-            size = "Llama-2-7b" if options["width"] == "real" else f"narrow {model}"
+            size = "Llama-2-7b" if options["width"] == "real" else f"narrow {point['model']}"
             if not point.get("error", "").startswith("not run"):
                 rows.append([f"{size}, {point['layers']} layers", point["way"], point["process"], *_list_parts(point)])
     return make_table(columns, rows)
@@ -124,9 +66,9 @@ def _list_parts(point: Point) -> list[str]:
     return [*times, *parts, f"{format_seconds(rest)} s", traces]
 
 
-def tabulate_cpu_starts(*results: Result) -> str:
+def tabulate_cpu_starts(result: Result) -> str:
     """Shows the first and the second start on a CPU, in seconds of processors, and what the first is to Thunder's."""
-    points = list(lift_points(*results))
+    points = result["points"]
     found = _index(points, "model", "way", "process")
     columns = ("<model", "<way", "first start", "of it others", "to Thunder's", "second start", "later step")
     rows = []
@@ -145,14 +87,12 @@ def tabulate_cpu_starts(*results: Result) -> str:
 
 def tabulate_hugging_face(result: Result) -> str:
     """Shows CPU seconds of first steps through thunderfx, with and without programs."""
-    points = list(lift_points(result))
+    points = result["points"]
     found = _index(points, "model", "way", "process")
     columns = ("<model", "parts for Thunder", "first", "without programs", "second", "without programs", "ratio")
     rows = []
     for model in dict.fromkeys(point["model"] for point in points):
-        each = [
-            found.get((model, way, process)) for process in _PROCESSES.values() for way in ("fusioncache", "templates")
-        ]
+        each = [found.get((model, way, process)) for process in _PROCESSES for way in ("fusioncache", "templates")]
         if None in each:
             rows.append([model, "failed", *[""] * 5])
             continue
@@ -165,7 +105,7 @@ def tabulate_hugging_face(result: Result) -> str:
 
 def tabulate_peers(result: Result) -> str:
     """Shows first and later steps of every way on the same work."""
-    points = list(lift_points(result))
+    points = result["points"]
     found = _index(points, "way", "process")
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
     rows = []
@@ -184,10 +124,11 @@ def tabulate_modes(*results: Result) -> str:
     ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
     theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
     foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
-    found = _index((point for point in lift_points(*results) if point["process"] == "cold"), "way", "layers")
+    points = (point for result in results for point in result["points"] if point["process"] == "cold")
+    found = _index(points, "way", "layers")
     rows = []
     for layers in sorted({layers for _, layers in found}):
-        ways = ("own", "baseline", "templates", "thunder")
+        ways = ("own", "thunder-lru", "templates", "thunder")
         own, baseline, cached, uncached = (found.get((way, layers)) for way in ways)
         share = f"{100 * own['counts']['canonicalize_seconds'] / own['seconds']['total']:.1f}%" if own else ""
         ratios = [_divide(own, baseline, _read_total), _divide(own, baseline, _read_step)]

@@ -55,7 +55,7 @@ def tabulate_experts(result: Result) -> str:
             f"{1e3 * median(seconds):.1f} ms",
             f"{1e3 * max(seconds):.0f} ms",
         ]
-        rows.append([point.get("peer") or point["way"], *times, *counts])
+        rows.append([point["way"], *times, *counts])
     return make_table(("<peer", "first step", "median", "slowest", "compiles", "traces"), rows)
 
 
@@ -172,5 +172,5 @@ def _list_inference(result: Result) -> Iterator[list[str]]:
             f"{median(each['tokens_per_second'] for each in later):.0f}",
             f"{point['host_ms']:.2f}",
             *behind,
-            f"{point.get('distance', point.get('error')):.1e}",
+            f"{point['distance']:.1e}",
         ]

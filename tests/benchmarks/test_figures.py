@@ -93,9 +93,8 @@ def make_process(way, process, seconds, **more):
     return {"way": way, "process": process, "layers": 32, "seconds": {"total": seconds, **more}}
 
 
-@pytest.mark.parametrize("ours", ["programs", "fusioncache"])
-def test_the_readme_compares_processes(ours):
-    points = [make_process(ours, "cold", 16.0), make_process(ours, "warm", 0.5)]
+def test_the_readme_compares_processes():
+    points = [make_process("fusioncache", "cold", 16.0), make_process("fusioncache", "warm", 0.5)]
     points += [make_process("torch.compile", "cold", 54.0), {**points[0], "way": "thunder", "seconds": None}]
     processes = {"environment": {"gpu": "a GPU", "options": {}}, "points": points}
     text = starts.compare_starts(processes)
@@ -105,32 +104,24 @@ def test_the_readme_compares_processes(ours):
     ]
 
 
-def test_results_of_starts_and_of_what_it_was_before_make_the_same_tables():
-    old = {"model": "m", "way": "thunder", "own_s": 2.0, "children_s": 1.0, "step_ms": 1.5}
-    olds = [{**old, "start": name} for name in ("first", "second")]
+def test_tables_of_starts_have_a_row_for_each_way_and_for_each_depth():
     later = {"later": {"step": 0.0015}}
-    new = [{**make_process("thunder", name, 3.0, children=1.0), "model": "m", **later} for name in ("cold", "warm")]
-    tables = {starts.tabulate_cpu_starts({"points": each, "environment": {"options": {}}}) for each in (olds, new)}
-    assert len(tables) == 1 and "| m | thunder | 3.00 s | 1.00 s | 1.00 | 3.00 s | 1.50 ms |" in tables.pop()
-    mode = {
-        "mode": "own",
-        "layers": 32,
-        "compiles": 6,
-        "seconds": {"first_step": 1.0, "compile": 0.5, "canonicalize": 0.1},
-    }
+    points = [{**make_process("thunder", name, 3.0, children=1.0), "model": "m", **later} for name in ("cold", "warm")]
+    assert "| m | thunder | 3.00 s | 1.00 s | 1.00 | 3.00 s | 1.50 ms |" in starts.tabulate_cpu_starts(
+        {"points": points}
+    )
     counts = {"counts": {"compiles": 6, "canonicalize_seconds": 0.1}}
     point = {**make_process("own", "cold", 1.0, compile=0.5), **counts}
-    tables = {starts.tabulate_modes({"points": [each], "environment": {"options": {}}}) for each in (mode, point)}
-    assert len(tables) == 1 and "| 32 | 6 | 0.50 | 1.00 s | 10.0% |" in tables.pop()
+    assert "| 32 | 6 | 0.50 | 1.00 s | 10.0% |" in starts.tabulate_modes({"points": [point]})
 
 
 def test_the_table_of_parts_has_a_row_for_each_process_and_says_which_failed():
     parts = {"key": 0.1, "reads": 0.001, "load": 0.02, "build": 0.0, "trace": 0.01, "guards": 0.002, "rest": 0.1}
     points = [
-        {"layers": 8, "way": "programs", "process": "cold", "error": "it died"},
-        {**make_process("programs", "warm", 0.3, **parts), "repeats": [{"counts": {"traces": 0}}]},
+        {"model": "llama", "layers": 8, "way": "fusioncache", "process": "cold", "error": "it died"},
+        {**make_process("fusioncache", "warm", 0.3, **parts), "model": "llama", "repeats": [{"counts": {"traces": 0}}]},
     ]
-    options = {"width": "real", "model": "llama"}
+    options = {"width": "real"}
     *_, failed, loaded = starts.tabulate_parts({"environment": {"options": options}, "points": points}).splitlines()
-    assert failed.split(" | ")[:4] == ["| Llama-2-7b, 8 layers", "programs", "cold", "failed"]
+    assert failed.split(" | ")[:4] == ["| Llama-2-7b, 8 layers", "fusioncache", "cold", "failed"]
     assert [cell.strip() for cell in loaded.split("|")[4:8]] == ["0.30 s", "0.01 s", "100 ms", "1 ms"]

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import asdict
 
 import forked_processes as forks
 import pytest
@@ -11,24 +10,19 @@ from click.testing import CliRunner
 from benchmarks import (
     code_size,
     commands,
-    detours,
     first_step,
     growth,
     inference,
     lengths,
     memory,
-    overhead,
     random_lengths,
     saved_memory,
     step_overhead,
     store,
 )
-from benchmarks.common import processes
-from benchmarks.common.models import ModelSpec
 from benchmarks.equality import __main__ as equality
 from benchmarks.starts import __main__ as starts
 from benchmarks.starts.worker import PARTS
-from fusioncache.transform import executor
 
 SMALL = ("--layers", "1", "--backend", "eager")
 
@@ -185,20 +179,6 @@ def test_memory_after_lengths(run):
     ]
     for point in points:
         assert point["resident"] > 0 and (point["way"] == "thunder" or min(point["record"], point["allocated"]) > 0)
-
-
-def test_each_way_to_call_a_region(run, monkeypatch):
-    monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # which the benchmark replaces
-    points = run(overhead.main, "--backend", "eager", "--inputs", "2", "--rounds", "1", "--calls", "2")["points"]
-    assert set(points[0]["microseconds"]) == {"execute", "thunder", "fusioncache"}
-
-
-def test_shortcuts_of_tracing(monkeypatch):
-    forks.use(monkeypatch)
-    assert {name["group"] for name in detours.list_names()} == set(detours.TRACING)
-    spec = asdict(ModelSpec("residual", 1, "eager", "cpu", "float32"))
-    found = processes.call("benchmarks.detours:measure", {"model": spec, "ways": ["none"], "repeat": 1})
-    assert found["none"]["calls"] > found["all"]["calls"] > 0
 
 
 def test_a_store_and_the_commands_on_it(run, monkeypatch):

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import loss_curve, nvfuser_seconds, saved_seconds, sequence_parallel, warm_ahead
+from benchmarks import loss_curve, nvfuser_seconds, saved_seconds, sequence_parallel
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
@@ -117,16 +116,6 @@ def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path)
     base, other, failed = result["points"]
     assert code == 1 and failed["error"] == "it died" and base["compared"]["ratio"] == 1.0
     assert other["compared"]["ratio"] == 2.0 and other["compared"]["other_code"] == 1
-
-
-def test_a_store_is_compiled_ahead(run, monkeypatch):
-    def start(command, **_):
-        said = {"seconds": 1.0, "known": 7, "ready": 0, "compiled": 7, "refused": 0}
-        return SimpleNamespace(stdout=json.dumps(said | {"compiled": 6} if command[-2] == "4" else said))
-
-    monkeypatch.setattr(warm_ahead, "subprocess", SimpleNamespace(run=start, PIPE=None))
-    code, _, result = run(warm_ahead.main, lambda *_, **__: 7, "--jobs", "1,4")
-    assert code == 1 and [point["correct"] for point in result["points"]] == [True, False]
 
 
 def answer_job(bits="bits", loss=2.0):
