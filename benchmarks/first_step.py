@@ -30,7 +30,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -40,14 +39,11 @@ from benchmarks.common.models import MODELS, TOKENS, WIDTHS, ModelSpec, count_la
 from benchmarks.common.options import (
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     repeat_option,
 )
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, begin, find_medians, pick
+from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick
 from benchmarks.common.steps import synchronize
 
 TRACINGS = ("own", "fast")
@@ -55,24 +51,22 @@ PASSES = ("interpret", "prologue", "grad", "claim", "fuse", "rematerialize", "cl
 """The phases of tracing."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStepSpec(ModelSpec):
     """A first step in a process of its own.
 
     Attributes:
-        model: the model and the compiler.
         tracing: one of ``TRACINGS``.
         jobs: how many other processes compile; None for as many as fusioncache chooses by itself.
         store: whether fusioncache keeps what it compiles. Other processes compile into its store only.
     """
 
-    model: ModelSpec
     tracing: str = "fast"
     jobs: int | None = None
     store: bool = True
 
     def __str__(self) -> str:
-        words = [count_layers(self.model.layers), self.tracing]
+        words = [count_layers(self.layers), self.tracing]
         return ", ".join(words if self.jobs is None else [*words, f"{self.jobs} jobs"])
 
 
@@ -173,11 +167,11 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
     from benchmarks.common.thunder_jit import jit
 
-    spec = PointSpec(**{**options, "model": ModelSpec.read(options["model"])})
-    backend, device = spec.model.backend, spec.model.device
+    spec = FirstStepSpec.read(options)
+    backend, device = spec.backend, spec.device
     other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(device)
     jit(other, backend, _make_transform(spec, store=False))(torch.ones(3, 7, device=device)).sum().backward()
-    model, example = make_model(spec.model)
+    model, example = make_model(spec)
     gc.collect()  # to look through all that imports left takes 0.2 s, and whose phase that would be is chance
     synchronize(device)
     stopwatch = Stopwatch()
@@ -197,53 +191,50 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds | {"rest": total - sum(seconds.values()), "total": total} | parts}
 
 
-def _make_transform(spec: PointSpec, *, store: bool) -> Any:
+def _make_transform(spec: FirstStepSpec, *, store: bool) -> Any:
     import fusioncache
 
     cache = fusioncache.Cache(record=False, store=store)
     options: dict[str, Any] = {} if spec.jobs is None or not store else {"jobs": spec.jobs}
     fast = spec.tracing == "fast"
-    return fusioncache.FusionCache(cache=cache, backend=spec.model.backend, fast_tracing=fast, **options)
+    return fusioncache.FusionCache(cache=cache, backend=spec.backend, fast_tracing=fast, **options)
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="llama")
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="real: Llama-2-7b, 1 x 2048 tokens.")
 @click.option("--layers", type=Numbers(), default=(8, 16, 32), help="As in 8,16,32.")
 @click.option("--tracing", type=Words(TRACINGS), default=TRACINGS, help="As in own,fast.")
 @click.option("--jobs", type=Numbers(least=0), help="Of the points with fast: as in 0,1,2,4,8.  [default: its own]")
 @click.option("--store/--no-store", default=True, help="Whether fusioncache keeps what it compiles.")
-@backend_option()
 @repeat_option()
 @count_option("--parallel", 1, "Points at once, each on cores of its own.")
-@json_option
 def main(
-    json_file: Path | None,
-    repeat: int,
-    parallel: int,
+    run: Run,
+    model: str,
+    width: str,
     layers: Sequence[int],
     tracing: Sequence[str],
     jobs: Sequence[int] | None,
     store: bool,
-    backend: str,
-    **options: Any,
+    repeat: int,
+    parallel: int,
 ) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, {**options, "store": store, "parallel": parallel, "repeat": repeat}, backend)
-    machine, (model, width) = run.machine, (options["model"], options["width"])
+    size = {"model": model, "width": width, "tokens": TOKENS[width]}
+    common: dict[str, Any] = {**run.machine.place(model), **size, "store": store}
     specs = []
     for depth, kind in product(layers, tracing):
-        dtype = machine.choose_dtype(model)
-        here = ModelSpec(model, depth, machine.backend, machine.device, dtype, width, TOKENS[width])
         counts: Sequence[int | None] = jobs or [None]
-        specs += [PointSpec(here, kind, count, store) for count in (counts if kind == "fast" else [None])]
-    found: dict[PointSpec, list[Point]] = {spec: [] for spec in specs}
+        for count in counts if kind == "fast" else [None]:
+            specs.append(FirstStepSpec(layers=depth, tracing=kind, jobs=count, **common))
+    found: dict[FirstStepSpec, list[Point]] = {spec: [] for spec in specs}
 
-    def ask(spec: PointSpec) -> tuple[PointSpec, Point]:
+    def ask(spec: FirstStepSpec) -> tuple[FirstStepSpec, Point]:
         # Nothing else is to take time from Thunder's own tracing.
         environment = {"FUSIONCACHE_STORE": str(int(spec.store))}
         environment |= {"FUSIONCACHE_JOBS": "0"} if spec.tracing == "own" else {}
-        about = {"layers": spec.model.layers, "tracing": spec.tracing, "jobs": spec.jobs}
+        about = {"layers": spec.layers, "tracing": spec.tracing, "jobs": spec.jobs}
         return spec, run.ask(about, "benchmarks.first_step:measure", asdict(spec), environment=environment)
 
     with ThreadPoolExecutor(parallel, initializer=share_cores(parallel)) as pool:

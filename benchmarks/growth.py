@@ -19,9 +19,8 @@ import click
 import torch
 from torch import nn
 
-from benchmarks.common.options import Numbers, command, json_option
-from benchmarks.common.processes import ProcessFailed, call
-from benchmarks.common.runner import Point, begin, describe_failure, pick
+from benchmarks.common.options import Numbers
+from benchmarks.common.runner import Point, Run, benchmark, pick
 
 _SIZES = ("resident", "allocated", "record", "store")
 WIDTH = 32
@@ -46,7 +45,7 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
 
 
-def measure(argument: Mapping[str, Any]) -> list[dict[str, Any]]:
+def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     """Returns sizes in bytes after each number of lengths that is asked for."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -62,7 +61,7 @@ def measure(argument: Mapping[str, Any]) -> list[dict[str, Any]]:
             save()
             gc.collect()
             points.append({"lengths": number + 1, **_measure(traces=argument["traces"])})
-    return points
+    return {"points": points}
 
 
 def _compile(way: str, model: nn.Module) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], None]]:
@@ -92,17 +91,15 @@ def _measure(*, traces: bool) -> dict[str, int]:
     }
 
 
-@command(__doc__)
+@benchmark(__doc__, "eager")
 @click.option("--blocks", type=Numbers(), default=(2, 12), help="As in 2,12: of each model.")
 @click.option("--lengths", type=Numbers(), default=(10, 100, 1000), help="After how many lengths to measure.")
 @click.option("--thunder", type=Numbers(), default=(5, 10), help="The same for Thunder alone.")
-@json_option
-def main(blocks: tuple[int, ...], lengths: tuple[int, ...], thunder: tuple[int, ...], json_file: Path | None) -> None:
+def main(run: Run, blocks: tuple[int, ...], lengths: tuple[int, ...], thunder: tuple[int, ...]) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, {"blocks": blocks, "lengths": lengths, "thunder": thunder}, "eager")
     for count in blocks:
         for way, after in (("fusioncache", lengths), ("thunder", thunder)):
-            run.keep(*_ask(way, count, after))
+            run.keep(*_ask(run, way, count, after))
     columns = {"<way": pick("way"), "blocks": pick("blocks"), "lengths": pick("lengths")}
     sizes = {f"{size}, MB": _pick_size(size) for size in _SIZES}
     run.finish("after so many lengths", {**columns, **sizes})
@@ -112,14 +109,14 @@ def _pick_size(size: str) -> Callable[[Point], str]:
     return lambda point: f"{point[size] / 1e6:.2f}"
 
 
-def _ask(way: str, blocks: int, lengths: tuple[int, ...]) -> list[Point]:
+def _ask(run: Run, way: str, blocks: int, lengths: tuple[int, ...]) -> list[Point]:
     """Returns a point for each number of lengths."""
     about = {"way": way, "blocks": blocks}
     asked = {**about, "lengths": lengths}
-    try:
-        found, traced = (call("benchmarks.growth:measure", {**asked, "traces": traces}) for traces in (False, True))
-    except ProcessFailed as failure:
-        return [describe_failure(about, failure)]
+    said = [run.ask(about, "benchmarks.growth:measure", {**asked, "traces": traces}) for traces in (False, True)]
+    if any("error" in one for one in said):
+        return [one for one in said if "error" in one]
+    found, traced = (one["points"] for one in said)
     return [{**about, **one, **other} for one, other in zip(found, traced, strict=True)]
 
 

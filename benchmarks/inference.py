@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,20 +22,17 @@ from torch import nn
 
 from benchmarks.common.compiled import Compiled, pay_once, subtract, time_call
 from benchmarks.common.errors import relative_error
-from benchmarks.common.models import LLAMA, WIDTHS, make_litgpt
+from benchmarks.common.models import LLAMA, WIDTHS, Place, make_litgpt
 from benchmarks.common.options import (
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     layers_option,
     limit_option,
     require_litgpt,
 )
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest_all
 from benchmarks.common.ways import WAYS, choose_ways
@@ -46,8 +42,8 @@ _CHECKED = 8
 """Of how many tokens of the first prompt the bits of all logits are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceSpec(Place):
     """What one process measures.
 
     Attributes:
@@ -57,9 +53,6 @@ class InferenceSpec:
         prompts: lengths of the prompts, in order.
         tokens: how many are generated behind each prompt.
         repeat: how often that is done again once everything is compiled, for the median.
-        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights, activations and the cache, by torch's name.
     """
 
     way: str
@@ -68,9 +61,6 @@ class InferenceSpec:
     prompts: tuple[int, ...]
     tokens: int
     repeat: int
-    backend: str
-    device: str
-    dtype: str
 
     @property
     def cache_length(self) -> int:
@@ -147,7 +137,7 @@ class Subject:
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns seconds and counts of the first two tokens of each prompt, what later ones take, and what they are."""
-    spec = InferenceSpec(**{**options, "prompts": tuple(options["prompts"])})
+    spec = InferenceSpec.read(options)
     if spec.device == "cpu":
         torch.set_num_threads(1)
     pay_once(WAYS[spec.way], spec.backend, spec.device, spec.dtype, grad=False)
@@ -235,7 +225,7 @@ def _measure_host(subject: Subject) -> float:
     return 1e3 * median(times)
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of Llama-2-7b.")
 @layers_option(8)
 @click.option("--prompts", type=Numbers(), default=(128, 96, 65, 200, 47), help="As in 64,96,65.")
@@ -243,20 +233,10 @@ def _measure_host(subject: Subject) -> float:
 @count_option("--repeat", 5, "How often all is done once it is compiled.")
 @click.option("--ways", type=Words(_NAMES), default=_NAMES, help="As in eager,fusioncache.")
 @limit_option
-@backend_option()
-@json_option
-def main(
-    json_file: Path | None,
-    ways: tuple[str, ...],
-    limit: float | None,
-    backend: str,
-    **options: Any,
-) -> None:
+def main(run: Run, ways: tuple[str, ...], **options: Any) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    run = begin(json_file, {**options, "ways": ways}, backend, limit=limit)
-    common: dict[str, Any] = {"backend": run.machine.backend, "device": run.machine.device, **options}
-    common["dtype"] = run.machine.choose_dtype("llama")
+    common = {**run.machine.place(), **options}
     for way in choose_ways(ways, run.machine.device):
         spec = InferenceSpec(way=way.name, **common)
         run.keep(run.ask({"way": way.name}, "benchmarks.inference:measure", asdict(spec)))

@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -24,19 +23,17 @@ from torch import nn
 
 from benchmarks.common.compiled import Compiled, pay_once, subtract
 from benchmarks.common.errors import find_worst
-from benchmarks.common.models import LLAMA, make_litgpt, narrow_widths
+from benchmarks.common.models import LLAMA, Place, make_litgpt, narrow_widths
 from benchmarks.common.options import (
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     layers_option,
+    limit_option,
     require_litgpt,
 )
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import Call, take_step
 from benchmarks.common.ways import WAYS
 from benchmarks.zoo.token_models import GroupedExperts, LoopedExperts
@@ -58,8 +55,8 @@ _FEW = (
 _SEED = 17
 
 
-@dataclass(frozen=True, slots=True)
-class LengthsSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsSpec(Place):
     """What one process measures.
 
     Attributes:
@@ -72,9 +69,6 @@ class LengthsSpec:
         again: see there.
         batch: rows of tokens.
         seconds: after which no other step begins; None for never.
-        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
     """
 
     way: str
@@ -85,14 +79,11 @@ class LengthsSpec:
     again: int
     batch: int
     seconds: float | None
-    backend: str
-    device: str
-    dtype: str
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds and the counts of each step, and how far its outputs are from those of torch alone."""
-    spec = LengthsSpec(**{**options, "lengths": tuple(options["lengths"])})
+    spec = LengthsSpec.read(options)
     way = WAYS[spec.way]
     pay_once(way, spec.backend, spec.device, spec.dtype)
     model = make_model(spec)
@@ -145,7 +136,7 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
     return [torch.zeros(1) if one.grad is None else one.grad for one in model.parameters()]
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="llama")
 @layers_option(4)
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
@@ -155,33 +146,21 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
 @count_option("--batch", 2, "Rows of tokens.")
 @count_option("--later", 10, "Steps that the time of a later step is of.")
 @click.option("--seconds", type=click.FloatRange(min=1.0), help="Of each way, after which no other step begins.")
-@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds after which a way is ended.")
-@backend_option()
-@json_option
+@limit_option
 def main(
-    json_file: Path | None,
-    lengths: Sequence[int],
-    random: int,
-    between: tuple[int, int],
-    ways: Sequence[str],
-    limit: float | None,
-    backend: str,
-    **options: Any,
+    run: Run, lengths: Sequence[int], random: int, between: tuple[int, int], ways: Sequence[str], **options: Any
 ) -> None:
     """Runs the benchmark."""
     if not 0 < between[0] <= between[1]:
         raise click.BadParameter(f"{between[0]} {between[1]} is no range of lengths", param_hint="--between")
     if options["model"] in ("llama", "mixtral"):
         require_litgpt(options["model"])
-    chosen = {**options, "lengths": lengths, "random": random, "between": between}
-    run = begin(json_file, chosen, backend)
-    dtype = run.machine.choose_dtype("llama")
-    common = {"backend": run.machine.backend, "device": run.machine.device, "dtype": dtype, **options}
+    common = {**run.machine.place(), **options}
     whole = (*lengths, *_draw(random, between))
     for way in ways:
         spec = LengthsSpec(way=way, lengths=whole, again=len(lengths), **common)
-        where = {"environment": WAYS[way].environment, "limit": limit}
-        run.keep(run.ask({"way": way}, "benchmarks.lengths:measure", asdict(spec), **where))
+        environment = WAYS[way].environment
+        run.keep(run.ask({"way": way}, "benchmarks.lengths:measure", asdict(spec), environment=environment))
         steps = run.points[-1].get("steps", ())
         say(f"{way}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
     columns = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,18 +18,10 @@ from torch import nn
 
 from benchmarks.common.counting import use_backend
 from benchmarks.common.job import run_job
-from benchmarks.common.models import LLAMA, WIDTHS, make_litgpt
-from benchmarks.common.options import (
-    Words,
-    backend_option,
-    command,
-    count_option,
-    json_option,
-    layers_option,
-    require_litgpt,
-)
+from benchmarks.common.models import LLAMA, WIDTHS, Place, make_litgpt
+from benchmarks.common.options import Words, count_option, layers_option, limit_option, require_litgpt
 from benchmarks.common.processes import ProcessFailed, say
-from benchmarks.common.runner import Point, begin, describe_failure, pick
+from benchmarks.common.runner import Point, Run, benchmark, describe_failure, pick
 from benchmarks.common.thunder_jit import jit, make_transform
 from benchmarks.distributed.shared import share_by_thunder
 
@@ -40,8 +31,8 @@ _SPREAD = 4.0
 """How much farther from the curve of one process a shared one may be than that process's own with batches in parts."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurveSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSpec(Place):
     """One training run. All runs see the same rows in the same order.
 
     Attributes:
@@ -54,9 +45,6 @@ class CurveSpec:
         rows: of each rank.
         steps: of AdamW.
         learning_rate: of these.
-        backend: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
     """
 
     way: str
@@ -67,9 +55,6 @@ class CurveSpec:
     rows: int
     steps: int
     learning_rate: float
-    backend: str
-    device: str
-    dtype: str
 
     @property
     def processes(self) -> int:
@@ -108,7 +93,7 @@ _FOLLOWERS = 4
 
 def measure(argument: Mapping[str, Any], rank: int) -> Iterator[list[float]]:
     """Yields the losses of all ranks together."""
-    spec = CurveSpec(**argument)
+    spec = CurveSpec.read(argument)
     use_backend(spec.backend)
     losses = train(spec, rank)
     if spec.way in SHARINGS:
@@ -155,7 +140,7 @@ def make_rows(spec: CurveSpec, words: int, generator: torch.Generator) -> torch.
     return torch.stack(tokens, dim=1)
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @count_option("--ranks", 2, "Processes that share a batch.", least=2)
 @click.option("--sharings", type=Words(SHARINGS), default=SHARINGS)
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow")
@@ -165,18 +150,13 @@ def make_rows(spec: CurveSpec, words: int, generator: torch.Generator) -> torch.
 @count_option("--steps", 200, "Of AdamW.")
 @click.option("--learning-rate", type=click.FloatRange(min=0.0), default=1e-3)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="On a GPU bfloat16, else float32.")
-@click.option("--limit", type=click.FloatRange(min=1.0), default=600.0, help="Seconds for each run.")
-@backend_option()
-@json_option
-def main(
-    json_file: Path | None, sharings: Sequence[str], dtype: str | None, limit: float, backend: str, **options: Any
-) -> None:
+@limit_option
+def main(run: Run, sharings: Sequence[str], dtype: str | None, **options: Any) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    run = begin(json_file, options, backend)
-    run.options = {**run.options, "dtype": dtype or run.machine.choose_dtype("llama")}
+    common = {**run.machine.place(dtype=dtype), **options}
     for way in (ALONE, IN_PARTS, *sharings):
-        run.keep(train_in_job(CurveSpec(way=way, **run.options), limit))
+        run.keep(train_in_job(CurveSpec(way=way, **common), run.time_left()))
         run.more["compared"] = compare_curves({one["way"]: one["losses"] for one in run.points if "losses" in one})
     distances = {one["way"]: one for one in run.more["compared"]}
     for point in run.points:
@@ -187,7 +167,7 @@ def main(
     run.finish("losses of training runs", columns, "a curve may be four times as far as rounding explains")
 
 
-def train_in_job(spec: CurveSpec, limit: float) -> Point:
+def train_in_job(spec: CurveSpec, limit: float | None) -> Point:
     """Returns the losses of a training run, or how it failed."""
     about = {"way": spec.way}
     try:

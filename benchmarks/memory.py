@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -30,17 +29,16 @@ import torch
 from benchmarks import zoo
 from benchmarks.common.choices import describe_choices, name_plans
 from benchmarks.common.compiled import pay_once
+from benchmarks.common.models import Place
 from benchmarks.common.options import (
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
+    limit_option,
     require_litgpt,
 )
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import measure_later, synchronize
 from benchmarks.common.tensors import digest, name_results
 from benchmarks.common.thunder_jit import executors, make_transform
@@ -58,8 +56,8 @@ _AGAINST = {"saved": 2**-30, "peak": 2**-30, "step": 1.0}
 _NAMES_KEPT = 10
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySpec(Place):
     """One process of the benchmark.
 
     Attributes:
@@ -71,9 +69,6 @@ class MemorySpec:
         batch: its rows.
         width: of the model, one of ``WIDTHS``.
         head: whether there are an embedding of the whole vocabulary, a head, and a cross entropy.
-        backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
         steps: timed ones after the first, and as many before these that are not.
     """
 
@@ -85,9 +80,6 @@ class MemorySpec:
     batch: int
     width: str
     head: bool
-    backend: str
-    device: str
-    dtype: str
     steps: int
 
     @property
@@ -158,7 +150,7 @@ def make_work(spec: MemorySpec) -> Work:
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns bytes, seconds, choices and digests of one point."""
-    spec = MemorySpec(**options)
+    spec = MemorySpec.read(options)
     torch.use_deterministic_algorithms(True, warn_only=True)
     pay_once(WAYS["fusioncache"], spec.backend, spec.device, spec.dtype)
     work = make_work(spec)
@@ -232,7 +224,7 @@ def _counts(transform: Any) -> dict[str, Any]:
     }
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--models", type=Words(tuple(MODELS)), default=tuple(MODELS), help="As in olmo-2,gemma-2.")
 @click.option("--layers", type=click.IntRange(min=1), help="Of each model.  [default: as in its configuration]")
 @count_option("--sequence", 4096, "Tokens in a row of the input.")
@@ -241,30 +233,21 @@ def _counts(transform: Any) -> dict[str, Any]:
 @click.option("--head/--no-head", default=False, help="With the vocabulary, the head and the cross entropy.")
 @click.option("--plans", type=Words(PLANS), default=_DEFAULT_PLANS, help="The reference is always there.")
 @click.option("--budgets", type=Numbers(), help="MiB of sums alive, each with plan auto.")
-@backend_option()
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
 @count_option("--steps", 10, "Later steps to time, after as many untimed.")
-@click.option("--limit", type=click.FloatRange(min=1.0), default=300.0, help="Seconds after which a point is ended.")
-@json_option
+@limit_option
 def main(
-    json_file: Path | None,
-    models: Sequence[str],
-    plans: Sequence[str],
-    budgets: Sequence[int] | None,
-    backend: str,
-    limit: float,
-    **options: Any,
+    run: Run, models: Sequence[str], plans: Sequence[str], budgets: Sequence[int] | None, dtype: str, **options: Any
 ) -> None:
     """Runs the benchmark."""
     require_litgpt("this benchmark")
-    run = begin(json_file, {**options, "models": models, "plans": plans, "budgets": budgets}, backend)
-    place: dict[str, Any] = {"backend": run.machine.backend, "device": run.machine.device}
+    common = {**run.machine.place(dtype=dtype), **options}
     for model in models:
         reference: Point | None = None
         for plan, budget in list_plans(plans, budgets or ()):
-            spec = MemorySpec(model=model, plan=plan, budget=budget, **place, **options)
-            about = {"model": model, "name": spec.name, "plan": plan, "budget": budget, "dtype": spec.dtype}
-            point = run.ask(about, "benchmarks.memory:measure", asdict(spec), limit=limit)
+            spec = MemorySpec(model=model, plan=plan, budget=budget, **common)
+            about = {"model": model, "name": spec.name, "plan": plan, "budget": budget, "dtype": dtype}
+            point = run.ask(about, "benchmarks.memory:measure", asdict(spec))
             if "error" not in point:
                 say(f"{spec}: step {1e3 * point['steady']['step']:.1f} ms\n")
                 reference = point if plan == REFERENCE else reference

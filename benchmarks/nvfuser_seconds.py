@@ -22,12 +22,12 @@ import click
 
 from benchmarks.common import processes
 from benchmarks.common.cores import share_cores
-from benchmarks.common.models import TOKENS, WIDTHS, ModelSpec
+from benchmarks.common.models import TOKENS, WIDTHS
 from benchmarks.common.nvfuser_trace import VARIABLE, read_calls
-from benchmarks.common.options import Words, command, count_option, json_option, layers_option
+from benchmarks.common.options import Words, count_option, layers_option
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, Run, begin, pick
-from benchmarks.first_step import PointSpec
+from benchmarks.common.runner import Point, Run, benchmark, pick
+from benchmarks.first_step import FirstStepSpec
 
 _LEAST_SECONDS = 0.02
 """In functions in which nvFuser is for less nothing is to be spared."""
@@ -161,22 +161,17 @@ def digest_code(code: str) -> str:
     ).hexdigest()[:16]
 
 
-@command(__doc__)
+@benchmark(__doc__, "nvfuser")
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="real: Llama-2-7b, 1 x 2048 tokens.")
 @layers_option(2)
 @click.option("--variants", type=Words(tuple(VARIANTS)), default=tuple(VARIANTS), help="The first is the base.")
 @count_option("--parallel", 1, "Ways at once, each on cores of its own.")
 @click.option("--preload", type=click.Path(exists=True, path_type=Path), multiple=True, help="One more way: a library.")
-@json_option
-def main(
-    json_file: Path | None, width: str, layers: int, variants: Sequence[str], parallel: int, preload: Sequence[Path]
-) -> None:
+def main(run: Run, width: str, layers: int, variants: Sequence[str], parallel: int, preload: Sequence[Path]) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, {"width": width, "layers": layers, "parallel": parallel}, "nvfuser")
-    dtype = run.machine.choose_dtype("llama")
-    model = ModelSpec("llama", layers, run.machine.backend, run.machine.device, dtype, width, TOKENS[width])
+    model: dict[str, Any] = {**run.machine.place(), "model": "llama", "width": width, "tokens": TOKENS[width]}
     with TemporaryDirectory(prefix="fusioncache-nvfuser-") as directory:
-        store = fill_store(PointSpec(model), Path(directory, "caches"))
+        store = fill_store(FirstStepSpec(layers=layers, **model), Path(directory, "caches"))
         chosen = [*(VARIANTS[name] for name in variants), *map(preload_library, preload)]
         with ThreadPoolExecutor(parallel, initializer=share_cores(parallel)) as pool:
             for point in pool.map(partial(_run_variant, run, store), chosen):
@@ -189,7 +184,7 @@ def main(
     run.finish("seconds of compiling all templates", columns)
 
 
-def fill_store(spec: PointSpec, caches: Path) -> Path:
+def fill_store(spec: FirstStepSpec, caches: Path) -> Path:
     """Trains one step, and returns the directory with the templates that it asked for."""
     caches.mkdir()
     environment = {"FUSIONCACHE_STORE": "1", "FUSIONCACHE_JOBS": "0"}

@@ -25,18 +25,9 @@ from benchmarks.budget.run import Pair, Series, collect_seconds
 from benchmarks.budget.sides import copy_current
 from benchmarks.budget.spec import FIGURES
 from benchmarks.code_size import count_lines
-from benchmarks.common.options import (
-    backend_option,
-    command,
-    count_option,
-    json_option,
-    layers_option,
-    limit_option,
-    repeat_option,
-    require_litgpt,
-)
+from benchmarks.common.options import count_option, layers_option, limit_option, repeat_option, require_litgpt
 from benchmarks.common.processes import ROOT, ProcessFailed, say
-from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.runner import Point, Run, benchmark, pick
 
 WITH, WITHOUT = "with", "without"
 FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -55,26 +46,15 @@ FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ELSEWHERE = ("graphs", "schedule")
 
 
-@command(__doc__)
-@backend_option()
+@benchmark(__doc__)
 @layers_option(4)
 @count_option("--steps", 50, "Later steps that count.")
 @click.option("--only", multiple=True, type=click.Choice(tuple(FOLDERS)), help="Measures these alone.")
 @repeat_option("Pairs of processes for each accelerator; the medians count.", default=3)
 @limit_option
-@json_option
-def main(
-    backend: str,
-    layers: int,
-    steps: int,
-    only: Sequence[str],
-    repeat: int,
-    limit: float | None,
-    json_file: Path | None,
-) -> None:
+def main(run: Run, layers: int, steps: int, only: Sequence[str], repeat: int) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    run = begin(json_file, {"layers": layers, "steps": steps, "repeat": repeat}, backend, limit=limit)
     run.points = [describe_accelerator(name) for name in FOLDERS]
     with TemporaryDirectory(prefix="fusioncache-prices-") as directory:
         side = replace(copy_current(Path(directory), run.machine.environment["commit"]), name=WITH)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.common.errors import find_worst
-from benchmarks.common.options import Words, backend_option, command, count_option, json_option
+from benchmarks.common.options import Words, count_option
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, begin, pick
+from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.zoo.token_models import MODELS, VOCABULARY
 
 _FACTOR = 2.0
@@ -31,7 +30,7 @@ _SAID = 20
 """How many steps after which it says how far it is."""
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--models", type=Words(tuple(MODELS)), default=tuple(MODELS))
 @count_option("--steps", 200, "Of each model.")
 @count_option("--lengths", 24, "How many lengths there are.", least=2)
@@ -39,13 +38,10 @@ _SAID = 20
 @count_option("--every", 1, "Compare the first of so many steps.")
 @click.option("--graphs/--no-graphs", default=False, help="Capture CUDA graphs.")
 @click.option("--seed", type=int, default=0)
-@backend_option()
-@json_option
-def main(json_file: Path | None, models: tuple[str, ...], **options: Any) -> None:
+def main(run: Run, models: tuple[str, ...], **options: Any) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, options, options["backend"])
     for name in models:
-        run.keep(train(name, **options))
+        run.keep(train(name, backend=run.machine.backend, **options))
     columns = {name: pick(name, digits=6) for name in ("model", "steps", "lengths", "distance", "eager_distance")}
     columns |= {name: pick(name) for name in ("seconds", "slowest_step", "compiles", "own_sizes", "graph_replays")}
     run.finish("errors of the loss and the gradients", columns)

@@ -14,27 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.common.options import Words, command, json_option, layers_option
+from benchmarks.common.options import Words, layers_option
 from benchmarks.common.processes import say
-from benchmarks.common.runner import begin, pick
+from benchmarks.common.runner import Run, benchmark, pick
 from benchmarks.zoo.catalogue import names
 
 WAYS = ("plain", "unsafe", "safe")
 
 
-@command(__doc__)
+@benchmark(__doc__, "eager")
 @click.option("--models", type=Words(names()), default=names())
 @layers_option(2)
 @click.option("--dtypes", type=Words(("float32", "bfloat16")), default=("float32", "bfloat16"))
-@json_option
-def main(json_file: Path | None, models: tuple[str, ...], layers: int, dtypes: tuple[str, ...]) -> None:
+def main(run: Run, models: tuple[str, ...], layers: int, dtypes: tuple[str, ...]) -> None:
     """Runs the benchmark."""
-    run = begin(json_file, {"layers": layers}, "eager")
     for name, dtype in product(models, dtypes):
         saved = {way: sum(trace(name, layers, dtype, way)) for way in WAYS}
         run.keep({"model": name, "layers": layers, "dtype": dtype, **saved})

@@ -20,9 +20,8 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -35,14 +34,11 @@ from benchmarks.common.models import TOKENS, WIDTHS, ModelSpec, count_layers, ma
 from benchmarks.common.options import (
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     limit_option,
     require_litgpt,
 )
-from benchmarks.common.runner import Point, begin, find_medians, pick
+from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick
 from benchmarks.common.steps import synchronize
 from benchmarks.common.ways import WAYS, choose_ways
 
@@ -66,28 +62,21 @@ KINDS = {
 OTHERS = "others of torch's"
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpec:
-    """A later step of a Llama.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec(ModelSpec):
+    """A later step of a Llama. Without ``grad`` it is a forward pass under ``torch.no_grad``.
 
     Attributes:
         way: one of ``NAMES``.
-        model: the model and the compiler. Without ``grad`` a step is a forward pass under ``torch.no_grad``.
         steps: how many count.
     """
 
     way: str
-    model: ModelSpec
     steps: int
 
     def __str__(self) -> str:
-        rows, length = self.model.tokens
-        return f"{count_layers(self.model.layers)}, {rows} x {length} tokens, {self.way}"
-
-    @classmethod
-    def read(cls, options: Mapping[str, Any]) -> StepSpec:
-        """Reads what ``dataclasses.asdict`` wrote."""
-        return cls(**{**options, "model": ModelSpec.read(options["model"])})
+        rows, length = self.tokens
+        return f"{count_layers(self.layers)}, {rows} x {length} tokens, {self.way}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +96,24 @@ class Subject:
     @classmethod
     def prepare(cls, spec: StepSpec) -> Subject:
         """Returns a model that has taken its first steps."""
-        model, example = make_model(spec.model)
-        if spec.model.grad:
+        model, example = make_model(spec)
+        if spec.grad:
             for parameter in model.parameters():  # what a graph returns may not stay where others are added to it
                 parameter.grad = torch.zeros_like(parameter)
-        subject = cls(spec, Compiled(WAYS[spec.way], spec.model.backend, model), example)
+        subject = cls(spec, Compiled(WAYS[spec.way], spec.backend, model), example)
         for _ in range(WARM_UP):
             subject.step()
         return subject
 
     def forward(self) -> torch.Tensor:
         """Takes a forward pass."""
-        with torch.set_grad_enabled(self.spec.model.grad):
+        with torch.set_grad_enabled(self.spec.grad):
             return self.compiled.call(self.example)
 
     def step(self) -> None:
         """Takes a step, and waits for nothing."""
         output = self.forward()
-        if self.spec.model.grad:
+        if self.spec.grad:
             output.backward(torch.ones_like(output))
 
     def take_many(self, count: int) -> None:
@@ -134,12 +123,12 @@ class Subject:
 
     def take_apart(self, samples: Mapping[str, list[float]]) -> None:
         """Notes milliseconds of the parts of one step. Before each part the device has nothing to do."""
-        device = self.spec.model.device
+        device = self.spec.device
         synchronize(device)
         start = time.perf_counter_ns()
         output = self.forward()
         samples["forward"].append((time.perf_counter_ns() - start) / 1e6)
-        if self.spec.model.grad:
+        if self.spec.grad:
             gradient = torch.ones_like(output)
             synchronize(device)
             start = time.perf_counter_ns()
@@ -173,9 +162,9 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
 
 def _measure(subject: Subject, milliseconds: dict[str, float], *, alone: bool) -> dict[str, Any]:
     milliseconds["wall"], memory = _measure_many(subject)
-    times = [time_call(subject.step, subject.spec.model.device) for _ in range(subject.spec.steps)]
+    times = [time_call(subject.step, subject.spec.device) for _ in range(subject.spec.steps)]
     found: dict[str, Any] = {"milliseconds": milliseconds, "synchronized": summarize_times(times), "kernels": None}
-    if subject.spec.model.device == "cuda":
+    if subject.spec.device == "cuda":
         found["kernels"] = sum_kernels(profile_kernels(subject.step, _PROFILED), _PROFILED)
     return {**found, **(memory if alone else dict.fromkeys(memory))}
 
@@ -204,7 +193,7 @@ def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
     Gradients are added up in a tensor of each parameter's, as in the other steps. Garbage is collected before: where
     Python looks through all of a process, that takes as long as 30 steps, and comes once in thousands.
     """
-    device, steps = subject.spec.model.device, subject.spec.steps
+    device, steps = subject.spec.device, subject.spec.steps
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -237,7 +226,7 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
     }
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option("--layers", type=Numbers(), default=(8, 32))
 @click.option("--ways", type=Words(NAMES), default=NAMES, help="As in thunder,fusioncache.")
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="narrow, or Llama-2-7b's own.")
@@ -247,36 +236,30 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
 @count_option("--processes", 1, "For each way; the medians of theirs count.")
 @limit_option
 @click.option("--together", is_flag=True, help="All ways in one process, a step of each in turn.")
-@backend_option()
-@json_option
 def main(
+    run: Run,
     layers: Sequence[int],
     ways: tuple[str, ...],
+    width: str,
     tokens: Sequence[int] | None,
-    limit: float | None,
-    backend: str,
-    json_file: Path | None,
-    **options: Any,
+    mode: str,
+    steps: int,
+    processes: int,
+    together: bool,
 ) -> None:
     """Runs the benchmark."""
     require_litgpt("Llama")
-    width, mode, together = (options[name] for name in ("width", "mode", "together"))
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
-    chosen = {**options, "layers": layers, "tokens": lengths}
-    run = begin(json_file, chosen, backend, limit=limit)
-    machine = run.machine
-    names = [way.name for way in choose_ways(ways, machine.device)]
-    model = ModelSpec("llama", 0, machine.backend, machine.device, machine.choose_dtype("llama"), width)
-    model = replace(model, grad=mode == "training")
-    sizes = [
-        replace(model, layers=count, tokens=(1, length) if length else TOKENS["narrow"])
-        for count, length in product(layers, lengths)
-    ]
-    groups = [[StepSpec(way, size, options["steps"]) for way in names] for size in sizes]
+    names = [way.name for way in choose_ways(ways, run.machine.device)]
+    common: dict[str, Any] = {**run.machine.place(), "model": "llama", "width": width, "grad": mode == "training"}
+    groups = []
+    for depth, length in product(layers, lengths):
+        size = {**common, "layers": depth, "tokens": (1, length) if length else TOKENS["narrow"]}
+        groups.append([StepSpec(way=way, steps=steps, **size) for way in names])
     if not together:
         groups = [[spec] for group in groups for spec in group]
     found: dict[StepSpec, list[Point]] = {}
-    for group in groups * options["processes"]:  # those of one way do not follow each other
+    for group in groups * processes:  # those of one way do not follow each other
         specs = [asdict(spec) for spec in group]
         said = run.ask({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
         for spec, each in zip(group, said.get("subjects") or [said] * len(group), strict=True):
@@ -303,9 +286,9 @@ def make_point(spec: StepSpec, answers: Sequence[Point], mode: str) -> Point:
 
     Kernels are those of the first one, as all of them do the same.
     """
-    rows, length = spec.model.tokens
+    rows, length = spec.tokens
     tokens = length if rows == 1 else None
-    point: Point = {"layers": spec.model.layers, "width": spec.model.width, "tokens": tokens, "mode": mode}
+    point: Point = {"layers": spec.layers, "width": spec.width, "tokens": tokens, "mode": mode}
     point["way"] = spec.way
     said = [answer for answer in answers if "error" not in answer]
     if not said:

@@ -1,7 +1,9 @@
-"""Milliseconds to open, look up and list a store of many templates, and its bytes on disk.
+"""Milliseconds to open, look up and list a store of many templates, its bytes on disk, and the command line on it.
 
-Every figure is that of a store that was just opened. The files are in the operating system's memory, as they were just
-written. A look-up reads an entry and its artifacts and verifies every byte.
+Every figure of the store is that of one that was just opened. The files are in the operating system's memory, as they
+were just written. A look-up reads an entry and its artifacts and verifies every byte. Beside the store there is a
+record of as many templates. A command's figure is the median of fresh processes, from start to end, Python's own
+included.
 """
 
 from __future__ import annotations
@@ -9,22 +11,26 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import click
 
-from benchmarks.common.options import command, count_option, json_option
+from benchmarks.common.options import count_option, repeat_option
 from benchmarks.common.processes import ROOT
-from benchmarks.common.runner import begin, print_table
-from fusioncache.ir import Ingredient, Key
-from fusioncache.store import Store
+from benchmarks.common.runner import Point, Run, benchmark, pick
+from fusioncache.ir import Const, Graph, Ingredient, Key, Op, Ref, Template, TensorType
+from fusioncache.observe.record.database import RecordReader, RecordWriter
+from fusioncache.observe.record.events import CompileEvent
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import Line, RegionRecord, Source
+from fusioncache.store import Store, default_path
+from fusioncache.template.key import make_key as make_template_key
 
 BACKEND = "eager"
 
@@ -36,7 +42,7 @@ def make_key(number: int, size: int) -> Key:
     return Key(digest, text, (Ingredient("ops", text, digest),))
 
 
-def fill(store: Store, keys: list[Key], size: int) -> None:
+def fill(store: Store, keys: Sequence[Key], size: int) -> None:
     """Saves two artifacts for each key: one of this many bytes, and a small one."""
     chance = random.Random(0)
     for number, key in enumerate(keys):
@@ -44,40 +50,38 @@ def fill(store: Store, keys: list[Key], size: int) -> None:
         assert store.save(key, BACKEND, artifacts, name=f"template_{number}", seconds=1.0)
 
 
-def measure(path: Path, keys: list[Key], lookups: int) -> dict[str, Any]:
-    """Returns milliseconds by what was done, and what it did."""
+def measure(keys: Sequence[Key], lookups: int) -> dict[str, float]:
+    """Returns milliseconds by what was done with a store that has these keys."""
     chance = random.Random(1)
-    store, opening = _time(lambda: Store.open(path, remote=""))
+    store, opening = _time(lambda: Store.open(remote=""))
     chosen = chance.sample(keys, min(lookups, len(keys)))
     hits = [_time(lambda key=key: store.load(key, BACKEND)) for key in chosen]  # type: ignore[misc]
     again = [_time(lambda key=key: store.load(key, BACKEND))[1] for key in chosen]  # type: ignore[misc]
     misses = [_time(lambda n=n: store.load(make_key(-n, 100), BACKEND))[1] for n in range(1, lookups)]  # type: ignore[misc]
     assert all(found for found, _ in hits)
-    listed, listing = _time(lambda: Store.open(path, remote="").entries())
+    listed, listing = _time(lambda: Store.open(remote="").entries())
     assert len(listed) == len(keys)
-    swept, sweeping = _time(lambda: Store.open(path, remote="").sweep())
+    swept, sweeping = _time(lambda: Store.open(remote="").sweep())
     assert swept is not None
     assert swept.entries == 0
+    first = sorted(milliseconds for _, milliseconds in hits)
     return {
-        "import": _time_import(),
         "open": opening,
-        "first look-up (median)": statistics.median(seconds for _, seconds in hits),
-        "first look-up (99 of 100 are faster)": _find_slow([seconds for _, seconds in hits]),
-        "later look-up (median)": statistics.median(again),
-        "miss (median)": statistics.median(misses),
+        "first look-up (median)": median(first),
+        "first look-up (99 of 100 are faster)": first[int(0.99 * (len(first) - 1))],
+        "later look-up (median)": median(again),
+        "miss (median)": median(misses),
         "list": listing,
         "clean up": sweeping,
     }
 
 
-def measure_disk(path: Path) -> dict[str, int]:
-    """Returns the bytes of content and bytes that the file system uses for it, by part of the store."""
-    sizes = {}
+def measure_disk(path: Path) -> Iterator[Point]:
+    """Yields the bytes of content and bytes that the file system uses for it, by part of the store."""
     for part in ("entries", "objects"):
         files = [file.stat() for file in [path / part, *(path / part).rglob("*")]]
-        sizes[part] = sum(file.st_size for file in files)
-        sizes[f"{part} in blocks"] = sum(512 * file.st_blocks for file in files)
-    return sizes
+        yield {"what": part, "bytes": sum(file.st_size for file in files)}
+        yield {"what": f"{part} in blocks", "bytes": sum(512 * file.st_blocks for file in files)}
 
 
 def _time[T](work: Callable[[], T]) -> tuple[T, float]:
@@ -86,39 +90,79 @@ def _time[T](work: Callable[[], T]) -> tuple[T, float]:
     return result, 1e3 * (time.perf_counter() - start)
 
 
-def _find_slow(values: list[float]) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))]
+def time_process(arguments: Sequence[str], repeat: int) -> float:
+    """Returns the median milliseconds of so many processes of Python with these arguments."""
+    command = [sys.executable, *arguments]
+    return median(
+        _time(lambda: subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL))[1]
+        for _ in range(repeat)
+    )
 
 
-def _time_import() -> float:
-    program = "import time; start = time.perf_counter(); import fusioncache.store; print(time.perf_counter() - start)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-    return 1e3 * float(done.stdout)
+def list_commands(name: str) -> dict[str, list[str]]:
+    """Returns what is timed: arguments of Python by what a person would type."""
+    listings = ("ls", "ls --limit 10", "ls --json", "ls --store")
+    shown = ("dir", "stats", *listings, f"show {name}", f"graph {name}", "--help")
+    timed = {f"fusioncache {line.replace(name, 'ID')}": ["-m", "fusioncache", *line.split()] for line in shown}
+    imports = {f"import {each}": ["-c", f"import {each}"] for each in ("fusioncache.store", "fusioncache.cli.main")}
+    return {"python": ["-c", ""], **imports, **timed}
 
 
-@command(__doc__)
-@count_option("--templates", 10_000, "How many.")
+def make_template(number: int, ops: int) -> Template:
+    """Makes a template with so many ops and a constant of its own."""
+    matrix = TensorType("float32", (64, 64), "cuda")
+    written = [Op("prims.mul", (Ref(0), Const("float", float(number).hex())), (matrix,))]
+    written += [Op("prims.tanh", (Ref(index),), (matrix,)) for index in range(1, ops)]
+    graph = Graph((matrix,), tuple(written), (ops,))
+    return Template(graph, make_template_key(graph, {"backend": "nvfuser"}), f"mul_tanh_{number:06}")
+
+
+def fill_record(count: int, ops: int) -> None:
+    """Records one run with so many templates, each of one region."""
+    ledger, regions = Ledger(), []
+    for number in range(count):
+        one = make_template(number, ops)
+        ledger.count_region(one, (), hit=False)
+        ledger.tell(one, CompileEvent("nvfuser", 0.001 * (number % 1000), template=one))
+        source = Source(f"layers.{number}", number, (Line("model.py", 10),))
+        where = ("Model", "forward", 0, number, f"nvFusion{number}", one.key.digest, "miss", None, (), "inline")
+        regions.append(RegionRecord(*where, source, ops, 1, 1))
+    ledger.history.add(*regions)
+    RecordWriter(ledger).save()
+
+
+@benchmark(__doc__, "eager")
+@count_option("--templates", 10_000, "How many, in the store and in the record.")
 @count_option("--key-bytes", 4000, "Of each key's text.", least=20)
 @count_option("--artifact-bytes", 10_000, "Of each template's larger artifact.", least=0)
 @count_option("--lookups", 1000, "How many templates are looked up.", least=2)
+@count_option("--ops", 40, "Of each template of the record.")
+@repeat_option("Processes for each command; the median counts.", default=5)
 @click.option("--sync/--no-sync", default=False, help="Wait for the disk when filling the store, as saves do.")
-@json_option
-def main(json_file: Path | None, **options: Any) -> None:
+def main(
+    run: Run, templates: int, key_bytes: int, artifact_bytes: int, lookups: int, ops: int, repeat: int, sync: bool
+) -> None:
     """Runs the benchmark."""
-    run, templates = begin(json_file, options, "eager"), options["templates"]
-    if not options["sync"]:
+    if not sync:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
-    keys = [make_key(number, options["key_bytes"]) for number in range(templates)]
+    keys = [make_key(number, key_bytes) for number in range(templates)]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store"
-        store = Store.open(path, remote="")
-        _, filling = _time(lambda: fill(store, keys, options["artifact_bytes"]))
-        milliseconds = {"save (mean)": filling / templates, **measure(path, keys, options["lookups"])}
-        sizes = measure_disk(path)
-    run.more = {"milliseconds": milliseconds, "bytes": sizes}
-    run.save()
-    print_table("milliseconds", ("<what", "ms"), [[name, f"{value:.3f}"] for name, value in milliseconds.items()])
-    print_table("megabytes", ("<what", "MB"), [[name, f"{size / 1e6:.1f}"] for name, size in sizes.items()])
+        os.environ["FUSIONCACHE_DIR"] = folder
+        _, filling = _time(lambda: fill(Store.open(remote=""), keys, artifact_bytes))
+        milliseconds = {"save (mean)": filling / templates, **measure(keys, lookups)}
+        run.keep(*({"what": what, "milliseconds": taken} for what, taken in milliseconds.items()))
+        run.keep(*measure_disk(default_path()))
+        fill_record(templates, ops)
+        run.keep({"what": "record", "bytes": RecordReader().path.stat().st_size})
+        name = RecordReader().templates(RecordReader().runs()[0].id)[templates // 2].name
+        for what, arguments in list_commands(name).items():
+            run.keep({"what": what, "milliseconds": time_process(arguments, repeat)})
+    columns = {"<what": pick("what"), "ms": pick("milliseconds", digits=3)}
+    run.finish(f"a store of {templates} templates", {**columns, "MB": _write_megabytes})
+
+
+def _write_megabytes(point: Point) -> str | None:
+    return f"{point['bytes'] / 1e6:.1f}" if "bytes" in point else None
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ class Machine:
     backend: str
     problem: str | None = None
 
+    def place(self, model: str = "llama", dtype: str | None = None) -> dict[str, str]:
+        """Returns where a model runs, as ``Place`` has it: in a dtype that is asked for, or in the model's own here."""
+        return {"backend": self.backend, "device": self.device, "dtype": dtype or self.choose_dtype(model)}
+
     def choose_dtype(self, model: str) -> str:
         """Returns the dtype of a model if none is asked for: the narrow one that a GPU is fast with."""
         return "bfloat16" if self.device == "cuda" and model != "residual" else "float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -23,16 +23,36 @@ NARROW: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
 """Small widths for a device: of the embedding, heads, of the layers between, and of the vocabulary."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """A model and its step, as a benchmark's parent process and its workers exchange it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a model runs: a part of what a benchmark's parent process and its workers exchange.
+
+    Attributes:
+        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+    """
+
+    backend: str
+    device: str
+    dtype: str
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> Self:
+        """Reads what ``dataclasses.asdict`` wrote, from JSON, in which tuples are lists."""
+        found: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+        }
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec(Place):
+    """A model and its step.
 
     Attributes:
         model: one of ``MODELS``.
         layers: of the model.
-        backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
         width: of a Llama: ``"real"`` is the configuration of Llama-2-7b, but for the layers.
         tokens: rows, and tokens in each.
         grad: whether the step includes a backward pass.
@@ -40,17 +60,9 @@ class ModelSpec:
 
     model: str
     layers: int
-    backend: str
-    device: str
-    dtype: str
     width: str = "narrow"
     tokens: tuple[int, int] = TOKENS["narrow"]
     grad: bool = True
-
-    @classmethod
-    def read(cls, options: Mapping[str, Any]) -> ModelSpec:
-        """Reads what ``dataclasses.asdict`` wrote, from JSON."""
-        return cls(**{**options, "tokens": tuple(options.get("tokens", TOKENS["narrow"]))})
 
     def __str__(self) -> str:
         return f"{self.model}, {count_layers(self.layers)}"

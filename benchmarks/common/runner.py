@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
+import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine, inspect_machine
+from benchmarks.common.options import backend_option, command, json_option
 from benchmarks.common.processes import ProcessFailed, say
 
 SCHEMA = 1
@@ -121,6 +124,33 @@ def begin(
     """
     machine = inspect_machine(backend)
     return Run(machine, {**options, "backend": machine.backend, "device": machine.device}, json_file, limit)
+
+
+def benchmark(doc: str | None, *backends: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command with ``--backend`` and ``--json``, which is given a run and all other options.
+
+    The result has these options, but for paths. With ``limit_option`` the run has that limit.
+
+    Args:
+        doc: a module's documentation, which is the help.
+        backends: that may be asked for, all unless some are named. A single one is taken without an option.
+    """
+
+    def decorate(main: Callable[..., None]) -> click.Command:
+        @wraps(main)
+        def start(json_file: Path | None, backend: str = "auto", limit: float | None = None, **options: Any) -> None:
+            asked = backends[0] if len(backends) == 1 else backend
+            noted = {name: value for name, value in options.items() if not _has_path(value)}
+            main(begin(json_file, noted, asked, limit=limit), **options)
+
+        with_json: Callable[..., None] = json_option(start)
+        return command(doc)(with_json if len(backends) == 1 else backend_option(*backends)(with_json))
+
+    return decorate
+
+
+def _has_path(value: Any) -> bool:
+    return any(isinstance(each, Path) for each in (value if isinstance(value, tuple) else (value,)))
 
 
 def describe_failure(about: Point, failure: ProcessFailed) -> Point:

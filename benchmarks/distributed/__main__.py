@@ -6,6 +6,8 @@ each peer trains for three steps: fusioncache's losses and gradients must have t
 collectives, which is the peer whose name ends in ``-thunder-order``. One whose name ends in ``-cudnn`` has attention
 by cuDNN, as torch's peers have it on an H100. ``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder
 without fusioncache. ``hybrid`` takes an even number of ranks, at least four: half of them share each copy of the model.
+Under the peers that end in ``-sequence`` ranks share layers and sequences of a model like Llama, on the same tokens;
+torch's has a pass that joins exchanges with products. Losses of both have to be close.
 """
 
 from __future__ import annotations
@@ -26,30 +28,29 @@ from benchmarks.common.options import (
     Numbers,
     Variable,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     limit_option,
     require_litgpt,
 )
 from benchmarks.common.processes import ProcessFailed, say
-from benchmarks.common.runner import Point, Run, begin, describe_failure, pick
+from benchmarks.common.runner import Point, Run, benchmark, describe_failure, pick
 from benchmarks.distributed.spec import PEERS, PointSpec, describe_setting
 
-_TWO_RANKS = tuple(name for name, peer in PEERS.items() if peer.sharing != "hybrid")
-"""The peers that a job of two ranks can run."""
+_LLAMAS = tuple(name for name, peer in PEERS.items() if peer.sharing not in ("hybrid", "sequence"))
+"""The peers that a job of two ranks can run, on the same model."""
+_CLOSE = 0.02
+"""By which part losses of two peers may differ: in bfloat16 each rounds in an order of its own."""
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @count_option("--ranks", 2, "Processes.", least=2)
-@click.option("--peers", type=Words(tuple(PEERS)), default=_TWO_RANKS, help="As in fusioncache-zero3,fsdp2-zero3.")
+@click.option("--peers", type=Words(tuple(PEERS)), default=_LLAMAS, help="As in fusioncache-zero3,fsdp2-zero3.")
 @click.option("--widths", type=Words(WIDTHS), default="narrow")
 @click.option("--layers", type=Numbers(), default=(8,))
 @click.option("--tokens", type=Numbers(), default=(512, 2048), help="Of each rank.")
 @count_option("--steps", 20, "Timed steps.")
 @count_option("--warmup", 5, "Steps before those.", least=0)
-@count_option("--further", 0, "Shorter lengths, of each the first step.", least=0)
+@count_option("--further", 0, "Shorter lengths at which steps are taken as well.", least=0)
 @count_option("--jobs", 1, "Of each peer, one after another with the same caches.")
 @click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option("--bucket-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
@@ -67,10 +68,8 @@ _TWO_RANKS = tuple(name for name, peer in PEERS.items() if peer.sharing != "hybr
 )
 @click.option("--caches", type=click.Path(path_type=Path), help="A folder for what is compiled, which stays.")
 @limit_option
-@backend_option()
-@json_option
 def main(
-    json_file: Path | None,
+    run: Run,
     ranks: int,
     peers: Sequence[str],
     widths: Sequence[str],
@@ -79,8 +78,6 @@ def main(
     variables: Sequence[tuple[str, str]],
     jobs: int,
     caches: Path | None,
-    limit: float | None,
-    backend: str,
     **options: Any,
 ) -> None:
     """Runs the benchmark."""
@@ -88,9 +85,7 @@ def main(
     if ranks < 4 and any(PEERS[peer].sharing == "hybrid" for peer in peers):
         raise click.UsageError(f"hybrid sharing takes at least 4 ranks, not {ranks}: leave its peers out of --peers")
     options["variables"] = {**choose_variables(os.environ), **dict(variables)}
-    run = begin(json_file, {**options, "ranks": ranks, "jobs": jobs}, backend, limit=limit)
-    common = {"backend": run.machine.backend, "device": run.machine.device, **options}
-    common["dtype"] = run.machine.choose_dtype("llama")
+    common = {**run.machine.place(), **options}
     # Peers in one process share what it holds in memory, and so a later job would miss it in its folder.
     groups = [[peer] for peer in peers] if jobs > 1 else _group_families(peers)
     with TemporaryDirectory(prefix="fusioncache-distributed-", ignore_cleanup_errors=True) as own:
@@ -158,7 +153,19 @@ def _list_bits(point: Point) -> list[Any]:
     return [(rank["loss_bits"], rank["gradient_bits"]) for rank in point["ranks"]]
 
 
+def check_losses(points: Sequence[Point]) -> None:
+    """Notes in each point of shared sequences whether all losses are close to those of the first peer like it."""
+    first: dict[tuple[str, str], Sequence[float]] = {}
+    for point in points:
+        if "error" in point or PEERS[point["peer"]].sharing != "sequence":
+            continue
+        expected = first.setdefault((point["width"], describe_setting(point)), point["ranks"][0]["losses"])
+        pairs = [pair for rank in point["ranks"] for pair in zip(rank["losses"], expected, strict=True)]
+        point["correct"] = all(abs(loss - right) <= _CLOSE * abs(right) for loss, right in pairs)
+
+
 def _finish(run: Run) -> None:
+    check_losses(run.points)
     for one in run.more.get("bits", ()):
         verdict = "the same bits" if one["equal"] else "other bits: error"
         run.notes.append(f"{one['peer']} and {one['other']}, {one['width']}, {one['setting']}: {verdict}")

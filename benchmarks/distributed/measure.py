@@ -38,7 +38,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 def measure(argument: Mapping[str, Any], rank: int) -> Iterator[dict[str, Any]]:
     """Yields what this rank measures of each of the ``specs``."""
-    specs = [PointSpec(**each) for each in argument["specs"]]
+    specs = [PointSpec.read(each) for each in argument["specs"]]
     use_backend(specs[0].backend)
     for spec in specs:
         if not spec.share_caches:
@@ -88,7 +88,7 @@ def measure_point(spec: PointSpec, shared: Shared) -> dict[str, Any]:
 
 
 def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
-    """Yields the seconds of the first step at each of some shorter lengths, and what was compiled for it."""
+    """Yields the seconds of steps at each of some shorter lengths, and what was compiled for the first one."""
     for number in range(1, spec.further + 1):
         length, before = spec.tokens - number * spec.tokens // (2 * spec.further), shared.compiles()
         shorter = replace(shared, tokens=shared.tokens[..., :length].contiguous())
@@ -98,7 +98,8 @@ def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
         shorter.step()
         synchronize(spec.device)
         seconds = time.perf_counter() - start
-        yield {"tokens": length, "seconds": seconds, "compiles": shared.compiles() - before}
+        compiles = shared.compiles() - before
+        yield {"tokens": length, "seconds": seconds, "compiles": compiles, **_time_steps(spec, shorter)}
     shared.clear()
 
 

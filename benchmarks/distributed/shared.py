@@ -16,6 +16,7 @@ import fusioncache.distributed
 from benchmarks.common.counting import Counter
 from benchmarks.common.models import LLAMA, SEED, make_litgpt, make_tokens
 from benchmarks.common.thunder_jit import executors, jit, make_transform
+from benchmarks.distributed import sequences
 from benchmarks.distributed.spec import PEERS, Peer, PointSpec
 
 
@@ -60,13 +61,16 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         rank: of this process.
         counter: of what Thunder compiles without fusioncache.
     """
-    peer, model, tokens = PEERS[spec.peer], *_make_model(spec, rank)
+    peer = PEERS[spec.peer]
+    model, tokens = sequences.make_model(spec) if peer.sharing == "sequence" else _make_model(spec, rank)
     if peer.family == "torch":
-        return _by_torch(peer, model, tokens)
+        return _by_torch(peer, spec, model, tokens)
     transform = _make_transform(spec, peer)
     before = counter.compiles
     if peer.sharing == "hybrid":
         jitted, transform = _share_copies(model, spec, peer)
+    elif peer.sharing == "sequence":
+        jitted, transform = sequences.share_by_fusioncache(model, spec)
     else:
         jitted = share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer.sharing, spec.device)
     parameters = list(jitted.parameters())
@@ -138,8 +142,8 @@ def _find_device(device: str) -> torch.device:
     return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
 
 
-def _by_torch(peer: Peer, model: nn.Module, tokens: torch.Tensor) -> Shared:
-    """Shares by FSDP2, each block on its own, as its documentation advises, or by DDP.
+def _by_torch(peer: Peer, spec: PointSpec, model: Any, tokens: torch.Tensor) -> Shared:
+    """Shares by FSDP2, each block on its own, as its documentation advises, by DDP, or layers and sequences.
 
     Under FSDP2 each block is compiled on its own, so that its gathers stay between blocks; under DDP the whole model.
     """
@@ -148,7 +152,9 @@ def _by_torch(peer: Peer, model: nn.Module, tokens: torch.Tensor) -> Shared:
     config.recompile_limit = max(config.recompile_limit, 64)
     utils.counters.clear()
     call: Any = model
-    if peer.sharing == "ddp":
+    if peer.sharing == "sequence":
+        call = sequences.share_by_torch(model, spec)
+    elif peer.sharing == "ddp":
         device_ids = [torch.cuda.current_device()] if tokens.is_cuda else None
         call = nn.parallel.DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
         call = torch.compile(call) if peer.compiles else call

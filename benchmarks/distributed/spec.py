@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from benchmarks.common.models import count_layers
+from benchmarks.common.models import Place, count_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Peer:
         family: what shares the model; peers of one family run in the same processes, one after the other.
         sharing: what each device keeps: of ``zero2`` a shard of each parameter between steps, of ``zero3`` also between
             forward and backward, of ``ddp`` all. ``hybrid`` is ``zero3`` in each of two halves of the ranks.
+            ``sequence``: a part of each layer, and between layers a part of each sequence, which is that of all ranks.
         compiles: whether torch.compile takes part.
         order: of fusioncache's peers whose order of collectives it is.
         attention: of fusioncache's peers: as for ``fusioncache.executors``.
@@ -25,7 +26,7 @@ class Peer:
 
     name: str
     family: Literal["torch", "thunder", "fusioncache"]
-    sharing: Literal["zero2", "zero3", "ddp", "hybrid"]
+    sharing: Literal["zero2", "zero3", "ddp", "hybrid", "sequence"]
     compiles: bool = False
     order: Literal["auto", "thunder"] = "auto"
     attention: Literal["thunder", "cudnn"] = "thunder"
@@ -48,6 +49,8 @@ _ALL = (
     Peer("fusioncache-ddp-cudnn", "fusioncache", "ddp", attention="cudnn"),
     Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
     Peer("fusioncache-hybrid", "fusioncache", "hybrid"),
+    Peer("fusioncache-sequence", "fusioncache", "sequence"),
+    Peer("torch-sequence", "torch", "sequence", compiles=True),
     Peer("thunder-zero3", "thunder", "zero3"),
     Peer("thunder-zero2", "thunder", "zero2"),
     Peer("thunder-ddp", "thunder", "ddp"),
@@ -55,8 +58,8 @@ _ALL = (
 PEERS = {peer.name: peer for peer in _ALL}
 
 
-@dataclass(frozen=True, slots=True)
-class PointSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointSpec(Place):
     """One measurement, which all ranks of a job make together.
 
     Attributes:
@@ -64,15 +67,12 @@ class PointSpec:
         width: of the model, one of ``WIDTHS``.
         layers: of the model.
         tokens: in the one row of each rank's input.
-        backend: of Thunder's peers: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
         steps: timed ones.
         warmup: untimed ones between the first and those.
         in_flight_bytes: of fusioncache's peers; None leaves it as it is.
         bucket_bytes: the same.
         share_caches: whether it finds what was compiled before it.
-        further: at how many shorter lengths a step is taken in the end, down to half as many tokens.
+        further: at how many shorter lengths steps are taken in the end, down to half as many tokens.
         job: 1, or higher if as many jobs less one ran before and left what they compiled.
         variables: of the environment, that say how ranks reach each other, such as ``NCCL_P2P_DISABLE``.
     """
@@ -81,9 +81,6 @@ class PointSpec:
     width: str
     layers: int
     tokens: int
-    backend: str
-    device: str
-    dtype: str
     steps: int
     warmup: int
     in_flight_bytes: int | None = None

@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
 
 from benchmarks.common import processes
-from benchmarks.common.options import Numbers, Words, backend_option, command, count_option, json_option
+from benchmarks.common.options import Numbers, Words, count_option
 from benchmarks.common.processes import ProcessFailed, say
-from benchmarks.common.runner import Point, begin, describe_failure, name_point, pick
+from benchmarks.common.runner import Point, Run, benchmark, describe_failure, name_point, pick
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.zoo.catalogue import names
 
@@ -43,11 +42,10 @@ _COLUMNS = MappingProxyType(
 )
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.argument("what", type=click.Choice(tuple(_DEFAULTS)))
 @click.option("--models", type=Words(names()), help="As in llama-3,hf-bert.  [default: all]")
 @click.option("--layers", type=Numbers(real=True), help="As in 2,4,real; real: as many as it really has.")
-@backend_option()
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="[default: bfloat16 with a GPU]")
 @count_option("--jobs", 1, "Processes at a time.")
 @click.option(
@@ -59,18 +57,14 @@ _COLUMNS = MappingProxyType(
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="lengths: tokens, in order.")
 @click.option("--epsilons", type=click.FloatRange(min=0.0), default=64.0, help="lengths: by which sums may differ.")
 @click.option("--kinds", type=Words(traces.KINDS), default=traces.KINDS, help="traces: which sets of groups.")
-@json_option
-def main(json_file: Path | None, what: str, backend: str, **options: Any) -> None:
+def main(run: Run, what: str, **options: Any) -> None:
     """Runs the benchmark."""
     options["layers"] = options["layers"] or _DEFAULTS[what]
     more = {"rounds": 30 * options.pop("host_time"), **options}
-    chosen = {name: more[name] for name in ("models", "layers", "dtype", "jobs", *_OPTIONS[what])}
-    run = begin(json_file, {"what": what, **chosen}, backend)
     if what == "training" and options["reference"] == "lru" and run.machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
-    place = {"backend": run.machine.backend, "device": run.machine.device}
     abouts: list[Point] = [
-        {"model": model, "layers": layers, **place, "dtype": options["dtype"] or run.machine.choose_dtype(model)}
+        {"model": model, "layers": layers, **run.machine.place(model, options["dtype"])}
         for model, layers in product(options["models"] or names(), options["layers"])
     ]
     found: dict[int, Point] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
 from benchmarks.common.models import count_layers
 from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
-from benchmarks.sequence_parallel import PEERS
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -86,13 +85,18 @@ def tabulate_sequences(result: Result) -> str:
     """Shows steps of a model whose layers and sequences ranks share, by peer and length; of the slower rank."""
     columns = ("<peer", "tokens", "step", "fastest", "slowest", "first step", "peak")
     rows = []
-    for point in (point for point in result["points"] if "error" not in point and point["peer"] in PEERS):
-        ranks = point["ranks"]
-        times = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms", "slowest_ms")]
-        first, peak = (max(rank[name] for rank in ranks) for name in ("first_step", "bytes_peak"))
-        steps = [f"{each:.1f} ms" for each in times]
-        rows.append([point["peer"], str(point["length"]), *steps, f"{first:.1f} s", f"{peak / 2**30:.2f} GiB"])
+    for point in (point for point in result["points"] if "error" not in point):
+        first = [{**rank, "seconds": rank["first_step"], "tokens": point["tokens"]} for rank in point["ranks"]]
+        further = zip(*(rank["further"] for rank in point["ranks"]), strict=True)
+        rows += [[point["peer"], *_list_sequence(each)] for each in (first, *further)]
     return make_table(columns, rows)
+
+
+def _list_sequence(ranks: Sequence[Point]) -> list[str]:
+    names = ("step_ms", "fastest_ms", "slowest_ms", "seconds", "bytes_peak")
+    *times, first, peak = (max(rank[name] for rank in ranks) for name in names)
+    steps = [f"{each:.1f} ms" for each in times]
+    return [str(ranks[0]["tokens"]), *steps, f"{first:.1f} s", f"{peak / 2**30:.2f} GiB"]
 
 
 def tabulate_orders(*results: Result) -> str:

@@ -25,21 +25,18 @@ from typing import Any
 
 import click
 
-from benchmarks.common.models import MODELS, WIDTHS
+from benchmarks.common.models import MODELS, TOKENS, WIDTHS
 from benchmarks.common.options import (
     NewFile,
     Numbers,
     Words,
-    backend_option,
-    command,
     count_option,
-    json_option,
     limit_option,
     repeat_option,
     require_litgpt,
 )
 from benchmarks.common.processes import say
-from benchmarks.common.runner import Point, Run, begin, find_medians, pick, take_turns
+from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick, take_turns
 from benchmarks.common.ways import WAYS, choose_ways
 from benchmarks.figures.plot import SUFFIXES, plot_starts
 from benchmarks.starts.worker import CLOCKS, FROM_HUGGING_FACE, PARTS, StartSpec
@@ -51,7 +48,7 @@ _EXACT = ("float32", "float64")
 _DEFAULT = ("thunder", "templates", "fusioncache", "torch.compile")
 
 
-@command(__doc__)
+@benchmark(__doc__)
 @click.option(
     "--models", type=Words((*MODELS, *names(), *FROM_HUGGING_FACE)), default="llama", help="As in llama,gemma."
 )
@@ -64,38 +61,31 @@ _DEFAULT = ("thunder", "templates", "fusioncache", "torch.compile")
 @count_option("--steps", 0, "Later steps to time, after as many untimed.", least=0)
 @count_option("--at-once", 1, "Ways at once: for the clock cpu.")
 @click.option("--dtype", type=click.Choice(["float64", "float32", "bfloat16"]), help="[default: bfloat16 on a GPU]")
-@backend_option()
 @repeat_option("Pairs of processes; the median counts.")
 @limit_option
-@json_option
 @click.option("--plot", type=NewFile(SUFFIXES), metavar="FILE", help="Write a plot over the layers, SVG or PNG.")
 def main(
-    json_file: Path | None,
+    run: Run,
     models: Sequence[str],
     layers: Sequence[int],
     ways: tuple[str, ...],
     at_once: int,
-    backend: str,
     dtype: str | None,
     repeat: int,
-    limit: float | None,
     plot: Path | None,
     **options: Any,
 ) -> None:
     """Runs the benchmark."""
     if "llama" in models:
         require_litgpt("llama")
-    asked = {"models": models, "layers": layers, "ways": ways, "dtype": dtype, "repeat": repeat}
-    run = begin(json_file, {**options, **asked}, backend, limit=limit)
     chosen = choose_ways(ways, run.machine.device)
     run.notes += [f"{name} skipped: it needs a GPU" for name in ways if WAYS[name] not in chosen]
-    common = {**options, "backend": run.machine.backend, "device": run.machine.device}
     specs = []
     # What takes longest and says least, processes that keep nothing, comes last.
     for way, model, depth in product(sorted(chosen, key=lambda way: not way.keeps), models, layers):
-        more = {**common, "dtype": dtype or run.machine.choose_dtype(model), "layers": depth}
-        more["recompute"] = options["recompute"] and way.name != "own"
-        specs.append(StartSpec(way.name, model, **more))
+        about = {"way": way.name, "model": model, "layers": depth, "tokens": TOKENS[options["width"]]}
+        recompute = options["recompute"] and way.name != "own"
+        specs.append(StartSpec(**{**run.machine.place(model, dtype), **options, **about, "recompute": recompute}))
     series = _Series(run)
     with ThreadPoolExecutor(at_once) as pool:
         for _ in pool.map(series.run_pair, take_turns(specs, repeat)):

@@ -15,7 +15,7 @@ import torch
 from benchmarks import zoo
 from benchmarks.common.compiled import Compiled, pay_once
 from benchmarks.common.errors import Tensors, judge
-from benchmarks.common.models import MODELS, TOKENS, ModelSpec, count_layers, make_model
+from benchmarks.common.models import MODELS, ModelSpec, count_layers, make_model
 from benchmarks.common.rematerialization import recompute_sums
 from benchmarks.common.steps import measure_later, synchronize
 from benchmarks.common.tensors import cotangent, digest_all, name_results
@@ -29,33 +29,19 @@ FROM_HUGGING_FACE = ("GPT-2", "BERT", "ViT", "T5", "Whisper", "LoRA")
 CLOCKS = ("wall", "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class StartSpec:
-    """What one process measures.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSpec(ModelSpec):
+    """What one process measures. The model is one of ``MODELS``, a name of the zoo, or one of ``FROM_HUGGING_FACE``.
 
     Attributes:
         way: one of ``WAYS``.
-        model: one of ``MODELS``, a name of the zoo, or one of ``FROM_HUGGING_FACE``.
-        layers: of the model.
-        width: of a Llama: ``"narrow"`` or ``"real"``.
-        backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
         clock: ``"cpu"`` for the processors' seconds of the process and of those that it starts.
-        grad: whether a step has a backward pass.
         recompute: whether Thunder's rematerialization is made to recompute the residual stream.
         steps: how many later steps are timed, after as many that are not; 0 for none.
     """
 
     way: str
-    model: str
-    layers: int
-    width: str
-    backend: str
-    device: str
-    dtype: str
     clock: str = "wall"
-    grad: bool = True
     recompute: bool = False
     steps: int = 0
 
@@ -66,7 +52,7 @@ class StartSpec:
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of each part of the first step, counts, a digest of the bits, and what later steps take."""
-    spec = StartSpec(**options)
+    spec = StartSpec.read(options)
     way = WAYS[spec.way]
     if spec.clock == "cpu":
         torch.set_num_threads(1)
@@ -114,8 +100,7 @@ def make_work(spec: StartSpec) -> Workload:
         return with_loss.make(spec.model)
     if spec.model not in MODELS:
         return zoo.make(spec.model, spec.layers, spec.device, spec.dtype)
-    about = (spec.model, spec.layers, spec.backend, spec.device, spec.dtype)
-    model, example = make_model(ModelSpec(*about, spec.width, TOKENS[spec.width], spec.grad))
+    model, example = make_model(spec)
     return Workload(spec.model, model, (example,), _sum_with_cotangent, spec.layers, spec.layers, "jit")
 
 

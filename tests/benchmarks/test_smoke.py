@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from benchmarks import (
     code_size,
-    commands,
     first_step,
     growth,
     inference,
@@ -182,12 +181,12 @@ def test_memory_after_lengths(run):
 
 
 def test_a_store_and_the_commands_on_it(run, monkeypatch):
-    monkeypatch.setattr(os, "fsync", os.fsync)  # which the benchmarks replace
-    found = run(store.main, "--templates", "12", "--lookups", "3")
-    assert found["bytes"]["objects"] > 0 and found["milliseconds"]["list"] > 0
-    monkeypatch.setattr(commands, "time_process", lambda arguments, repeat: 0.001 * repeat)
-    found = run(commands.main, "--templates", "12", "--ops", "3", "--repeat", "2", FUSIONCACHE_DIR=None)
-    assert set(found["milliseconds"]) >= {f"fusioncache {name}" for name in ("ls", "show ID", "stats", "dir")}
+    monkeypatch.setattr(os, "fsync", os.fsync)  # which the benchmark replaces
+    monkeypatch.setattr(store, "time_process", lambda arguments, repeat: 0.001 * repeat)
+    options = ("--templates", "12", "--lookups", "3", "--ops", "3", "--repeat", "2")
+    points = {point.pop("what"): point for point in run(store.main, *options, FUSIONCACHE_DIR=None)["points"]}
+    assert points["objects"]["bytes"] > 0 and points["list"]["milliseconds"] > 0
+    assert points.keys() >= {f"fusioncache {name}" for name in ("ls", "show ID", "stats", "dir")}
 
 
 def test_lines_of_code_are_counted(tmp_path):

@@ -12,7 +12,7 @@ from benchmarks.common.kernels import Kernel
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
 from benchmarks.common.ways import WAYS
-from benchmarks.distributed.__main__ import compare_bits
+from benchmarks.distributed.__main__ import check_losses, compare_bits
 from benchmarks.distributed.measure import checksum, read_timeline
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
@@ -20,7 +20,6 @@ from benchmarks.loss_curve import compare_curves
 from benchmarks.memory import set_against
 from benchmarks.nvfuser_seconds import digest_code
 from benchmarks.saved_seconds import agrees
-from benchmarks.sequence_parallel import check_losses
 from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
 from benchmarks.step_overhead import OTHERS, sort_kernel, sum_kernels, summarize_times
@@ -87,7 +86,7 @@ def test_twice_the_error_of_eager_is_allowed_and_no_more():
 
 
 def start(way: str, digest: str, process: str = "cold", **more: Any) -> tuple[tuple[StartSpec, str], list[Any]]:
-    spec = StartSpec(way, "llama", 2, "narrow", "eager", "cpu", more.pop("dtype", "float32"), **more)
+    spec = StartSpec(way=way, model="llama", layers=2, backend="eager", device="cpu", **{"dtype": "float32", **more})
     return (spec, process), [{"seconds": {"total": 1.0}, "counts": {}, "digest": digest}]
 
 
@@ -300,11 +299,11 @@ def test_other_bits_than_in_thunders_order_are_told():
 
 
 def test_losses_and_curves_may_differ_by_rounding():
-    points = [
-        {"peer": peer, "number": 0, "ranks": [{"loss": loss}] * 2}
-        for peer, loss in (("plain", 2.0), ("torch", 2.01), ("other", 2.3))
-    ]
-    assert [point["correct"] for point in check_losses(points)] == [True, True, False]
+    about = {"width": "narrow", "layers": 2, "tokens": 8}
+    losses = (("fusioncache-sequence", 2.0), ("torch-sequence", 2.01), ("torch-sequence", 2.3), ("ddp", 9.0))
+    points = [{"peer": peer, **about, "ranks": [{"losses": [4.0, loss]}] * 2} for peer, loss in losses]
+    check_losses(points)
+    assert [point.get("correct") for point in points] == [True, True, False, None]
     curves = {"alone": [4.0, 3.0, 2.0], "alone in parts": [4.0, 3.125, 2.0], "ddp": [4.0, 3.5, 2.0]}
     assert [one["equal"] for one in compare_curves({**curves, "zero3": [4.75, 3.0, 2.0]})] == [True, True, False]
     assert compare_curves({"alone": [1.0], "ddp": [1.0]}) == []

@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import loss_curve, nvfuser_seconds, saved_seconds, sequence_parallel
+from benchmarks import loss_curve, nvfuser_seconds, saved_seconds
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
@@ -119,9 +119,9 @@ def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path)
 
 
 def answer_job(bits="bits", loss=2.0):
-    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step", "loss"), loss)
+    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), loss)
     more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
-    return {**times, **more, "loss_bits": [bits], "gradient_bits": bits}
+    return {**times, **more, "losses": [loss], "loss_bits": [bits], "gradient_bits": bits}
 
 
 def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
@@ -154,20 +154,16 @@ def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
     assert code == 1 and len(result["points"]) == 2
 
 
-def test_shared_sequences_and_curves_are_read_off_their_jobs(run, monkeypatch):
+def test_losses_of_shared_sequences_and_curves_are_read_off_their_jobs(run, monkeypatch):
     def run_job(target, argument, ranks, **where):
-        if argument["peer"] == "torch":
-            yield [answer_job(loss=2.01)] * ranks
-            raise ProcessFailed("the job failed", "its log")
-        yield from [[answer_job()] * ranks] * len(argument["lengths"])
+        (spec,) = argument["specs"]
+        yield [answer_job(loss=2.3 if spec["peer"] == "torch-sequence" else 2.0)] * ranks
 
-    monkeypatch.setattr(sequence_parallel, "run_job", run_job)
-    code, _, result = run(sequence_parallel.main, None, "--lengths", "8,4")
-    found = [(point["peer"], point["length"], point.get("error"), point.get("correct")) for point in result["points"]]
-    assert code == 1 and found == [
-        *(("plain", 8, None, True), ("plain", 4, None, True)),
-        *(("torch", 8, None, True), ("torch", 4, "the job failed", None)),
-    ]
+    monkeypatch.setattr(distributed, "run_job", run_job)
+    peers = ("--peers", "fusioncache-sequence,torch-sequence", "--tokens", "8")
+    code, output, result = run(distributed.main, None, *peers)
+    found = [(point["peer"], point["correct"]) for point in result["points"]]
+    assert code == 1 and found == [("fusioncache-sequence", True), ("torch-sequence", False)]
     curves = {"alone": [4.0, 3.0], "alone in parts": [4.0, 3.125], "ddp": [4.0, 3.0], "zero2": [4.0, 9.0]}
     monkeypatch.setattr(loss_curve, "run_job", lambda target, spec, ranks, limit: [[curves[spec["way"]]] * ranks])
     assert run(loss_curve.main, None, "--sharings", "ddp")[0] == 0

@@ -1,0 +1,181 @@
+"""A model like Llama whose layers and sequences ranks share: by fusioncache, or by torch.
+
+litgpt's Llama has its query, key and value in one layer, which ``parallelize_module`` cannot share by its heads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from benchmarks.common.models import SEED
+from benchmarks.common.thunder_jit import executors, make_transform
+from benchmarks.distributed.spec import PointSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How large a model is.
+
+    Attributes:
+        features: of the residual stream.
+        gated: features of the gated product.
+        heads: of attention.
+        vocabulary: how many tokens there are.
+    """
+
+    features: int
+    gated: int
+    heads: int
+    vocabulary: int
+
+
+WIDTHS: Mapping[str, Width] = MappingProxyType(
+    {"narrow": Width(64, 176, 4, 512), "real": Width(4096, 11008, 32, 32000)}
+)
+_COLUMN, _ROW, _GATHERED = ("embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"), ("*.proj", "*.down"), ("head",)
+
+
+class Attention(nn.Module):
+    """Attention whose heads are as many as there are features for: all of them, or those of one rank."""
+
+    def __init__(self, width: Width):
+        super().__init__()
+        self.head_size = width.features // width.heads
+        self.q, self.k, self.v, self.proj = (nn.Linear(width.features, width.features, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns what it finds for each row."""
+        query, key, value = (self._split(layer(x)) for layer in (self.q, self.k, self.v))
+        found = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+        projected: torch.Tensor = self.proj(found.reshape(found.shape[0], found.shape[1], -1))
+        return projected
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], x.shape[1], -1, self.head_size).transpose(1, 2)
+
+
+class Gated(nn.Module):
+    """The gated product."""
+
+    def __init__(self, width: Width):
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width.features, width.gated, bias=False) for _ in range(2))
+        self.down = nn.Linear(width.gated, width.features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the product."""
+        given: torch.Tensor = self.down(silu(self.gate(x)) * self.up(x))
+        return given
+
+
+class Block(nn.Module):
+    """Both, each behind a norm and added to the residual stream."""
+
+    def __init__(self, width: Width):
+        super().__init__()
+        self.before, self.between = nn.RMSNorm(width.features), nn.RMSNorm(width.features)
+        self.attention, self.gated = Attention(width), Gated(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the stream."""
+        x = x + self.attention(self.before(x))
+        summed: torch.Tensor = x + self.gated(self.between(x))
+        return summed
+
+
+class Model(nn.Module):
+    """An embedding, blocks and a head."""
+
+    def __init__(self, width: Width, layers: int):
+        super().__init__()
+        self.embedding = nn.Embedding(width.vocabulary, width.features)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.RMSNorm(width.features)
+        self.head = nn.Linear(width.features, width.vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns logits."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+def make_model(spec: PointSpec) -> tuple[Model, torch.Tensor]:
+    """Returns a model and its tokens, both the same on each rank."""
+    width = WIDTHS[spec.width]
+    torch.manual_seed(SEED)
+    with torch.device(spec.device):
+        model = Model(width, spec.layers).to(getattr(torch, spec.dtype))
+        return model, torch.randint(0, width.vocabulary, (2, 1, spec.tokens))
+
+
+def share_by_fusioncache(model: Model, spec: PointSpec) -> tuple[Any, Any]:
+    """Returns a compiled model of which this rank has its part, and its transform."""
+    from fusioncache.distributed import tensor_parallel
+
+    given: dict[str, Any] = {"backend": spec.backend, "cache": make_transform(spec.backend).cache}
+    jitted = tensor_parallel(
+        model,
+        column=_COLUMN,
+        row=_ROW,
+        gathered=_GATHERED,
+        sequence=True,
+        release=True,
+        executors=executors(spec.backend),
+        **given,
+    )
+    (transform,) = (one for one in jitted._lc_transforms if hasattr(one, "stats"))
+    return jitted, transform
+
+
+def share_by_torch(model: Model, spec: PointSpec) -> Any:
+    """Returns a model that torch shares and compiles, with its pass that joins exchanges with products.
+
+    It is shared as in torch's tutorials: the stream along its sequence, and one gather for all that take the same.
+    """
+    from torch._inductor import config
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    mesh = init_device_mesh(spec.device, (distributed.get_world_size(),))
+    if spec.device == "cuda":
+        from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # none of this needs NVLink's multicast
+        enable_symm_mem_for_group(mesh.get_group().group_name)
+        config._micro_pipeline_tp = True
+    parallelize_module(model, mesh, _plan(spec.layers))
+    return torch.compile(model)
+
+
+def _plan(layers: int) -> dict[str, Any]:
+    """Returns how torch is to share each layer."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
+
+    rows, whole = Shard(1), Replicate()
+    plan: dict[str, Any] = {
+        "embedding": RowwiseParallel(input_layouts=whole, output_layouts=rows),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=rows, output_layouts=whole),
+    }
+    for number in range(layers):
+        taking = PrepareModuleInput(input_layouts=(rows,), desired_input_layouts=(whole,))
+        block = {name: SequenceParallel() for name in ("before", "between")}
+        block |= dict.fromkeys(("attention", "gated"), taking)
+        block |= {f"attention.{name}": ColwiseParallel() for name in ("q", "k", "v")}
+        block |= {f"gated.{name}": ColwiseParallel() for name in ("gate", "up")}
+        block |= {name: RowwiseParallel(output_layouts=rows) for name in ("attention.proj", "gated.down")}
+        plan |= {f"blocks.{number}.{name}": style for name, style in block.items()}
+    return plan
