@@ -1,4 +1,4 @@
-"""Counts the package: lines of code, files, exception classes, names that occur twice.
+"""Counts the package: lines of code, of these those in the core, all lines, and files.
 
 Without folders it is this checkout that is counted, else the package in each, side by side.
 
@@ -11,61 +11,36 @@ import ast
 import io
 import json
 import tokenize
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 _CORE = ("backends", "cache", "ir", "observe", "process", "store", "template", "thunder_adapter", "transform")
-_VAGUE = frozenset({"find", "read", "write"})
 _SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def count_package(folder: Path) -> dict[str, int]:
     """Returns the counts of a package, by what is counted."""
     texts = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.py"))}
-    trees = {path: ast.parse(text) for path, text in texts.items()}
-    lines = {path: count_lines(text, trees[path]) for path, text in texts.items()}
-    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    parents = {node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases] for node in classes}
+    lines = {path: count_lines(text) for path, text in texts.items()}
     return {
         "lines of code": sum(lines.values()),
         "of these in the core": sum(count for path, count in lines.items() if path.parts[0] in _CORE),
         "all lines": sum(len(text.splitlines()) for text in texts.values()),
         "files": len(texts),
-        "exception classes": sum(_is_exception(node.name, parents) for node in classes),
-        "class names that occur twice": _count_repeated(node.name for node in classes),
-        "file names that occur twice": _count_repeated(path.name for path in texts if path.name != "__init__.py"),
-        "classes with find, read or write": sum(map(_is_vague, classes)),
     }
 
 
-def count_lines(text: str, tree: ast.AST) -> int:
+def count_lines(text: str) -> int:
     """Returns how many lines of a file are code."""
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _SPACE:
             found.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             found.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(found)
-
-
-def _is_exception(name: str, parents: Mapping[str, list[str]]) -> bool:
-    return any(
-        base.endswith(("Exception", "Error")) or (base != name and base in parents and _is_exception(base, parents))
-        for base in parents[name]
-    )
-
-
-def _is_vague(node: ast.ClassDef) -> bool:
-    return any(isinstance(each, ast.FunctionDef) and each.name in _VAGUE for each in node.body)
-
-
-def _count_repeated(names: Iterator[str]) -> int:
-    return sum(count > 1 for count in Counter(names).values())
 
 
 @click.command(help=__doc__)

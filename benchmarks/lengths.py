@@ -1,11 +1,9 @@
 """What a sequence of lengths costs, step by step, beside torch.compile, Thunder, and padding; or other routing.
 
 Each way is a fresh process with empty cache directories, in which a narrow model takes a training step at each of
-``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. ``llama`` and
-``mixtral`` are litgpt's; ``grouped`` and ``looped`` are one layer of eight experts, with one grouped product or with a
-loop over the experts. Every step is timed, with how often anything was compiled or traced in it (for torch.compile both
-are the graphs of Dynamo). In the end the first lengths are taken again, for the time of a later step and for the error
-against torch alone.
+``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. Every step is
+timed, with how often anything was compiled or traced in it (for torch.compile both are the graphs of Dynamo). In the
+end the first lengths are taken again, for the time of a later step and for the error against torch alone.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -23,7 +22,7 @@ from torch import nn
 
 from benchmarks.common.compiled import Compiled, pay_once, subtract
 from benchmarks.common.errors import find_worst
-from benchmarks.common.models import LLAMA, Place, make_litgpt, narrow_widths
+from benchmarks.common.models import LLAMA, Place, make_litgpt, make_tokens
 from benchmarks.common.options import (
     Numbers,
     Words,
@@ -36,10 +35,9 @@ from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import Call, take_step
 from benchmarks.common.ways import WAYS
-from benchmarks.zoo.token_models import GroupedExperts, LoopedExperts
 
-MODELS = ("llama", "mixtral", "grouped", "looped")
-_MIXTRAL = "Mixtral-8x7B-v0.1"
+MODELS: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtral-8x7B-v0.1"})
+"""litgpt's names of the models."""
 _NAMES = (
     *("fusioncache", "fusioncache-static", "fusioncache-thunderfx", "fusioncache-thunderfx-dynamic"),
     *("fusioncache-padded", "torch.compile", "torch.compile-dynamic", "thunder", "thunderfx", "eager"),
@@ -62,7 +60,7 @@ class LengthsSpec(Place):
     Attributes:
         way: its name.
         model: one of ``MODELS``.
-        layers: of litgpt's models.
+        layers: of the model.
         lengths: of the steps, in order.
         later: how many more steps each of the first ``again`` distinct lengths gets when all are done, for the time of
             a later step.
@@ -91,7 +89,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     begun, steps = time.perf_counter(), []
     for number, length in enumerate(spec.lengths):
         before = compiled.counts()
-        seconds, _ = take_step(model, compiled.call, make_inputs(spec, length, number), spec.device)
+        seconds, _ = take_step(model, compiled.call, make_inputs(spec, model, length, number), spec.device)
         steps.append({"length": length, "seconds": seconds, **subtract(compiled.counts(), before)})
         if spec.seconds and time.perf_counter() - begun > spec.seconds:
             break
@@ -101,31 +99,19 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_model(spec: LengthsSpec) -> nn.Module:
     """Returns a narrow model, from a fixed seed."""
-    most = max(spec.lengths)
-    block = 1 << (most - 1).bit_length()  # also what is padded has to fit
-    if spec.model in ("llama", "mixtral"):
-        name = LLAMA if spec.model == "llama" else _MIXTRAL
-        return make_litgpt(name, spec.layers, spec.device, spec.dtype, block_size=block)
-    torch.manual_seed(_SEED)
-    kind, widths = GroupedExperts if spec.model == "grouped" else LoopedExperts, narrow_widths(_MIXTRAL, spec.device)
-    model = kind(widths["n_embd"], widths["intermediate_size"], 8)
-    return model.to(device=spec.device, dtype=getattr(torch, spec.dtype))
+    block = 1 << (max(spec.lengths) - 1).bit_length()  # also what is padded has to fit
+    model: nn.Module = make_litgpt(MODELS[spec.model], spec.layers, spec.device, spec.dtype, block_size=block)
+    return model
 
 
-def make_inputs(spec: LengthsSpec, length: int, number: int) -> torch.Tensor:
-    """Returns tokens' numbers, or tokens for a layer of experts: the same ones for one step in every process."""
-    generator = torch.Generator().manual_seed(1000 * number + length)
-    widths = narrow_widths(_MIXTRAL, spec.device)
-    if spec.model in ("llama", "mixtral"):
-        shape = (spec.batch, length)
-        return torch.randint(0, widths["padded_vocab_size"], shape, generator=generator).to(spec.device)
-    tokens = torch.randn(spec.batch * length, widths["n_embd"], generator=generator)
-    return tokens.to(device=spec.device, dtype=getattr(torch, spec.dtype))
+def make_inputs(spec: LengthsSpec, model: nn.Module, length: int, number: int) -> torch.Tensor:
+    """Returns tokens' numbers, the same ones for one step in every process."""
+    return make_tokens(model, (spec.batch, length), spec.device, 1000 * number + length)
 
 
 def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> dict[str, float]:
     """Returns the median time of later steps of a length, and the worst relative L2 error there, gradients included."""
-    tokens = make_inputs(spec, length, 0)
+    tokens = make_inputs(spec, model, length, 0)
     times = [take_step(model, call, tokens, spec.device)[0] for _ in range(spec.later)]
     found = [take_step(model, call, tokens, spec.device)[1], *_list_gradients(model)]
     expected = [take_step(model, model, tokens, spec.device)[1], *_list_gradients(model)]
@@ -137,7 +123,7 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 @benchmark(__doc__)
-@click.option("--model", type=click.Choice(MODELS), default="llama")
+@click.option("--model", type=click.Choice(tuple(MODELS)), default="llama")
 @layers_option(4)
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
 @count_option("--random", 200, "How many more are drawn.", least=0)
@@ -153,8 +139,7 @@ def main(
     """Runs the benchmark."""
     if not 0 < between[0] <= between[1]:
         raise click.BadParameter(f"{between[0]} {between[1]} is no range of lengths", param_hint="--between")
-    if options["model"] in ("llama", "mixtral"):
-        require_litgpt(options["model"])
+    require_litgpt(options["model"])
     common = {**run.machine.place(), **options}
     whole = (*lengths, *_draw(random, between))
     for way in ways:

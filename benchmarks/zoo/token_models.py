@@ -1,4 +1,4 @@
-"""Small models of tokens: encoder and decoder, convolutions, experts; and layers of experts."""
+"""Small models of tokens: encoder and decoder, convolutions, experts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.nn import functional
 VOCABULARY = 512
 
 
-class _Experts(nn.Module):
-    """What both have: a router that picks two experts for each token, and the weights of all experts.
+class GroupedExperts(nn.Module):
+    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once.
 
     Args:
         size: of a token.
@@ -31,10 +31,6 @@ class _Experts(nn.Module):
         """Returns the weights and the numbers of the two experts of each token."""
         return torch.topk(torch.softmax(self.router(x), -1), 2)
 
-
-class GroupedExperts(_Experts):
-    """Sorts the tokens by their experts, and multiplies them all at once."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what the experts make of tokens."""
         weights, chosen = self.route(x)
@@ -44,25 +40,6 @@ class GroupedExperts(_Experts):
         hidden = functional.silu(functional.grouped_mm(x[order // 2], self.up, offs=ends))
         out = functional.grouped_mm(hidden, self.down, offs=ends)[torch.argsort(order)]
         return (out.unflatten(0, (-1, 2)) * weights.unsqueeze(-1)).sum(1)
-
-
-class LoopedExperts(_Experts):
-    """Picks the tokens of one expert after the other, as litgpt's and Hugging Face's layers do."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what the experts make of tokens."""
-        weights, chosen = self.route(x)
-        result = torch.zeros_like(x)
-        for number in range(self.up.shape[0]):
-            rows, places = torch.where(chosen == number)
-            made = expert(x[rows], self.up[number], self.down[number])
-            result = result.index_add(0, rows, made * weights[rows, places, None])
-        return result
-
-
-def expert(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """Returns what one expert makes of its tokens."""
-    return functional.silu(x @ up) @ down
 
 
 class RMSNorm(nn.Module):

@@ -21,9 +21,9 @@ from fusioncache.template.writer import GraphWriter
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 32 terms use every one.
 
-Of the sets of widths that ``benchmarks/fold_widths.py`` compares on an H200 (``results/h200/fold-widths.json``) the one
-that comes closest to the bandwidth, whichever fold is first: on average 1.3 to 1.5 times its floor for bfloat16 and 1.1
-to 1.3 times for float32, with terms of 4 MB and more. With (8, 4, 2, 1) it is 1.3 to 1.6 times and 1.2 to 1.4 times.
+Of the sets that were compared on an H200 (``results/h200/fold-widths.json``) the one that comes closest to the
+bandwidth, whichever fold is first: on average 1.3 to 1.5 times its floor for bfloat16 and 1.1 to 1.3 times for float32,
+with terms of 4 MB and more. With (8, 4, 2, 1) it is 1.3 to 1.6 times and 1.2 to 1.4 times.
 """
 
 _EXACT = frozenset({"float32", "float64", "complex64", "complex128"})

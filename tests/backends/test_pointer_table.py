@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from drawn_regions import draw_residual
-from repository import ROOT
+from repository import HELPERS, ROOT, import_path
 
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import backend as nvfuser
@@ -167,7 +167,7 @@ POINTER_TABLES = """
 import itertools, sys
 import torch
 from benchmarks.common.tensors import same_bits
-from benchmarks.fold_widths import add_in_turn
+from chain_sums import add_in_turn
 from fusioncache.backends.nvfuser import pointer_table as kernel
 
 device = sys.argv[1]
@@ -192,7 +192,8 @@ print("the same")
 def pointer_tables(device: str, **environment: str) -> str:
     pytest.importorskip("triton")
     command = [sys.executable, "-c", POINTER_TABLES, device]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment})
+    variables = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS), **environment}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

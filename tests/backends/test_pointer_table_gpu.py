@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from chain_sums import add_in_turn
 from models import are_same
 
 import fusioncache
 from benchmarks.common.tensors import same_bits
-from benchmarks.fold_widths import add_in_turn
 from fusioncache.template.plan import Plan
 from fusioncache.transform import sharing
 

@@ -100,12 +100,11 @@ def test_a_later_step_is_taken_apart(run, mode, more):
     assert point["peak_bytes"] is point["kernels"] is None and point["mode"] == mode
 
 
-@pytest.mark.parametrize("model", ["llama", "grouped"])
-def test_new_lengths_are_timed_and_counted(run, model):
-    options = ("--model", model, "--lengths", "8,12", "--random", "1", "--between", "5", "5", "--later", "1")
+def test_new_lengths_are_timed_and_counted(run):
+    options = ("--lengths", "8,12", "--random", "1", "--between", "5", "5", "--later", "1")
     (point,) = run(lengths.main, *SMALL, *options, "--ways", "fusioncache")["points"]
     assert [step["length"] for step in point["steps"]] == [8, 12, 5]
-    assert point["steps"][0]["compiles"] > 0 and (model != "llama" or point["steps"][2]["compiles"] == 0)
+    assert point["steps"][0]["compiles"] > 0 and point["steps"][2]["compiles"] == 0
     assert all(each["error"] < 1e-4 for each in point["later"])
 
 

@@ -24,7 +24,6 @@ from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
 from benchmarks.step_overhead import OTHERS, sort_kernel, sum_kernels, summarize_times
 from benchmarks.zoo import Workload
-from benchmarks.zoo.token_models import GroupedExperts, LoopedExperts
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
 
@@ -335,15 +334,6 @@ def test_padded_calls_have_the_lengths_that_were_asked_for():
         tokens = torch.arange(length)[None]
         assert torch.equal(call(tokens), tokens)
     assert seen == [1, 2, 4, 64, 128]
-
-
-def test_grouped_and_looped_layers_compute_the_same():
-    grouped, looped = GroupedExperts(16, 32, 4), LoopedExperts(16, 32, 4)
-    looped.load_state_dict(grouped.state_dict())
-    with torch.no_grad():
-        looped.router.weight[2] = grouped.router.weight[2] = 0.0
-        x = torch.randn(5, 16)
-        torch.testing.assert_close(grouped(x), looped(x))
 
 
 def test_what_torch_compile_did_is_found_in_the_metrics_of_this_torch():

@@ -48,8 +48,8 @@ _ADDRESS = re.compile(r"Error from segmentation group \d+: | tv: .*")
 _MOST_LETTERS = 200
 
 MOST_FOLDED_TERMS = 8
-"""One kernel of nvFuser adds as many as fast as Triton does, and there is no sum between kernels yet. Measured by
-``benchmarks/fold_widths.py`` on an H200 (``results/h200/fold-widths.json``)."""
+"""One kernel of nvFuser adds as many as fast as Triton does, and there is no sum between kernels yet. Measured on an
+H200 (``results/h200/fold-widths.json``)."""
 
 LEAST_TERM_BYTES = 4 * 2**20
 """Folds add smaller terms as fast, up to about 64 of them. From here on one launch takes 0.96 to 1.35 times what the

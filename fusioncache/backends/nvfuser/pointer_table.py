@@ -21,7 +21,7 @@ from fusioncache.process import forks
 
 BLOCK, AHEAD = 1024, 4
 """The elements of a block, and how many terms a thread may load before it adds the first of them. The best of what
-``benchmarks/fold_widths.py`` compares (``results/h200/fold-widths.json``)."""
+was compared on an H200 (``results/h200/fold-widths.json``)."""
 
 _ALIGNED = 16
 """Bytes of the widest load. Addresses out of a table say nothing about themselves, so the kernel takes this for
