@@ -7,8 +7,8 @@ saved for backward, how long a step is, and whether the output and every gradien
 
 They are litgpt's configurations at their own widths and depth, with two changes. No layer of Gemma-2 has a sliding
 window: litgpt fills the window's mask row by row, which Thunder traces as regions by the thousand. So that model is
-Gemma-2-like, not Gemma-2. And without --head there is next to no vocabulary, no head and no cross entropy: the backward
-pass starts from random numbers behind the last norm, because the logits' memory would hide that of the blocks.
+Gemma-2-like, not Gemma-2. And there is next to no vocabulary, no head and no cross entropy: the backward pass starts
+from random numbers behind the last norm, because the logits' memory would hide that of the blocks.
 
 The first step is made with algorithms that give the same bits every time, and is the one whose output and gradients are
 compared. ``saved`` is what autograd keeps in it between the passes: the storages of all tensors saved for backward,
@@ -68,7 +68,6 @@ class MemorySpec(Place):
         sequence: tokens in a row of the input.
         batch: its rows.
         width: of the model, one of ``WIDTHS``.
-        head: whether there are an embedding of the whole vocabulary, a head, and a cross entropy.
         steps: timed ones after the first, and as many before these that are not.
     """
 
@@ -79,7 +78,6 @@ class MemorySpec(Place):
     sequence: int
     batch: int
     width: str
-    head: bool
     steps: int
 
     @property
@@ -100,7 +98,7 @@ class MemorySpec(Place):
 
 _NO_WINDOW: dict[str, object] = {"sliding_window_size": None, "sliding_window_indices": [0] * 1024}
 """The second for narrow models, which get a window whatever the first says."""
-_NO_HEAD: dict[str, object] = {"padded_vocab_size": 512, "final_logit_softcapping": None}
+_CHANGES = {**_NO_WINDOW, "padded_vocab_size": 512, "final_logit_softcapping": None}
 _SCALE = 1e-2
 
 
@@ -109,12 +107,12 @@ class Work:
     """What is to be trained.
 
     Attributes:
-        workload: the model, its tokens, and a loss over its vocabulary.
-        cotangent: where the backward pass starts; None for the loss.
+        workload: the model and its tokens.
+        cotangent: where the backward pass starts.
     """
 
     workload: zoo.Workload
-    cotangent: torch.Tensor | None
+    cotangent: torch.Tensor
 
     def forward(self, compiled: Callable[..., torch.Tensor]) -> torch.Tensor:
         """Runs the forward pass of what was made of the model."""
@@ -122,10 +120,7 @@ class Work:
 
     def backward(self, output: torch.Tensor) -> None:
         """Runs the backward pass, which leaves gradients in the model's parameters."""
-        if self.cotangent is None:
-            self.workload.loss(output).backward()
-        else:
-            output.backward(self.cotangent)
+        output.backward(self.cotangent)
 
     def clear(self) -> None:
         """Drops the gradients, so that the next step does not add to them."""
@@ -134,13 +129,10 @@ class Work:
 
 def make_work(spec: MemorySpec) -> Work:
     """Returns the work of a specification, always from the same seed."""
-    changes = _NO_WINDOW if spec.head else {**_NO_WINDOW, **_NO_HEAD}
-    size: Any = {"sequence": spec.sequence, "batch": spec.batch, "changes": changes}
+    size: Any = {"sequence": spec.sequence, "batch": spec.batch, "changes": _CHANGES}
     # On the device from the start: to make billions of random weights on the CPU takes minutes.
     with torch.device(spec.device):
         workload = zoo.make(spec.model, spec.layers, spec.device, spec.dtype, cast(Any, spec.width), **size)
-        if spec.head:
-            return Work(workload, None)
         model: Any = workload.model
         model.lm_head = torch.nn.Identity()
         # Not the same everywhere: a norm ends the model, whose gradient would vanish.
@@ -230,7 +222,6 @@ def _counts(transform: Any) -> dict[str, Any]:
 @count_option("--sequence", 4096, "Tokens in a row of the input.")
 @count_option("--batch", 1, "Rows of the input.")
 @click.option("--width", type=click.Choice(WIDTHS), default="real", help="real: the configuration's own.")
-@click.option("--head/--no-head", default=False, help="With the vocabulary, the head and the cross entropy.")
 @click.option("--plans", type=Words(PLANS), default=_DEFAULT_PLANS, help="The reference is always there.")
 @click.option("--budgets", type=Numbers(), help="MiB of sums alive, each with plan auto.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")

@@ -29,6 +29,8 @@ from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.first_step import FirstStepSpec
 
+_SWITCHES: Any = ((), ())
+"""Of nvFuser's options none is switched on or off."""
 _LEAST_SECONDS = 0.02
 """In functions in which nvFuser is for less nothing is to be spared."""
 
@@ -42,14 +44,12 @@ class Variant:
         meaning: what differs.
         way: ``"compile"``; ``"persist"``, which also makes what another process can load; or ``"trace"``, with a
             trace of nvFuser's own, which costs time.
-        disable: nvFuser options that are off.
         environment: variables of the process.
     """
 
     name: str
     meaning: str
     way: Literal["compile", "persist", "trace"] = "compile"
-    disable: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,9 +60,6 @@ _ALL = (
     Variant("base again", "the same once more, for the spread"),
     Variant("trace", "with its own trace", "trace"),
     Variant("persist", "with all that the store does", "persist"),
-    Variant("no parallel_compile", "kernels of a definition one after the other", disable=("parallel_compile",)),
-    Variant("no greedy_scheduler", "a scheduler less to try", disable=("greedy_scheduler",)),
-    Variant("no expr_simplify", "indices are not simplified", disable=("expr_simplify",)),
     Variant("tcache", "glibc keeps all small pieces of memory for its thread", environment=_TCACHE),
     Variant("tcache+arena", "both", environment={**_TCACHE, **_ARENA}),
 )
@@ -81,16 +78,15 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     from fusioncache.store import Store
 
     variant = Variant(**options["variant"])
-    switches = (), tuple(variant.disable)
     store = Store.open(Path(options["store"]))
-    _pay_once(switches)
+    _pay_once()
     requests = {id_: read_request(store, id_).request for id_ in survey(store).seconds}
     # The largest last, which is not the order of their digests in another version.
     ordered = sorted(requests.items(), key=lambda each: (len(each[1].graph.ops), repr(each[1].graph)))
-    return {"templates": [_measure(id_, request, variant, switches) for id_, request in ordered]}
+    return {"templates": [_measure(id_, request, variant) for id_, request in ordered]}
 
 
-def _measure(id_: str, asked: Any, variant: Variant, switches: Any) -> dict[str, Any]:
+def _measure(id_: str, asked: Any, variant: Variant) -> dict[str, Any]:
     import torch
 
     from benchmarks.common.tensors import digest_all
@@ -99,7 +95,7 @@ def _measure(id_: str, asked: Any, variant: Variant, switches: Any) -> dict[str,
     graph, args = asked.graph, make_arguments(asked.graph, asked.layouts)
     torch.cuda.synchronize()
     start, start_cpu = time.perf_counter(), time.process_time()
-    run, read_code = _compile(graph, args, variant, switches)
+    run, read_code = _compile(graph, args, variant)
     torch.cuda.synchronize()
     seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     names = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
@@ -113,21 +109,21 @@ def _measure(id_: str, asked: Any, variant: Variant, switches: Any) -> dict[str,
 
 
 def _compile(
-    graph: Any, args: Sequence[Any], variant: Variant, switches: Any
+    graph: Any, args: Sequence[Any], variant: Variant
 ) -> tuple[Callable[..., Sequence[Any]], Callable[[], str] | None]:
     """Returns a function, and what tells the CUDA of its kernels, if that can be told."""
     from fusioncache.backends.nvfuser import persistence
     from fusioncache.backends.nvfuser.definition import compile_definition
 
     if variant.way == "persist":
-        return persistence.persist(graph, args, switches).run, None
-    compiled = compile_definition(graph, args, switches)
+        return persistence.persist(graph, args, _SWITCHES).run, None
+    compiled = compile_definition(graph, args, _SWITCHES)
     device = args[0].get_device() if compiled.device is None else compiled.device
     read_code = partial(compiled.definition.fec.get_cuda_kernel, list(args), intrinsic_code=False, device=device)
     return compiled.run, read_code
 
 
-def _pay_once(switches: Any) -> None:
+def _pay_once() -> None:
     """Pays the one-time costs of a process, with a definition that no template is."""
     import torch
     from nvfuser_direct import FusionDefinition
@@ -136,8 +132,7 @@ def _pay_once(switches: Any) -> None:
     with FusionDefinition() as definition:
         tensor = definition.from_pytorch(x)
         definition.add_output(definition.ops.cos(definition.ops.sum(tensor, [1])))
-    on, off = map(list, switches)
-    definition.execute([x], _enable_options=on, _disable_options=off)
+    definition.execute([x])
     torch.cuda.synchronize()
 
 

@@ -34,11 +34,6 @@ class Kernel:
         """Whether it is one of NCCL's."""
         return self.name.startswith("nccl")
 
-    @property
-    def copies(self) -> bool:
-        """Whether it moves data from one place of a device to another, and computes nothing."""
-        return any(word in self.name for word in ("Memcpy DtoD", "CatArrayBatchedCopy", "direct_copy", "chunk_cat"))
-
 
 def profile_kernels(step: Callable[[], object], steps: int) -> list[Kernel]:
     """Returns the kernels of some steps, after one in which the profiler itself gets ready."""

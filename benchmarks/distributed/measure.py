@@ -196,19 +196,15 @@ class Timeline:
         communication: for how long any kernel communicated.
         exposed: for how long of that nothing else ran.
         computing: for how long anything else ran.
-        copying: how long kernels took that only copy.
         idle: between the first kernel and the last one, for how long none ran.
         gaps: how often none ran for more than 20 microseconds.
-        kernels: how many there were.
     """
 
     communication: float
     exposed: float
     computing: float
-    copying: float
     idle: float
     gaps: float
-    kernels: float
 
 
 def read_timeline(kernels: Sequence[Kernel], steps: int) -> Timeline:
@@ -221,10 +217,8 @@ def read_timeline(kernels: Sequence[Kernel], steps: int) -> Timeline:
         communication=length(communication) / steps,
         exposed=(length(anything) - length(computing)) / steps,
         computing=length(computing) / steps,
-        copying=sum(kernel.end - kernel.start for kernel in kernels if kernel.copies) / steps,
         idle=sum(idle) / steps,
         gaps=sum(gap > _GAP for gap in idle) / steps,
-        kernels=len(kernels) / steps,
     )
 
 
