@@ -26,7 +26,6 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import product
@@ -34,12 +33,10 @@ from typing import Any
 
 import click
 
-from benchmarks.common.cores import share_cores
 from benchmarks.common.models import MODELS, TOKENS, WIDTHS, ModelSpec, count_layers, make_model
 from benchmarks.common.options import (
     Numbers,
     Words,
-    count_option,
     repeat_option,
 )
 from benchmarks.common.processes import say
@@ -208,7 +205,6 @@ def _make_transform(spec: FirstStepSpec, *, store: bool) -> Any:
 @click.option("--jobs", type=Numbers(least=0), help="Of the points with fast: as in 0,1,2,4,8.  [default: its own]")
 @click.option("--store/--no-store", default=True, help="Whether fusioncache keeps what it compiles.")
 @repeat_option()
-@count_option("--parallel", 1, "Points at once, each on cores of its own.")
 def main(
     run: Run,
     model: str,
@@ -218,7 +214,6 @@ def main(
     jobs: Sequence[int] | None,
     store: bool,
     repeat: int,
-    parallel: int,
 ) -> None:
     """Runs the benchmark."""
     size = {"model": model, "width": width, "tokens": TOKENS[width]}
@@ -228,21 +223,17 @@ def main(
         counts: Sequence[int | None] = jobs or [None]
         for count in counts if kind == "fast" else [None]:
             specs.append(FirstStepSpec(layers=depth, tracing=kind, jobs=count, **common))
-    found: dict[FirstStepSpec, list[Point]] = {spec: [] for spec in specs}
-
-    def ask(spec: FirstStepSpec) -> tuple[FirstStepSpec, Point]:
+    found: dict[FirstStepSpec, list[Point]] = {}
+    for spec in specs * repeat:
         # Nothing else is to take time from Thunder's own tracing.
-        environment = {"FUSIONCACHE_STORE": str(int(spec.store))}
+        environment = {"FUSIONCACHE_STORE": str(int(store))}
         environment |= {"FUSIONCACHE_JOBS": "0"} if spec.tracing == "own" else {}
         about = {"layers": spec.layers, "tracing": spec.tracing, "jobs": spec.jobs}
-        return spec, run.ask(about, "benchmarks.first_step:measure", asdict(spec), environment=environment)
-
-    with ThreadPoolExecutor(parallel, initializer=share_cores(parallel)) as pool:
-        for spec, point in pool.map(ask, specs * repeat):
-            found[spec].append(point)
-            say(f"{spec}: {point.get('error') or point['seconds']['total']}\n")
-            run.points = [_make_point(said) for said in found.values() if said]
-            run.save()
+        point = run.ask(about, "benchmarks.first_step:measure", asdict(spec), environment=environment)
+        found.setdefault(spec, []).append(point)
+        say(f"{spec}: {point.get('error') or point['seconds']['total']}\n")
+        run.points = [_make_point(said) for said in found.values()]
+        run.save()
     columns = {name: pick(name) for name in ("layers", "tracing", "jobs")}
     shown = (*PASSES, "trace", "compile", "after_trace", "total")
     run.finish("seconds of a first step", {**columns, **{name: pick("seconds", name) for name in shown}})

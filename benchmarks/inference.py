@@ -29,7 +29,6 @@ from benchmarks.common.options import (
     count_option,
     layers_option,
     limit_option,
-    require_litgpt,
 )
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
@@ -225,7 +224,7 @@ def _measure_host(subject: Subject) -> float:
     return 1e3 * median(times)
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of Llama-2-7b.")
 @layers_option(8)
 @click.option("--prompts", type=Numbers(), default=(128, 96, 65, 200, 47), help="As in 64,96,65.")
@@ -235,7 +234,6 @@ def _measure_host(subject: Subject) -> float:
 @limit_option
 def main(run: Run, ways: tuple[str, ...], **options: Any) -> None:
     """Runs the benchmark."""
-    require_litgpt("Llama")
     common = {**run.machine.place(), **options}
     for way in choose_ways(ways, run.machine.device):
         spec = InferenceSpec(way=way.name, **common)

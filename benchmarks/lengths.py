@@ -29,7 +29,6 @@ from benchmarks.common.options import (
     count_option,
     layers_option,
     limit_option,
-    require_litgpt,
 )
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
@@ -122,7 +121,7 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
     return [torch.zeros(1) if one.grad is None else one.grad for one in model.parameters()]
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @click.option("--model", type=click.Choice(tuple(MODELS)), default="llama")
 @layers_option(4)
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
@@ -139,7 +138,6 @@ def main(
     """Runs the benchmark."""
     if not 0 < between[0] <= between[1]:
         raise click.BadParameter(f"{between[0]} {between[1]} is no range of lengths", param_hint="--between")
-    require_litgpt(options["model"])
     common = {**run.machine.place(), **options}
     whole = (*lengths, *_draw(random, between))
     for way in ways:

@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.common.counting import use_backend
 from benchmarks.common.job import run_job
 from benchmarks.common.models import LLAMA, WIDTHS, Place, make_litgpt
-from benchmarks.common.options import Words, count_option, layers_option, limit_option, require_litgpt
+from benchmarks.common.options import Words, count_option, layers_option, limit_option
 from benchmarks.common.processes import ProcessFailed, say
 from benchmarks.common.runner import Point, Run, benchmark, describe_failure, pick
 from benchmarks.common.thunder_jit import jit, make_transform
@@ -140,7 +140,7 @@ def make_rows(spec: CurveSpec, words: int, generator: torch.Generator) -> torch.
     return torch.stack(tokens, dim=1)
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @count_option("--ranks", 2, "Processes that share a batch.", least=2)
 @click.option("--sharings", type=Words(SHARINGS), default=SHARINGS)
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow")
@@ -153,7 +153,6 @@ def make_rows(spec: CurveSpec, words: int, generator: torch.Generator) -> torch.
 @limit_option
 def main(run: Run, sharings: Sequence[str], dtype: str | None, **options: Any) -> None:
     """Runs the benchmark."""
-    require_litgpt("Llama")
     common = {**run.machine.place(dtype=dtype), **options}
     for way in (ALONE, IN_PARTS, *sharings):
         run.keep(train_in_job(CurveSpec(way=way, **common), run.time_left()))

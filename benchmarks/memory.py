@@ -27,7 +27,6 @@ import click
 import torch
 
 from benchmarks import zoo
-from benchmarks.common.choices import describe_choices, name_plans
 from benchmarks.common.compiled import pay_once
 from benchmarks.common.models import Place
 from benchmarks.common.options import (
@@ -35,7 +34,6 @@ from benchmarks.common.options import (
     Words,
     count_option,
     limit_option,
-    require_litgpt,
 )
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
@@ -43,6 +41,7 @@ from benchmarks.common.steps import measure_later, synchronize
 from benchmarks.common.tensors import digest, name_results
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.common.ways import WAYS
+from fusioncache.accelerators.residual.plans import Choice
 
 MODELS = {"olmo-2": "OLMo-2-like", "gemma-2": "Gemma-2-like"}
 """Models of the zoo: in both a block adds normalized terms to the residual stream."""
@@ -216,7 +215,25 @@ def _counts(transform: Any) -> dict[str, Any]:
     }
 
 
-@benchmark(__doc__)
+def describe_choices(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """Returns each choice as JSON."""
+    return [
+        {
+            "stream": choice.stream,
+            "sums": choice.sums,
+            "plan": choice.plan.value,
+            "costs": {plan.value: asdict(cost) for plan, cost in choice.costs.items()},
+        }
+        for choice in choices
+    ]
+
+
+def name_plans(choices: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the plans that were chosen, each named once."""
+    return ", ".join(dict.fromkeys(choice["plan"] for choice in choices)) or "-"
+
+
+@benchmark(__doc__, needs_litgpt=True)
 @click.option("--models", type=Words(tuple(MODELS)), default=tuple(MODELS), help="As in olmo-2,gemma-2.")
 @click.option("--layers", type=click.IntRange(min=1), help="Of each model.  [default: as in its configuration]")
 @count_option("--sequence", 4096, "Tokens in a row of the input.")
@@ -231,7 +248,6 @@ def main(
     run: Run, models: Sequence[str], plans: Sequence[str], budgets: Sequence[int] | None, dtype: str, **options: Any
 ) -> None:
     """Runs the benchmark."""
-    require_litgpt("this benchmark")
     common = {**run.machine.place(dtype=dtype), **options}
     for model in models:
         reference: Point | None = None

@@ -24,7 +24,7 @@ from benchmarks.budget.run import Pair, Series, collect_seconds
 from benchmarks.budget.sides import copy_current
 from benchmarks.budget.spec import FIGURES
 from benchmarks.code_size import count_lines
-from benchmarks.common.options import count_option, layers_option, limit_option, repeat_option, require_litgpt
+from benchmarks.common.options import count_option, layers_option, limit_option, repeat_option
 from benchmarks.common.processes import ROOT, ProcessFailed, say
 from benchmarks.common.runner import Point, Run, benchmark, pick
 
@@ -45,7 +45,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ELSEWHERE = ("graphs", "schedule")
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @layers_option(4)
 @count_option("--steps", 50, "Later steps that count.")
 @click.option("--only", multiple=True, type=click.Choice(tuple(FOLDERS)), help="Measures these alone.")
@@ -53,7 +53,6 @@ _ELSEWHERE = ("graphs", "schedule")
 @limit_option
 def main(run: Run, layers: int, steps: int, only: Sequence[str], repeat: int) -> None:
     """Runs the benchmark."""
-    require_litgpt("Llama")
     run.points = [describe_accelerator(name) for name in FOLDERS]
     with TemporaryDirectory(prefix="fusioncache-prices-") as directory:
         side = replace(copy_current(Path(directory), run.machine.environment["commit"]), name=WITH)

@@ -11,10 +11,10 @@ traced on the CPU, and nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import click
 
@@ -88,20 +88,15 @@ def _collector(made: list[int]) -> Any:
     return Collector()
 
 
-@contextmanager
-def _choosing(way: str) -> Iterator[None]:
+def _choosing(way: str) -> AbstractContextManager[object]:
     """Gives fusioncache's executor Thunder's own rematerialization for the unsafe way."""
     from thunder.core import rematerialization
 
     from fusioncache.transform import executor
 
-    own = executor.rematerialize
-    if way == "unsafe":
-        executor.rematerialize = rematerialization.rematerialize
-    try:
-        yield
-    finally:
-        executor.rematerialize = own
+    if way != "unsafe":
+        return nullcontext()
+    return mock.patch.object(executor, "rematerialize", rematerialization.rematerialize)
 
 
 if __name__ == "__main__":

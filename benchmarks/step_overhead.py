@@ -36,7 +36,6 @@ from benchmarks.common.options import (
     Words,
     count_option,
     limit_option,
-    require_litgpt,
 )
 from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick
 from benchmarks.common.steps import synchronize
@@ -226,7 +225,7 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
     }
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @click.option("--layers", type=Numbers(), default=(8, 32))
 @click.option("--ways", type=Words(NAMES), default=NAMES, help="As in thunder,fusioncache.")
 @click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="narrow, or Llama-2-7b's own.")
@@ -248,7 +247,6 @@ def main(
     together: bool,
 ) -> None:
     """Runs the benchmark."""
-    require_litgpt("Llama")
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
     names = [way.name for way in choose_ways(ways, run.machine.device)]
     common: dict[str, Any] = {**run.machine.place(), "model": "llama", "width": width, "grad": mode == "training"}

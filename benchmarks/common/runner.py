@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine, inspect_machine
-from benchmarks.common.options import backend_option, command, json_option
+from benchmarks.common.options import backend_option, command, json_option, require_litgpt
 from benchmarks.common.processes import ProcessFailed, say
 
 SCHEMA = 1
@@ -126,7 +126,9 @@ def begin(
     return Run(machine, {**options, "backend": machine.backend, "device": machine.device}, json_file, limit)
 
 
-def benchmark(doc: str | None, *backends: str) -> Callable[[Callable[..., None]], click.Command]:
+def benchmark(
+    doc: str | None, *backends: str, needs_litgpt: bool = False
+) -> Callable[[Callable[..., None]], click.Command]:
     """Makes a function a command with ``--backend`` and ``--json``, which is given a run and all other options.
 
     The result has these options, but for paths. With ``limit_option`` the run has that limit.
@@ -134,11 +136,14 @@ def benchmark(doc: str | None, *backends: str) -> Callable[[Callable[..., None]]
     Args:
         doc: a module's documentation, which is the help.
         backends: that may be asked for, all unless some are named. A single one is taken without an option.
+        needs_litgpt: whether it is refused where litgpt is not installed.
     """
 
     def decorate(main: Callable[..., None]) -> click.Command:
         @wraps(main)
         def start(json_file: Path | None, backend: str = "auto", limit: float | None = None, **options: Any) -> None:
+            if needs_litgpt:
+                require_litgpt("this benchmark")
             asked = backends[0] if len(backends) == 1 else backend
             noted = {name: value for name, value in options.items() if not _has_path(value)}
             main(begin(json_file, noted, asked, limit=limit), **options)

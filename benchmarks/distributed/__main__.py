@@ -30,7 +30,6 @@ from benchmarks.common.options import (
     Words,
     count_option,
     limit_option,
-    require_litgpt,
 )
 from benchmarks.common.processes import ProcessFailed, say
 from benchmarks.common.runner import Point, Run, benchmark, describe_failure, pick
@@ -42,7 +41,7 @@ _CLOSE = 0.02
 """By which part losses of two peers may differ: in bfloat16 each rounds in an order of its own."""
 
 
-@benchmark(__doc__)
+@benchmark(__doc__, needs_litgpt=True)
 @count_option("--ranks", 2, "Processes.", least=2)
 @click.option("--peers", type=Words(tuple(PEERS)), default=_LLAMAS, help="As in fusioncache-zero3,fsdp2-zero3.")
 @click.option("--widths", type=Words(WIDTHS), default="narrow")
@@ -81,7 +80,6 @@ def main(
     **options: Any,
 ) -> None:
     """Runs the benchmark."""
-    require_litgpt("Llama")
     if ranks < 4 and any(PEERS[peer].sharing == "hybrid" for peer in peers):
         raise click.UsageError(f"hybrid sharing takes at least 4 ranks, not {ranks}: leave its peers out of --peers")
     options["variables"] = {**choose_variables(os.environ), **dict(variables)}

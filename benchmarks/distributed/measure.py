@@ -114,14 +114,11 @@ def _time_steps(spec: PointSpec, shared: Shared) -> dict[str, Any]:
         _step(shared)
     shared.clear()
     gc.collect()
-    before = None
     if spec.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
     wait_for_all(spec.device)
     times = []
-    allocations = _count_allocations(spec)
     for _ in range(spec.steps):
         start = time.perf_counter()
         _step(shared)
@@ -131,15 +128,8 @@ def _time_steps(spec: PointSpec, shared: Shared) -> dict[str, Any]:
         "step_ms": median(times),
         "fastest_ms": min(times),
         "slowest_ms": max(times),
-        "device_allocations": _count_allocations(spec) - allocations,
-        "bytes_before": before,
         "bytes_peak": torch.cuda.max_memory_allocated() if spec.device == "cuda" else None,
     }
-
-
-def _count_allocations(spec: PointSpec) -> int:
-    """Returns how often torch asked the device for memory so far: each time the device waits."""
-    return int(torch.cuda.memory_stats().get("num_device_alloc", 0)) if spec.device == "cuda" else 0
 
 
 def _step(shared: Shared) -> None:

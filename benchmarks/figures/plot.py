@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,26 @@ def plot_starts(result: Mapping[str, Any], path: Path) -> None:
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
     """
+    import matplotlib
+    from matplotlib import pyplot
+
     lines: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
     for point in result["points"]:
         if "seconds" in point:
             name = f"{point['way']}{', warm' * (point['process'] == 'warm')}"
             lines.setdefault(name, []).append((point["layers"], point["seconds"]))
-    with draw(path, (7, 4.5)) as axes:
-        for number, (name, points) in enumerate(lines.items()):
-            color = _COLORS[number % len(_COLORS)]
-            for phase, style, label in (("total", "o-", "first step"), ("compile", "s:", "compiling")):
-                layers = [depth for depth, seconds in points if phase in seconds]
-                values = [seconds[phase] for _, seconds in points if phase in seconds]
-                axes.plot(layers, values, style, color=color, markersize=4, label=f"{name}: {label}")
-        _label(axes, result, sorted({depth for points in lines.values() for depth, _ in points}))
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # else each file has identifiers of its own
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for number, (name, points) in enumerate(lines.items()):
+        color = _COLORS[number % len(_COLORS)]
+        for phase, style, label in (("total", "o-", "first step"), ("compile", "s:", "compiling")):
+            layers = [depth for depth, seconds in points if phase in seconds]
+            values = [seconds[phase] for _, seconds in points if phase in seconds]
+            axes.plot(layers, values, style, color=color, markersize=4, label=f"{name}: {label}")
+    _label(axes, result, sorted({depth for points in lines.values() for depth, _ in points}))
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+    pyplot.close(figure)
 
 
 def _label(axes: Any, result: Mapping[str, Any], ticks: list[int]) -> None:
@@ -63,28 +69,3 @@ def _describe(result: Mapping[str, Any]) -> str:
     recompute = "with" if options["recompute"] else "without"
     machine = environment["gpu"] or f"{environment['cpus']} CPUs"
     return f"{', '.join(options['models'])} {recompute} recompute, {step}, {options['backend']}, {machine}"
-
-
-@contextmanager
-def draw(path: Path, size: tuple[float, float]) -> Iterator[Any]:
-    """Yields the axes of a new figure, which is written when the context ends.
-
-    Args:
-        path: the file.
-        size: of the figure, in inches.
-
-    Raises:
-        ModuleNotFoundError: if matplotlib is not installed.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # else each file has identifiers of its own
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-    try:
-        yield axes
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
-    finally:
-        pyplot.close(figure)

@@ -16,26 +16,21 @@ Point = Mapping[str, Any]
 _FROM_THE_THIRD = 2
 
 
-def tabulate_lengths(*results: Result) -> str:
-    """Shows the first step of each length in its order, by way; further commits are named."""
-    lengths = results[0]["environment"]["options"]["lengths"]
+def tabulate_lengths(result: Result) -> str:
+    """Shows the first step of each length in its order, by way."""
+    lengths = result["environment"]["options"]["lengths"]
     counts = ("mean of the others", "compiles", "traces", "later step")
-    return make_table(("<seconds", *map(str, lengths), *counts), _list_lengths(results, len(lengths)))
+    rows = (_list_lengths(point, len(lengths)) for point in result["points"])
+    return make_table(("<seconds", *map(str, lengths), *counts), rows)
 
 
-def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]]:
-    first = results[0]["environment"]["commit"][:7]
-    for result in results:
-        commit = result["environment"]["commit"][:7]
-        for point in result["points"]:
-            seconds = [step["seconds"] for step in point["steps"]]
-            counts = [
-                str(sum(step[name] for step in point["steps"][_FROM_THE_THIRD:])) for name in ("compiles", "traces")
-            ]
-            later = mean(each["step_ms"] for each in point["later"])
-            name = point["way"] if commit == first else f"{point['way']} at `{commit}`"
-            others = f"{mean(seconds[named:]):.2f}"
-            yield [name, *map(format_seconds, seconds[:named]), others, *counts, f"{later:.1f} ms"]
+def _list_lengths(point: Point, named: int) -> list[str]:
+    seconds = [step["seconds"] for step in point["steps"]]
+    later = point["steps"][_FROM_THE_THIRD:]
+    counts = [str(sum(step[name] for step in later)) for name in ("compiles", "traces")]
+    step = mean(each["step_ms"] for each in point["later"])
+    others = f"{mean(seconds[named:]):.2f}"
+    return [point["way"], *map(format_seconds, seconds[:named]), others, *counts, f"{step:.1f} ms"]
 
 
 _FIRST = 10

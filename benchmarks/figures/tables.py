@@ -7,10 +7,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.budget.spec import FIGURES
-from benchmarks.common.choices import name_plans
 from benchmarks.common.nvfuser_trace import split_stages
 from benchmarks.figures.markdown import format_seconds, make_table
-from benchmarks.memory import format_bitwise, format_gibibytes
+from benchmarks.memory import format_bitwise, format_gibibytes, name_plans
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]

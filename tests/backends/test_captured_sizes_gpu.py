@@ -7,10 +7,9 @@ import thunder
 import torch
 from gpu_artifacts import are_same
 from thunder.transforms.cudagraph import CUDAGraphTransform
+from token_models import VOCABULARY, EncoderDecoder
 
 import fusioncache
-from benchmarks.random_lengths import train
-from benchmarks.zoo.token_models import VOCABULARY, EncoderDecoder
 from fusioncache.cache.backend_executables import WAITING
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("general_at_once")]
@@ -31,16 +30,6 @@ def compile_model(model, *others, **options):
 
 def make_tokens(length, seed=0):
     return torch.randint(0, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(seed)).cuda()
-
-
-@pytest.mark.parametrize(
-    ("name", "graphs"),
-    [("encoder-decoder", False), ("encoder-decoder", True), ("convolutional", False), ("experts", False)],
-)
-def test_models_train_at_random_lengths(name, graphs):
-    point = train(name, steps=40, lengths=5, longest=300, graphs=graphs, seed=2)
-    assert point["correct"], point
-    assert not graphs or point["graph_replays"] > 0
 
 
 def test_a_length_comes_again_behind_larger_ones():

@@ -14,7 +14,6 @@ from benchmarks import (
     inference,
     lengths,
     memory,
-    random_lengths,
     saved_memory,
     step_overhead,
     store,
@@ -106,12 +105,6 @@ def test_new_lengths_are_timed_and_counted(run):
     assert [step["length"] for step in point["steps"]] == [8, 12, 5]
     assert point["steps"][0]["compiles"] > 0 and point["steps"][2]["compiles"] == 0
     assert all(each["error"] < 1e-4 for each in point["later"])
-
-
-def test_random_lengths_are_right(run):
-    options = ("--models", "convolutional", "--steps", "3", "--lengths", "2", "--longest", "9", "--backend", "eager")
-    (point,) = run(random_lengths.main, *options)["points"]
-    assert point["correct"] and point["steps"] == 3
 
 
 def test_tokens_are_generated(run):

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-
-from benchmarks.zoo.token_models import GroupedExperts
+from token_models import GroupedExperts
 
 
 class Experts(GroupedExperts):

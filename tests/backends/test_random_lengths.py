@@ -1,0 +1,67 @@
+"""Models that the project was not written for train at any length, in one process, for as long as you like.
+
+Each model takes training steps at random ones of some random lengths. The loss and the gradients are compared with
+those of eager PyTorch on the same parameters in float32. The error of a model is the largest of its steps. Eager
+PyTorch in the model's own dtype has one as well, and twice that one is allowed. Under ``compute-sanitizer --tool
+memcheck`` the tests on a GPU show as well that no kernel touches memory that is not its own.
+"""
+
+import copy
+import random
+
+import pytest
+import thunder
+import torch
+from token_models import MODELS, VOCABULARY
+from torch.nn import functional
+
+import fusioncache
+from benchmarks.common.errors import find_worst
+
+FACTOR, LEAST = 2.0, 1e-5
+
+
+def train(name, *, steps, lengths, longest, graphs=False, backend="auto"):
+    """Returns what fusioncache counted, its error, and that of eager PyTorch."""
+    torch.manual_seed(2)
+    chance = random.Random(2)
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    model = MODELS[name]().to(device, dtype)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).float()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), graphs=graphs, backend=backend)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    choices, errors = [chance.randint(2, longest) for _ in range(lengths)], [0.0, 0.0]
+    for _ in range(steps):
+        tokens = torch.randint(0, VOCABULARY, (2, chance.choice(choices)), device=device)
+        found, expected = take_step(compiled, model, tokens), take_step(exact, exact, tokens)
+        for place, gradients in enumerate((found, take_step(eager, eager, tokens))):
+            errors[place] = max(errors[place], find_worst(gradients, expected))
+    return transform.stats(), *errors
+
+
+def take_step(call, model, tokens):
+    """Returns the loss and the gradients of a step, in float32."""
+    model.zero_grad()
+    loss = functional.cross_entropy(call(tokens).flatten(0, 1).float(), tokens.flatten())
+    loss.backward()
+    if tokens.is_cuda:
+        torch.cuda.synchronize()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
+    return [loss.detach(), *(gradient.float() for gradient in gradients)]
+
+
+def test_a_model_trains_at_random_lengths():
+    _, error, eager_error = train("convolutional", steps=3, lengths=2, longest=9, backend="eager")
+    assert error <= max(FACTOR * eager_error, LEAST)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("general_at_once")
+@pytest.mark.parametrize(
+    ("name", "graphs"),
+    [("encoder-decoder", False), ("encoder-decoder", True), ("convolutional", False), ("experts", False)],
+)
+def test_models_train_at_random_lengths_on_a_gpu(name, graphs):
+    stats, error, eager_error = train(name, steps=40, lengths=5, longest=300, graphs=graphs)
+    assert error <= max(FACTOR * eager_error, LEAST), stats
+    assert not graphs or stats.graph_replays > 0
