@@ -107,13 +107,20 @@ def make_litgpt(
     name: str, layers: int, device: str, dtype: str, *, width: str = "narrow", seed: int = SEED, **changes: Any
 ) -> Any:
     """Returns a model of litgpt, made on its device: to make billions of random weights on the CPU takes minutes."""
-    from litgpt import GPT, Config
+    from litgpt import GPT
 
     torch.manual_seed(seed)
-    widths = narrow_widths(name, device) if width == "narrow" else {}
-    config = Config.from_name(name, n_layer=layers, **{**widths, **changes})
+    config = make_config(name, layers, device, width, **changes)
     with torch.device(device):
         return GPT(config).to(getattr(torch, dtype))
+
+
+def make_config(name: str, layers: int, device: str, width: str = "narrow", **changes: Any) -> Any:
+    """Returns a configuration of litgpt, narrow or with its own widths."""
+    from litgpt import Config
+
+    widths = narrow_widths(name, device) if width == "narrow" else {}
+    return Config.from_name(name, n_layer=layers, **{**widths, **changes})
 
 
 def make_tokens(model: Any, shape: tuple[int, ...], device: str, seed: int = SEED) -> torch.Tensor:

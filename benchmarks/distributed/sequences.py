@@ -6,9 +6,6 @@ litgpt's Llama has its query, key and value in one layer, which ``parallelize_mo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,41 +13,20 @@ import torch.distributed as distributed
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from benchmarks.common.models import SEED
+from benchmarks.common.models import LLAMA, SEED, make_config, make_tokens
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.distributed.spec import PointSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Width:
-    """How large a model is.
-
-    Attributes:
-        features: of the residual stream.
-        gated: features of the gated product.
-        heads: of attention.
-        vocabulary: how many tokens there are.
-    """
-
-    features: int
-    gated: int
-    heads: int
-    vocabulary: int
-
-
-WIDTHS: Mapping[str, Width] = MappingProxyType(
-    {"narrow": Width(64, 176, 4, 512), "real": Width(4096, 11008, 32, 32000)}
-)
 _COLUMN, _ROW, _GATHERED = ("embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"), ("*.proj", "*.down"), ("head",)
 
 
 class Attention(nn.Module):
     """Attention whose heads are as many as there are features for: all of them, or those of one rank."""
 
-    def __init__(self, width: Width):
+    def __init__(self, config: Any):
         super().__init__()
-        self.head_size = width.features // width.heads
-        self.q, self.k, self.v, self.proj = (nn.Linear(width.features, width.features, bias=False) for _ in range(4))
+        self.head_size = config.n_embd // config.n_head
+        self.q, self.k, self.v, self.proj = (nn.Linear(config.n_embd, config.n_embd, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what it finds for each row."""
@@ -66,10 +42,10 @@ class Attention(nn.Module):
 class Gated(nn.Module):
     """The gated product."""
 
-    def __init__(self, width: Width):
+    def __init__(self, config: Any):
         super().__init__()
-        self.gate, self.up = (nn.Linear(width.features, width.gated, bias=False) for _ in range(2))
-        self.down = nn.Linear(width.gated, width.features, bias=False)
+        self.gate, self.up = (nn.Linear(config.n_embd, config.intermediate_size, bias=False) for _ in range(2))
+        self.down = nn.Linear(config.intermediate_size, config.n_embd, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the product."""
@@ -80,10 +56,10 @@ class Gated(nn.Module):
 class Block(nn.Module):
     """Both, each behind a norm and added to the residual stream."""
 
-    def __init__(self, width: Width):
+    def __init__(self, config: Any):
         super().__init__()
-        self.before, self.between = nn.RMSNorm(width.features), nn.RMSNorm(width.features)
-        self.attention, self.gated = Attention(width), Gated(width)
+        self.before, self.between = nn.RMSNorm(config.n_embd), nn.RMSNorm(config.n_embd)
+        self.attention, self.gated = Attention(config), Gated(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the stream."""
@@ -93,14 +69,15 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """An embedding, blocks and a head."""
+    """An embedding, blocks and a head, as wide as a configuration of litgpt says."""
 
-    def __init__(self, width: Width, layers: int):
+    def __init__(self, config: Any):
         super().__init__()
-        self.embedding = nn.Embedding(width.vocabulary, width.features)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.norm = nn.RMSNorm(width.features)
-        self.head = nn.Linear(width.features, width.vocabulary, bias=False)
+        self.config = config
+        self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.RMSNorm(config.n_embd)
+        self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns logits."""
@@ -113,11 +90,10 @@ class Model(nn.Module):
 
 def make_model(spec: PointSpec) -> tuple[Model, torch.Tensor]:
     """Returns a model and its tokens, both the same on each rank."""
-    width = WIDTHS[spec.width]
     torch.manual_seed(SEED)
     with torch.device(spec.device):
-        model = Model(width, spec.layers).to(getattr(torch, spec.dtype))
-        return model, torch.randint(0, width.vocabulary, (2, 1, spec.tokens))
+        model = Model(make_config(LLAMA, spec.layers, spec.device, spec.width)).to(getattr(torch, spec.dtype))
+    return model, make_tokens(model, (2, 1, spec.tokens), spec.device)
 
 
 def share_by_fusioncache(model: Model, spec: PointSpec) -> tuple[Any, Any]:
