@@ -31,17 +31,15 @@ class Small(torch.nn.Module):
         return x + self.down(torch.relu(self.gate(x)) * self.up(x))
 
 
-def share_small(
-    mode: str, group: Any = None, column: tuple[str, ...] = ("embedding", "gate", "up"), **given: Any
-) -> Any:
+def share_small(mode: str, group: Any = None) -> Any:
     """Shares the model in one way, with a cache of its own over the store of the directory."""
     on_gpus = torch.distributed.get_backend() == "nccl"
     model = Small().to("cuda" if on_gpus else "cpu")
     cache = fusioncache.Cache(record=False)
-    options = {"cache": cache, "backend": "auto" if on_gpus else "eager", "jobs": 0, "programs": True, **given}
+    options = {"cache": cache, "backend": "auto" if on_gpus else "eager", "jobs": 0, "programs": True}
     if mode in ("layers", "rows"):
-        sequence = mode != "layers"
-        return distributed.tensor_parallel(model, group, column=column, row=("down",), sequence=sequence, **options)
+        layers: dict[str, Any] = {"column": ("embedding", "gate", "up"), "row": ("down",)}
+        return distributed.tensor_parallel(model, group, sequence=mode == "rows", **layers, **options)
     transforms = [fusioncache.FusionCache(**options)]
     return share(thunder.jit(model, executors=fusioncache.executors(), transforms=transforms), mode)
 
@@ -84,10 +82,6 @@ def list_functions(trace: Any) -> list[str]:
     return [call[1] for call in found if call]
 
 
-def open_store(folder: Path) -> None:
-    os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
-
-
 def run_all(rank: int, folder: Path) -> dict[str, Any]:
-    open_store(folder)
+    os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
     return {mode: run(rank, share_small(mode)) for mode in MODES}

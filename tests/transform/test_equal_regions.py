@@ -7,7 +7,6 @@ import pytest
 from drawn_regions import Sketch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_regions import graphs
 
 from fusioncache.backends.bound_symbols import encode_literal
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
@@ -43,27 +42,3 @@ def test_regions_with_literals_that_differ_differ(one, other):
 def draw(literal: object) -> Graph:
     sketch = Sketch()
     return sketch.graph(sketch.op("fmod", sketch.input(), encode_literal(literal)))
-
-
-@given(graphs(), st.data())
-def test_one_change_of_a_region_makes_it_another_one(region, data):
-    changes = [
-        dataclasses.replace(region, inputs=(*region.inputs, TensorType("float32", (7, 7), "cpu"))),
-        dataclasses.replace(region, outputs=region.outputs[::-1] + region.outputs[:1]),
-        dataclasses.replace(region, sizes=region.sizes + 1),
-    ]
-    if region.ops:
-        position = data.draw(st.integers(0, len(region.ops) - 1))
-        op = region.ops[position]
-        others = (
-            dataclasses.replace(op, name=f"{op.name}_"),
-            dataclasses.replace(op, args=(*op.args, Const("int", "1"))),
-            dataclasses.replace(op, kwargs=(*op.kwargs, ("inplace", Const("bool", "True")))),
-            dataclasses.replace(op, outputs=(*op.outputs, None)),
-        )
-        changes += [dataclasses.replace(region, ops=exchange(region.ops, position, each)) for each in others]
-    assert region not in changes and len(set(changes)) == len(changes)
-
-
-def exchange(ops: tuple[Op, ...], position: int, op: Op) -> tuple[Op, ...]:
-    return (*ops[:position], op, *ops[position + 1 :])

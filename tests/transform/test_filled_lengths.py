@@ -179,7 +179,6 @@ def of_product(compute: Callable) -> Callable:
     return lambda weight, x, *more: compute(x @ weight, *more)
 
 
-PLAIN = (same_twice, broadcast, means, scales, differences, attention, cut, positions, elements)
 NUMBERS = {
     "cuts": lambda x, n: x * TABLE[:n].view(1, n, WIDTH),
     "makes": lambda x, n: x + torch.arange(n)[:, None] + torch.ones(n, WIDTH).sum(0),

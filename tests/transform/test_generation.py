@@ -4,13 +4,11 @@ import pytest
 import thunder
 import torch
 from generating_models import find_caches, generate, make_model, make_prompt
-from litgpt.generate import base as litgpt_generate
 from stored_programs import compile_anew, without_interpreter
 
 import fusioncache
 
 PROMPTS = (7, 12, 9, 20, 5)
-MODES = (torch.no_grad, torch.inference_mode)
 
 
 @pytest.fixture(autouse=True)
@@ -62,44 +60,12 @@ def test_fifty_tokens_behind_five_prompts_take_three_traces_and_none_in_a_later_
     assert transform.stats().programs_filled == 2
 
 
-def test_litgpt_generates_what_it_does_without_thunder(tmp_path):
-    compiled, _ = compile_anew(make_model(), tmp_path)
-    model = make_model()
-    for options in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 20}):
-        for length in PROMPTS[:2]:
-            found = []
-            for each in (compiled, model):
-                torch.manual_seed(1)
-                found.append(litgpt_generate.generate(each, make_prompt(length)[0], length + 12, **options))
-            assert torch.equal(*found)
-    assert thunder.cache_misses(compiled) == 3
-
-
 def train(call, model, tokens):
     model.zero_grad(set_to_none=True)
     output = call(tokens)
     assert output.requires_grad
     output.square().mean().backward()
     return [output.detach(), *(each.grad for each in model.parameters())]
-
-
-def test_training_and_both_modes_of_inference_take_turns(tmp_path):
-    """Gradients are there where they are asked for, and only there, whatever was called before."""
-    (plain, module), (compiled, model), _ = compile_both(tmp_path)
-    tokens = make_prompt(9)
-    for turn in range(2):
-        assert_equal(train(compiled, model, tokens), train(plain, module, tokens))
-        for mode in MODES if turn % 2 else MODES[::-1]:
-            with mode():
-                found, expected = (generate(each, tokens, 3) for each in (compiled, plain))
-                without = [each(tokens) for each in (compiled, plain)]
-            assert_equal(found, expected)
-            assert torch.equal(*without)
-            assert all(not each.requires_grad and each.grad_fn is None for each in (*found, *without))
-            assert {each.is_inference() for each in found} == {mode is torch.inference_mode}
-        assert torch.is_grad_enabled()
-        assert not torch.is_inference_mode_enabled()
-    assert thunder.cache_misses(compiled) == thunder.cache_misses(plain)
 
 
 def replace_caches(model):

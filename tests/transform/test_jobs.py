@@ -13,7 +13,6 @@ import pytest
 import torch
 from models import Blocks, compile_with
 from pool_processes import fork_process, wait_until
-from store_contents import fork, wait_for
 from store_processes import PersistentEager
 
 import fusioncache
@@ -135,13 +134,6 @@ def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected):
     assert not stats.bypasses and not stats.unkept
 
 
-def test_what_the_store_has_is_not_handed_over(tmp_path):
-    for number in (0, 2):
-        job = Job(tmp_path, number)
-        job.run()
-    assert job.transform.stats().handed_over == 0
-
-
 def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, expected):
     Job(tmp_path, 1).run()
     for entry in (tmp_path / "store").glob("entries/*/*.eager"):
@@ -240,23 +232,6 @@ def test_workers_that_die_cost_no_result(tmp_path, monkeypatch, expected):
     job.wait()
     assert same(job.run(), expected[0])
     assert job.transform.stats().compiles == compiled_here(tmp_path) == len(expected[1])
-
-
-def test_ranks_of_one_host_compile_each_template_once(tmp_path, monkeypatch):
-    """Without gradients: torch refuses to compute any in a fork of a process that has had threads for them."""
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    alone.mkdir()
-    together.mkdir()
-    monkeypatch.setattr(Logging, "folder", alone)
-    result = Job(alone, 0).infer()
-    monkeypatch.setattr(Logging, "folder", together)
-
-    def rank() -> None:
-        assert torch.equal(Job(together, 1).infer(), result)
-        end_pools()
-
-    assert [wait_for(child) for child in [fork(rank) for _ in range(4)]] == [0] * 4
-    assert read_compiled(together) == read_compiled(alone)
 
 
 def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):

@@ -8,9 +8,7 @@ import pytest
 import thunder
 import torch
 from stored_programs import compile_anew, without_interpreter
-from thunder.dynamo import thunderfx
 
-import fusioncache
 from fusioncache.accelerators.programs import key
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family
@@ -216,20 +214,3 @@ def test_what_does_not_decode_is_discarded(store: Path):
     assert not list_slots(store)
     train(compiled, model, make_input(41))
     assert len(list_slots(store)) == 1
-
-
-def test_behind_dynamo(tmp_path):
-    """Its first graph in a process is for one length, and another program for each; the second one is for all."""
-    model, counted = Model(), []
-    for some in ((FIRST, SECOND, 24), (30, 40, 50)):
-        torch._dynamo.reset()
-        cache = fusioncache.Cache(store=tmp_path / "store", record=False)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
-        compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
-        for length in some:
-            x = make_input(length)
-            found, expected = train(compiled, model, x), train(model, model, x)
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        stats = transform.stats()
-        counted.append((stats.programs_made, stats.programs_filled))
-    assert counted == [(3, 1), (1, 2)]

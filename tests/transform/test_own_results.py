@@ -54,13 +54,6 @@ def test_so_it_is_with_gradients():
     assert compare(range(500, 540), with_templates("eager"), gradients=True) > 900
 
 
-def test_so_it_is_with_inductor_and_with_what_it_stored(tmp_path):
-    for _ in range(2):
-        compile_ = with_templates("inductor", tmp_path)
-        assert compare(range(900, 902), compile_) > 20
-        assert compare(range(700, 701), compile_, gradients=True) > 15
-
-
 @pytest.mark.usefixtures("eager_regions")
 def test_so_it_is_without_the_transform():
     assert compare(range(300, 320), compile_plain) > 350

@@ -62,23 +62,6 @@ def test_a_program_is_loaded_and_nothing_is_interpreted(trained):
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
 
 
-def test_each_kind_of_input_has_a_program_of_its_own(cell):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    compiled(torch.randn(7, 4))
-    with torch.no_grad():
-        compiled(x)
-    assert counts(transform) == (1, 2, {})
-    compiled, transform = compile_anew(model, directory)
-    with without_interpreter():
-        compiled(torch.randn(7, 4))
-        with torch.no_grad():
-            compiled(x)
-        compiled(x)
-    assert counts(transform) == (3, 0, {})
-
-
 def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
@@ -234,14 +217,6 @@ def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
         patch.setattr("fusioncache.accelerators.programs.programs.build_program", fail)
         assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (0, 1, {"failed: KeyError": 1})
-
-
-def test_verify_mode_derives_again_and_finds_the_same(trained):
-    directory, model, x, results = trained
-    compiled, transform = compile_anew(model, directory, verify=True)
-    assert are_same(step(compiled, model, x), results)
-    assert counts(transform) == (0, 0, {})
-    assert transform.stats().verified and thunder.cache_misses(compiled) == 1
 
 
 class Called(torch.nn.Module):

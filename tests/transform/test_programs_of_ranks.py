@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 from program_keys import key_of
-from programs_of_ranks import MODES, open_store, run, run_all, run_lengths, share_small
+from programs_of_ranks import MODES, run, run_all, run_lengths, share_small
 from sharded_training import equal_bits, run_ranks
 from thunder.core.module import ThunderModule
 from thunder.distributed import FSDPBucketingStrategy, FSDPType, fsdp
@@ -30,31 +30,12 @@ from fusioncache.distributed.cut_layers import CutParameter, Role, TensorParalle
 from fusioncache.ir import Key
 
 
-def run_others(rank: int, folder: Path) -> dict[str, Any]:
-    """Runs what a program is not for: each differs in one thing from what was run before."""
-    open_store(folder)
-    jitted = share_small("ddp")
-    with jitted.no_sync():
-        unsynchronized = run(rank, jitted)
+def run_later(rank: int, folder: Path) -> dict[str, Any]:
+    """Runs the same as before, then a part of it in another group of the same ranks, and at other lengths."""
     return {
-        "no sync": unsynchronized,
-        "bucket": run(rank, share_small("zero2", bucket_bytes=64)),
-        "flight": run(rank, share_small("ddp", in_flight_bytes=64)),
-        "order": run(rank, share_small("zero2", schedule="thunder")),
-        "layers": run(rank, share_small("layers", column=("gate", "up"))),
+        **run_all(rank, folder),
         "same": run(rank, share_small("layers", torch.distributed.new_group([0, 1]))),
         "lengths": run_lengths(share_small("layers")),
-    }
-
-
-def run_three(rank: int, folder: Path) -> dict[str, Any]:
-    open_store(folder)
-    pair = torch.distributed.new_group([0, 1])
-    of_pair = [run(rank, share_small("layers", pair))["counts"]] if rank < 2 else []
-    torch.distributed.barrier()
-    return {
-        "counts": {mode: run(rank, share_small(mode))["counts"] for mode in ("zero2", "layers")},
-        "of pair": of_pair,
     }
 
 
@@ -70,16 +51,11 @@ def made(folder) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def loaded(made, folder) -> list[dict[str, Any]]:
-    return run_ranks(partial(run_all, folder=folder))
+    return run_ranks(partial(run_later, folder=folder))
 
 
-@pytest.fixture(scope="module")
-def others(loaded, folder) -> list[dict[str, Any]]:
-    return run_ranks(partial(run_others, folder=folder))
-
-
-def test_at_another_length_a_model_whose_layers_ranks_cut_is_traced_again_which_is_counted(others):
-    assert [rank["lengths"] for rank in others] == 2 * [{SHARED: 2}]
+def test_at_another_length_a_model_whose_layers_ranks_cut_is_traced_again_which_is_counted(loaded):
+    assert [rank["lengths"] for rank in loaded] == 2 * [{SHARED: 2}]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -102,27 +78,10 @@ def test_loaded_programs_have_the_same_bits_and_calls(made, loaded, mode):
         assert sum("agree_on_collectives" in calls for calls in second[mode]["calls"]) == 1 + (mode != "ddp")
 
 
-@pytest.mark.parametrize("change", ["no sync", "bucket", "flight", "order", "layers"])
-def test_another_way_of_sharing_is_another_program(others, change):
-    """Each differs from one that the store has in one option, or in which layers are cut.
-
-    One rank makes it at least. Another one that comes late may load what that has just made.
-    """
-    assert not any(rank[change]["refused"] for rank in others)
-    assert any(rank[change]["counts"][0] for rank in others)
-
-
-def test_another_group_of_the_same_ranks_uses_the_same_program(made, others):
-    for first, second in zip(made, others, strict=True):
+def test_another_group_of_the_same_ranks_uses_the_same_program(made, loaded):
+    for first, second in zip(made, loaded, strict=True):
         assert second["same"]["counts"] == (0, 1)
         assert equal_bits(first["layers"]["values"], second["same"]["values"])
-
-
-def test_another_number_of_ranks_or_a_part_of_them_makes_its_own(others, folder):
-    seen = run_ranks(partial(run_three, folder=folder), 3)
-    for mode in ("zero2", "layers"):
-        assert any(rank["counts"][mode][0] for rank in seen)
-    assert any(counts[0] for rank in seen for counts in rank["of pair"])
 
 
 @pytest.fixture

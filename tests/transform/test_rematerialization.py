@@ -98,36 +98,6 @@ def test_writes_change_no_gradient_of_nvfusers_regions(takes_argument):
             torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
 
 
-class RunningMean(nn.Module):
-    """Centers what it is given by a running mean, which each forward pass moves on."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("mean", torch.zeros(4))
-        self.scale = nn.Parameter(torch.tensor(1.5))
-
-    def forward(self, x):
-        hidden = torch.tanh(self.linear(x)) - self.mean
-        return torch.sin(hidden * self.scale)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_two_forwards_before_one_backward(way):
-    found = []
-    for compile_ in (lambda model: model, WAYS[way]):
-        model = RunningMean()
-        call, total = compile_(model), 0
-        for seed in range(2):
-            total = total + call(torch.full((2, 4), 1.0 + seed)).sum()
-            with torch.no_grad():
-                model.mean.lerp_(torch.ones(4), 0.5)
-        total.backward()
-        found.append([model.scale.grad, model.linear.weight.grad])
-    torch.testing.assert_close(found[1], found[0])
-
-
 UNARY = [
     torch.tanh,
     torch.sin,

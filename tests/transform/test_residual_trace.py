@@ -159,29 +159,6 @@ def test_several_streams(wanted):
     assert backward == [wanted] * 2
 
 
-class Shared(torch.nn.Module):
-    """Layers of one weight, whose gradient is a sum of as many terms."""
-
-    def __init__(self, layers: int):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(10, 10) * 0.1)
-        self.layers = layers
-
-    def forward(self, x):
-        for _ in range(self.layers):
-            x = x + self.weight @ torch.tanh(x)
-        return x
-
-
-def test_gradients_of_a_shared_weight_are_added_in_one_place():
-    model, x = made(Shared, 20)
-    with recompute():
-        wanted = step(compile_plain(model), model, x)
-        for shared in (True, False):
-            result, *_ = replan(model, x, shared=shared)
-            assert are_same(result, wanted)
-
-
 def test_regions_of_thunders_torch_compile_executor(monkeypatch):
     monkeypatch.setattr(torch_compile.torch, "compile", lambda function, **_: function)
     executor = torch_compile.TorchCompileExecutor("restricted")

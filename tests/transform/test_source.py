@@ -43,15 +43,6 @@ def blocks() -> list[RegionRecord]:
     return watched(Blocks(3), torch.randn(2, 16))[0]
 
 
-@pytest.fixture(scope="module")
-def llama() -> list[RegionRecord]:
-    litgpt = pytest.importorskip("litgpt")
-    sizes = {"n_layer": 4, "n_embd": 16, "n_head": 2, "vocab_size": 32, "block_size": 8, "intermediate_size": 24}
-    kind = {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "parallel_residual": False, "bias": False}
-    model = litgpt.GPT(litgpt.Config(**sizes, **kind, rotary_percentage=1.0))
-    return watched(model, torch.randint(0, 32, (1, 8)))[0]
-
-
 def test_forward_regions_carry_their_layer_and_module(blocks):
     inside = ["norm", None, None]
     expected = [
@@ -67,27 +58,6 @@ def test_backward_regions_carry_their_layer_from_the_last_to_the_first(blocks):
     assert set(layers) == {0, 1, 2}
     norms = [region.source.module for region in of(blocks, "backward") if "norm" in str(region.source.module)]
     assert norms == ["blocks.2.norm", "blocks.1.norm"]
-
-
-def test_equal_layers_have_equal_templates(llama):
-    for trace in ("forward", "backward"):
-        of_layer = {
-            layer: [
-                (r.source.module.replace(f".{layer}", ""), r.digest)
-                for r in of(llama, trace)
-                if r.source.layer == layer
-            ]
-            for layer in (1, 2)
-        }
-        assert len(of_layer[1]) >= 4
-        assert of_layer[1] == of_layer[2]
-
-
-def test_the_parts_of_a_llama_layer_are_told_apart(llama):
-    parts = {region.source.module for region in of(llama, "forward") if region.source.layer == 2}
-    assert parts == {f"transformer.h.2.{part}" for part in ("norm_1", "attn", "norm_2", "mlp")}
-    assert of(llama, "forward")[-1].source.module == "transformer.ln_f"
-    assert of(llama, "forward")[-1].source.layer is None
 
 
 def test_a_function_has_lines_and_no_modules():

@@ -8,18 +8,6 @@ from stored_programs import compile_anew
 from fusioncache.accelerators.programs.containers import write_layout
 
 
-def transpose(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.randint(0, 50, (length, 3), generator=generator)
-    return ids.T, torch.randn(4, length, 3, generator=generator).permute(2, 1, 0)
-
-
-def expand(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    return (
-        torch.randint(0, 50, (length,), generator=generator).expand(3, length),
-        torch.randn(3, 1, 4, generator=generator).expand(3, length, 4),
-    )
-
-
 def test_parts_of_one_tensor_may_begin_anywhere(tmp_path):
     whole = torch.randn(300, generator=torch.Generator().manual_seed(0))
     compiled, transform = compile_anew(torch.sin, tmp_path)

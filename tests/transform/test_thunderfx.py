@@ -86,66 +86,6 @@ def test_computing_with_numbers_alone_is_no_part_of_a_region():
     assert (transform.stats().compiles, transform.stats().general_hits) == (2, 1)
 
 
-class Expert(torch.nn.Module):
-    """A gated step of what one expert does with its tokens."""
-
-    def __init__(self, size: int, width: int):
-        super().__init__()
-        self.up, self.gate, self.down = (torch.nn.Linear(*sizes) for sizes in [(size, width)] * 2 + [(width, size)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
-
-
-class Experts(torch.nn.Module):
-    """Each token goes to some of three experts, which take their tokens one after the other, as litgpt's do."""
-
-    def __init__(self, size: int = 8, width: int = 12, experts: int = 3):
-        super().__init__()
-        self.router = torch.nn.Linear(size, experts, bias=False)
-        self.experts = torch.nn.ModuleList(Expert(size, width) for _ in range(experts))
-
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        weights = self.router(x).softmax(-1)
-        result = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            rows = torch.where((chosen == number).any(-1))[0]
-            result[rows] += expert(x[rows]) * weights[rows, number, None]
-        return result
-
-
-def route(counts: tuple[int, ...], tokens: int) -> torch.Tensor:
-    """Experts for tokens, so that each expert gets so many."""
-    chosen = torch.full((tokens, len(counts)), -1)
-    for number, count in enumerate(counts):
-        chosen[:count, number] = number
-    return chosen
-
-
-def test_experts_are_compiled_once_whatever_the_routing():
-    """Also experts that get no token, or one: these have code of their own."""
-    model = Experts()
-    compiled, transform = compile_behind_dynamo(model)
-    x = torch.randn(12, 8)
-    counts = []
-    for tokens in [(3, 5, 4), (9, 2, 6), (0, 8, 1), (1, 0, 7), (12, 11, 0)]:
-        before = transform.stats().compiles
-        chosen = route(tokens, len(x))
-        result = compiled(x, chosen)
-        result.square().sum().backward()
-        found = [result, *(parameter.grad for parameter in model.parameters())]
-        model.zero_grad()
-        expected = model(x, chosen)
-        expected.square().sum().backward()
-        for one, other in zip(found, [expected, *(parameter.grad for parameter in model.parameters())], strict=True):
-            torch.testing.assert_close(one, other)
-        model.zero_grad()
-        counts.append(transform.stats().compiles - before)
-    assert counts[0] > 0 and counts[2] > 0 and counts[1] == counts[3] == counts[4] == 0
-    assert transform.stats().general_hits > 0
-    assert not transform.stats().own_sizes and not transform.stats().bypasses
-
-
 def test_programs_behind_dynamo_are_captured(monkeypatch):
     results = []
     for graphs in (True, False):

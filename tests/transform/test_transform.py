@@ -1,15 +1,12 @@
 """Whole programs through Thunder on the CPU, without a compiler: what the transform makes of their traces."""
 
 import warnings
-from functools import partial
 
 import pytest
 import thunder
 import thunder.examine
 import torch
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
-from threads_at_once import run_at_once
-from thunder.dynamo import thunderfx
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 from thunder.recipes import BaseRecipe
 
@@ -90,15 +87,6 @@ def test_thunder_compile_takes_the_plugin(cache):
     assert plugin.transform.stats().hits > 0
 
 
-def test_thunderfx_takes_the_transform(cache):
-    model, x = Blocks(2), torch.randn(5, 16)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
-    reference = thunderfx(model, executors=fusioncache.executors())
-    assert are_same(step(compiled, model, x), step(reference, model, x))
-    assert transform.stats().hits > 0
-
-
 @pytest.mark.parametrize("backend", ["eager", "inductor", None])
 def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
     """One region takes sizes as numbers: all of its tensors lie as before, and its result has another shape."""
@@ -125,24 +113,6 @@ def test_two_outputs_of_one_value_stay_two_tensors(cache):
     assert torch.equal(one, other)
     one.add_(1)
     assert not torch.equal(one, other)
-
-
-def test_threads_may_train_at_once(cache):
-    torch.manual_seed(0)
-    models = [Residual(3) for _ in range(4)]
-    x = torch.randn(10, 10)
-    expected = [step(compile_plain(model), model, x) for model in models]
-    compiled = [compile_with(model, cache=cache)[0] for model in models]
-    results: dict[int, list] = {}
-
-    def train(i):
-        results[i] = step(compiled[i], models[i], x)
-
-    train(0)  # Thunder itself traces one model at a time
-    for model, jitted in zip(models[1:], compiled[1:], strict=True):
-        step(jitted, model, x)
-    run_at_once(*(partial(train, i) for i in range(4)))
-    assert all(are_same(results[i], expected[i]) for i in range(4))
 
 
 def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):

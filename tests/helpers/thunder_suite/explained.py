@@ -2,18 +2,13 @@
 
 _BY_NAME = "looks for fused calls by the name nvFusion"
 
-OF_IMPORT: dict[str, str] = {
-    r"test_extend\.py::test_get_all_executors_includes_all_native_executors$": "fusioncache registers one more",
-}
-"""Those that end otherwise as soon as fusioncache is imported, whatever of it is used."""
-
 # A regular expression to be found in a test's id -> the reason. Only for tests that look at the very thing that
 # fusioncache replaces. Those of bfloat16 compare with PyTorch at a tolerance of 1e-5, and pass without a GPU only where
 # Thunder calls PyTorch's own layer_norm and gelu; regions compute these in float32 (their distance from the model in
 # float32 is the same), and sharing changes no bit of that.
 EXPLAINED: dict[str, str] = {
     r"test_check_trace\.py::test_debug_option$": "a broken trace fails while it is fused, not in Python",
-    **OF_IMPORT,
+    r"test_extend\.py::test_get_all_executors_includes_all_native_executors$": "fusioncache registers one more",
     r"test_jit_general\.py::test_(litgpt|nanogpt)$": "bfloat16 close to bitwise, and regions round elsewhere",
     r"test_jit_general\.py::test_post_optimization_transform$": "looks in a trace for a single add",
     r"test_nvfuser\.py::test_cse_subsymbol_redundant_args": "names the arguments of a fused call in Thunder's order",

@@ -1,13 +1,10 @@
 """A pytest plugin that gives every call of ``thunder.jit`` a ``FusionCache``, and counts what each test made of it.
 
-Or it installs the shortcuts in tracing alone, and counts the uses of one of them.
-
 ``thunder.compile`` and ``thunder.dynamo.thunderfx`` end in ``thunder.jit`` too. Where nvFuser does not work there are
 no regions, so that fusioncache's executor makes some there.
 """
 
 import functools
-import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from thunder_suite.settings import TRACING, Settings, read
+from thunder_suite.settings import Settings, read
 
 PROPERTY = "fusioncache"
 
@@ -36,8 +33,7 @@ class Injector:
     def start(self) -> None:
         """A test begins."""
         self._transforms = []
-        if self._settings.share == "test":
-            self._cache = self._new_cache()
+        self._cache = self._new_cache()
 
     def counts(self) -> dict[str, Any]:
         """What the transforms have done since the test began."""
@@ -93,40 +89,10 @@ def with_own(executors: Sequence[Any]) -> list[Any]:
     return [*executors[:place], own, *executors[place:]]
 
 
-class ShortcutCounter:
-    """Installs the shortcuts in tracing, and counts how often an attribute is looked up by one of them."""
-
-    def __init__(self) -> None:
-        from thunder.core import interpreter
-
-        from fusioncache import tracing
-
-        tracing.install()
-        self._uses = 0
-        name = "globals_lookup"
-        shortcut = getattr(interpreter, name)
-        assert inspect.unwrap(shortcut) is not shortcut, "shortcuts are not installed"
-
-        @functools.wraps(shortcut)
-        def counted(*args: Any) -> Any:
-            self._uses += 1
-            return shortcut(*args)
-
-        setattr(interpreter, name, counted)
-
-    def start(self) -> None:
-        """A test begins."""
-        self._uses = 0
-
-    def counts(self) -> dict[str, Any]:
-        """How often since the test began."""
-        return {"shortcuts": self._uses}
-
-
 class CountingPlugin:
     """Adds the counts of each test to its report."""
 
-    def __init__(self, injector: Injector | ShortcutCounter):
+    def __init__(self, injector: Injector):
         self._injector = injector
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -160,7 +126,5 @@ def inject(settings: Settings) -> Injector:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings = read()
-    if settings and settings.inject == TRACING:
-        config.pluginmanager.register(CountingPlugin(ShortcutCounter()), "thunder-suite-counts")
-    elif settings and settings.inject:
+    if settings and settings.inject:
         config.pluginmanager.register(CountingPlugin(inject(settings)), "thunder-suite-counts")

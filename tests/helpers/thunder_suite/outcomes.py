@@ -18,14 +18,13 @@ _FATAL = re.compile(r"Timeout.*>\s*[\d.]+s")
 
 @dataclass(frozen=True)
 class Counts:
-    """What fusioncache did: regions seen, bypassed ones too, hits, misses, bypasses by reason, uses of shortcuts."""
+    """What fusioncache did: regions seen, bypassed ones too, hits, misses, bypasses by reason."""
 
     calls: int = 0
     regions: int = 0
     hits: int = 0
     misses: int = 0
     compiles: int = 0
-    shortcuts: int = 0
     bypasses: dict[str, int] = field(default_factory=dict)
 
     @staticmethod

@@ -47,9 +47,7 @@ def print_comparison(comparison: Comparison) -> None:
     counts = comparison.counts
     for reason, number in sorted(counts.bypasses.items(), key=lambda item: -item[1]):
         out.print(escape(f"bypassed {number} times: {reason}"), soft_wrap=True)
-    if counts.shortcuts:
-        out.print(f"{counts.shortcuts} lookups of a global by a shortcut")
-    elif not counts.regions:
+    if not counts.regions:
         out.print("fusioncache saw no region: this run says nothing about it")
     elif not counts.hits:
         out.print("nothing was shared: no region of any test was equal to another")

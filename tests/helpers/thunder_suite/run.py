@@ -1,8 +1,7 @@
 """Runs Thunder's own tests without and with fusioncache, and compares how each of them ends.
 
 Exits with 1 if a test ends differently and nothing in ``explained.py`` says that it has to, and if fusioncache saw no
-region at all. ``--suite tracing`` runs tests with its shortcuts in tracing alone, where only the test that lists all
-executors ends differently.
+region at all.
 """
 
 import json
@@ -21,10 +20,10 @@ _ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(_ROOT), str(_ROOT / "tests" / "helpers")]
 
 from thunder_suite import compare, running  # noqa: E402
-from thunder_suite.explained import EXPLAINED, OF_IMPORT  # noqa: E402
+from thunder_suite.explained import EXPLAINED  # noqa: E402
 from thunder_suite.outcomes import Run, load, write_record  # noqa: E402
 from thunder_suite.report import Comparison, as_json, print_comparison  # noqa: E402
-from thunder_suite.settings import TRACING, Selection, Settings  # noqa: E402
+from thunder_suite.settings import Selection, Settings  # noqa: E402
 from thunder_suite.suites import SUITES  # noqa: E402
 
 _SPARE = 10.0  # seconds of the time limit for all that is not running tests
@@ -38,7 +37,6 @@ class Plan:
         files: what to select of each file.
         how: what all runs of pytest have in common.
         backend: of fusioncache.
-        share: whether the calls of a ``test`` or of a ``process`` share one cache.
         end: when to stop, on the monotonic clock.
         reruns: how often to run again a test that ends differently.
         without: results of an earlier run without fusioncache, to be taken for that run.
@@ -47,7 +45,6 @@ class Plan:
     files: dict[str, Selection]
     how: running.How
     backend: str
-    share: str
     end: float
     reruns: int
     without: Path | None
@@ -57,7 +54,6 @@ class Plan:
         settings = Settings(
             results=str(self.how.directory / f"{name}.jsonl"),
             inject=self.backend if inject else None,
-            share=self.share,
             files=self.files,
             only=only or [],
         )
@@ -77,7 +73,7 @@ def compared(plan: Plan) -> Comparison:
     else:
         without = plan.run("without", inject=False, end=now + (plan.end - now) * 0.45)
     with_ = plan.run("with", inject=True, end=plan.end)
-    found = compare.differences(without, with_, OF_IMPORT if plan.backend == TRACING else EXPLAINED)
+    found = compare.differences(without, with_, EXPLAINED)
     attempts = iter(range(plan.reruns))
 
     def rerun(ids: list[str]) -> tuple[Run, Run] | None:
@@ -123,7 +119,6 @@ def _files(suite: str, files: str, sample: int) -> dict[str, Selection]:
 @click.option(
     "--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), help="[default: auto; no GPU: eager]"
 )
-@click.option("--share", type=click.Choice(["test", "process"]), default="test", help="What shares one cache.")
 @click.option(
     "--without",
     type=click.Path(path_type=Path, exists=True),
@@ -153,12 +148,12 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that pytest is ended too
     directory = (directory or Path(mkdtemp(prefix="thunder-suite-"))).resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    options["backend"] = TRACING if suite == "tracing" else options["backend"] or _default_backend()
+    options["backend"] = options["backend"] or _default_backend()
     how = running.How(options["jobs"], options["keyword"], options["timeout"], directory)
     without = options.pop("without")
     options["without"] = "an earlier run" if without else "this run"
     selected_files = _files(suite, files, sample)
-    plan = Plan(selected_files, how, options["backend"], options["share"], end, options["reruns"], without)
+    plan = Plan(selected_files, how, options["backend"], end, options["reruns"], without)
     for name, selection in plan.files.items():
         if selection.sample > 1:
             click.echo(f"{name}: one test of {selection.sample}")
@@ -171,7 +166,7 @@ def main(
         _write(json_file, comparison, options | {"suite": suite, "files": selected, "time_limit": time_limit})
     if comparison.against:
         click.echo(f"{len(comparison.against)} tests end differently; logs are in {directory}")
-    sys.exit(bool(comparison.against) or not (comparison.counts.regions or comparison.counts.shortcuts))
+    sys.exit(bool(comparison.against) or not comparison.counts.regions)
 
 
 def _write(file: Path, comparison: Comparison, options: dict[str, Any]) -> None:

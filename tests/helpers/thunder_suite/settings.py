@@ -10,9 +10,6 @@ from pathlib import Path
 
 VARIABLE = "FUSIONCACHE_THUNDER_SUITE"
 
-TRACING = "tracing"
-"""In place of a backend: tests run with shortcuts in tracing and nothing else of fusioncache."""
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -35,16 +32,13 @@ class Settings:
 
     Attributes:
         results: the file that gets a line of JSON for each event.
-        inject: the backend of fusioncache, ``TRACING`` for its shortcuts in tracing and nothing else, or None for a
-            run without it.
-        share: whether the calls of a ``test`` or of a ``process`` share one cache.
+        inject: the backend of fusioncache, or None for a run without it.
         files: what to select of each file, by its name.
         only: if not empty, the ids of the tests to run; ``files`` is not asked then.
     """
 
     results: str
     inject: str | None = None
-    share: str = "test"
     files: dict[str, Selection] = field(default_factory=dict)
     only: list[str] = field(default_factory=list)
 

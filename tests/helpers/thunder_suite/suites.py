@@ -1,7 +1,5 @@
 """Which of Thunder's tests are run where."""
 
-from dataclasses import replace
-
 from thunder_suite.settings import Selection
 
 _ALL = Selection()
@@ -58,24 +56,4 @@ CI = {
     "test_update_aliases.py": Selection(pattern="_torch_cpu_", sample=2),
 }
 
-# What may notice another way of tracing, with PyTorch's executor on the CPU where that makes no difference.
-_ON_CPU = Selection(leave="nvfuser|torchcompile|cuda")
-TRACING = {
-    "test_interpreter.py": _ALL,
-    "test_jit_general.py": _ALL,
-    "test_core.py": _ON_CPU,
-    "test_autocast.py": _ON_CPU,
-    "test_inplace_copy.py": _ON_CPU,
-    "test_networks.py": _ON_CPU,
-    "test_randomness.py": _ON_CPU,
-    "test_transforms.py": _ON_CPU,
-    "test_update_aliases.py": replace(_ON_CPU, sample=4),
-    "test_grad.py": replace(_ON_CPU, sample=10),
-    "test_check_trace.py": _ALL,
-    "test_examine.py": _ALL,
-    "test_extend.py": _ALL,
-    "test_patterns.py": _ALL,
-    "test_recipes.py": _ALL,
-}
-
-SUITES = {"cpu": CPU, "gpu": GPU, "ci": CI, "tracing": TRACING}
+SUITES = {"cpu": CPU, "gpu": GPU, "ci": CI}
