@@ -25,6 +25,14 @@ class Outcome:
         wrong = [name for name in names if self.facts.get(name) != expected.facts.get(name)]
         return "\n".join(f"{n}: {self.facts.get(n)} in place of {expected.facts.get(n)}" for n in wrong) or None
 
+    def strange(self, *others: Outcome) -> str | None:
+        """What is said of the kinds of results, but not of their numbers, that none of the others says."""
+        names = [
+            name for name in self.facts if not name.endswith("bits") and not name.startswith(("input", "gradient"))
+        ]
+        wrong = [name for name in names if all(self.facts[name] != other.facts.get(name) for other in others)]
+        return "\n".join(f"{n}: {self.facts[n]}, not {[other.facts.get(n) for other in others]}" for n in wrong) or None
+
 
 def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Outcome:
     """Calls a function of tensors that returns tensors, then goes backward from all of its results."""
@@ -39,7 +47,18 @@ def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Out
     _go_backward(results)
     for number, tensor in enumerate(inputs):
         facts[f"gradient {number}"] = None if tensor.grad is None else list(_facts(tensor.grad))
+    for number, result in enumerate(results):
+        facts[f"result {number} may be written"] = _write(result)
     return Outcome(facts)
+
+
+def _write(tensor: torch.Tensor) -> str:
+    """Whether somebody may write into a tensor, which depends on what it is a view of: what torch says if not."""
+    try:
+        tensor.mul_(2)
+    except RuntimeError as error:
+        return str(error)[:70]
+    return "yes"
 
 
 def _facts(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from random_programs import Argument, RandomProgram, Step, make_random_program
 import fusioncache
 from fusioncache.transform import executor
 
-SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "16")
+SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "20")
 FIRST, _, LAST = SEEDS.rpartition(":")
 
 
@@ -37,11 +37,14 @@ class Difference(Exception):
 def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Cache) -> int:
     """Calls a program for both layouts of its arguments, with Thunder alone and with fusioncache.
 
+    Results are tensors of their own, or views of one another and of arguments, as they are without any executor. Where
+    Thunder is not as eager torch is, either will do.
+
     Returns:
         How many calls Thunder could make. Where it raises, there is nothing to compare with.
     """
     function, executors = program.function(), fusioncache.executors()
-    plain = thunder.jit(function, executors=executors)
+    plain, bare = thunder.jit(function, executors=executors), thunder.jit(function, executors=[])
     ours = thunder.jit(
         function, executors=executors, transforms=[fusioncache.FusionCache(cache=cache, backend="eager")]
     )
@@ -49,7 +52,9 @@ def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Ca
         expected = outcome_of(plain, arguments)
         if expected is None:
             return calls
-        difference = observe(ours, arguments.inputs()).difference(expected)
+        found = observe(ours, arguments.inputs())
+        others = [outcome for each in (bare, function) if (outcome := outcome_of(each, arguments)) is not None]
+        difference = found.difference(expected) or (found.strange(*others) if others else None)
         if difference:
             raise Difference(f"{program.source}\nfor {arguments.arguments}:\n{difference}")
     return 2

@@ -171,7 +171,7 @@ def test_dropout_draws_the_same_numbers(device):
 
 def test_torch_autocast(device):
     # A pair of its own: what Thunder derives of a function after a call under autocast it derives under autocast too.
-    pair = make(device, blocks=3)
+    pair = make(device, checkpointed=False)
 
     def scenario(model, compiled):
         with torch.autocast(device, torch.bfloat16):

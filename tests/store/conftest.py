@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import Faulty, faulty
 from store_contents import NOBODY
+
+from fusioncache.store import Store
 
 
 @pytest.fixture
@@ -18,3 +21,22 @@ def open_folder() -> Iterator[Path]:
         os.chown(path, NOBODY, NOBODY)
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def files() -> Iterator[type[Faulty]]:
+    """The file system of remotes that fail as a test says."""
+    with faulty() as files:
+        yield files
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Store:
+    """A store that asks no remote."""
+    return Store.open(tmp_path / "here", remote="")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Store:
+    """Another one."""
+    return Store.open(tmp_path / "there", remote="")

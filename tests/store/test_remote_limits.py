@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from commands import call
-from faulty_filesystem import faulty
 from store_contents import (
     BACKEND,
     collect_warnings,
@@ -34,22 +33,6 @@ ROOT = "faulty://host/shared"
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", ())
-
-
-@pytest.fixture
-def files():
-    with faulty() as files:
-        yield files
-
-
-@pytest.fixture
-def here(tmp_path):
-    return Store.open(tmp_path / "here", remote="")
-
-
-@pytest.fixture
-def there(tmp_path):
-    return Store.open(tmp_path / "there", remote="")
 
 
 class Clock:

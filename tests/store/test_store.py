@@ -333,6 +333,3 @@ def test_everything_is_made_for_its_owner_only(tmp_path, umask):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for path in (find_entry(store, 1), find_object(store, b"")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-# Many

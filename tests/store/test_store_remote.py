@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from faulty_filesystem import faulty
 from file_server import serve
 from kept_programs import SavedProgram
 from pool_processes import wait_until
@@ -44,12 +43,6 @@ def _no_pauses(monkeypatch):
 
 
 @pytest.fixture
-def files():
-    with faulty() as files:
-        yield files
-
-
-@pytest.fixture
 def url(files):
     """Of a remote that nobody else uses."""
     return f"faulty://{uuid.uuid4().hex}/shared"
@@ -68,16 +61,6 @@ def hang(files, monkeypatch):
 
     yield hang
     release.set()
-
-
-@pytest.fixture
-def here(tmp_path):
-    return Store.open(tmp_path / "here", remote="")
-
-
-@pytest.fixture
-def there(tmp_path):
-    return Store.open(tmp_path / "there", remote="")
 
 
 def _filled(url: str, store: Store, *numbers: int) -> Remote:

@@ -26,7 +26,6 @@ MORE = (*FEW, (65, 2), (100, 2), (200, 3))
 LATER = 50
 """A length that only a later process has."""
 WIDTH = 40
-TABLE = torch.randn(512, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
 class Program(torch.nn.Module):
@@ -68,29 +67,10 @@ def differences(x):
     return x * ((x.shape[1] - 65) * 0.5) + 1.0 / (x.shape[1] + 1)
 
 
-def attention(x):
-    y = functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True)
-    return y[:, 0] * 2.0
-
-
 def cut(x):
     """A part of each row, padded again in backward."""
     half = x[:, x.shape[1] // 2 :]
     return torch.cat((half * 2.0, x[:, : x.shape[1] // 2]), 1) * torch.tanh(x)
-
-
-def positions(x):
-    length = x.shape[1]
-    mask = torch.arange(length)[:, None] >= torch.arange(length)[None, :]
-    return torch.softmax(torch.where(mask, x @ x.transpose(1, 2), -1e9), -1) @ x
-
-
-def elements(x):
-    """Means over tokens and over what a mask leaves, and numbers of elements as sizes."""
-    mask = x[..., 0] > 0
-    mean = torch.where(mask[..., None], x.square(), 0.0).sum((0, 1)) / mask.numel()
-    tokens = x.reshape(x.numel() // WIDTH, WIDTH)
-    return x.view(x.numel()).view(x.shape) * mean + tokens.sum(0) / int(x.numel()) + mask.sum() / x[0].numel()
 
 
 def rows(weight, x):
@@ -120,16 +100,6 @@ def closes_over_it(x, number):
     return torch.cat([inner(each) for each in (x, x + 1)], 1)
 
 
-def repeats(x, number):
-    for each in range(number // 32):
-        x = x + each
-    return x
-
-
-def returns_it(x, number):
-    return x + 1, {"number": number, number: [x.shape[0], (number, "tokens")]}
-
-
 def make(length, count=2):
     """Returns rows of a length, the same each time."""
     return torch.randn(count, length, WIDTH, generator=torch.Generator().manual_seed(length), requires_grad=True)
@@ -146,12 +116,6 @@ def make_dict(length, count=2):
 
 def make_tuple(length, count=2):
     return ((make(length, count), make(length, count)[..., 0].detach(), (1, 2.0, "text", None, [True])),)
-
-
-def shift(length, count=2):
-    """As a batch is cut into inputs and targets, which lie alike in one tensor."""
-    tokens = torch.arange(count * (length + 1)).reshape(count, length + 1) % WIDTH
-    return tokens[:, :-1], make(length + 1, count)[:, 1:]
 
 
 def transpose(length, count=2):
@@ -179,37 +143,23 @@ def of_product(compute: Callable) -> Callable:
     return lambda weight, x, *more: compute(x @ weight, *more)
 
 
-NUMBERS = {
-    "cuts": lambda x, n: x * TABLE[:n].view(1, n, WIDTH),
-    "makes": lambda x, n: x + torch.arange(n)[:, None] + torch.ones(n, WIDTH).sum(0),
-    "computes": lambda x, n: x.reshape(x.shape[0] * n, -1).view(x.shape[0], n, WIDTH) * (2 * n - n // 2),
-    "closes over it": closes_over_it,
-}
-"""Programs that are told the length, as Dynamo does that."""
-LOOKS = {
-    "repeats": repeats,
-    "looks it up": lambda x, n: x * {64: 1.0, 96: 2.0}.get(n, 3.0),
-    "takes a root": lambda x, n: x / math.sqrt(n) + 1 / n,
-    "returns it": returns_it,
-}
-"""The same, which do something else at each length."""
 CASES = {
-    **{each.__name__: Case(of_product(each)) for each in (broadcast, attention, cut, positions)},
-    **{each.__name__: Case(of_product(each), known=4, sizes=MORE) for each in (same_twice, means, scales, elements)},
+    **{each.__name__: Case(of_product(each)) for each in (broadcast, cut)},
+    **{each.__name__: Case(of_product(each), known=4, sizes=MORE) for each in (same_twice, means, scales)},
     "differences": Case(of_product(differences), known=3, sizes=MORE),
     "rows": Case(rows, known=4, sizes=MORE),
     "convolution": Case(convolution),
-    "a root": Case(of_product(lambda x: x / x.shape[1] ** 0.5), known=0, later=0),
-    "many elements": Case(of_product(lambda x: x * 2.0 if x.numel() > 15000 else x + x.numel()), known=3, sizes=MORE),
     "a dictionary": Case(of_a_batch, make_dict),
     "a tuple": Case(of_a_batch, make_tuple),
-    "parts of one tensor": Case(looks_up, shift),
     "transposed": Case(looks_up, transpose),
     "expanded": Case(looks_up, expand),
+    # Programs that are told the length, as Dynamo does that.
+    "makes": Case(of_product(lambda x, n: x + torch.arange(n)[:, None] + torch.ones(n, WIDTH).sum(0)), with_number),
+    "closes over it": Case(of_product(closes_over_it), with_number),
     "compares": Case(of_product(lambda x, n: x * 2 if n > 70 else x + 1), with_number, known=2, sizes=MORE),
-    **{name: Case(of_product(compute), with_number) for name, compute in NUMBERS.items()},
-    **{name: Case(of_product(compute), with_number, known=0, later=0) for name, compute in LOOKS.items()},
+    "looks it up": Case(of_product(lambda x, n: x * {64: 1.0, 96: 2.0}.get(n, 3.0)), with_number, known=0, later=0),
 }
+"""What else programs do with sizes is in ``test_watched_lengths.py``, before Thunder's passes."""
 
 
 def train(compiled, model, args):

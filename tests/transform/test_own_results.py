@@ -1,62 +1,11 @@
-"""Results are tensors of their own, or views of one another and of arguments, as those of plain Thunder are."""
+"""Results are tensors of their own, or views of one another and of arguments, as those of plain Thunder are.
 
-import inspect
+Random programs are in ``tests/programs/test_programs.py``.
+"""
 
-import pytest
 import thunder
 import torch
-from models import compile_plain, compile_with
-from renaming_programs import draw_arguments, draw_program, observe, says_the_same
-
-import fusioncache
-
-
-def compare(seeds, compile_, *, gradients=False):
-    """Compares what can be told of the results of random programs; returns how many observations there were.
-
-    Where plain Thunder is not as eager torch is, either will do.
-    """
-    count = 0
-    for seed in seeds:
-        program, make = draw_program(seed), draw_arguments(seed, gradients=gradients)
-        plain, eager = (
-            observe_if_views_can_be_taken(each, make) for each in (thunder.jit(program, executors=[]), program)
-        )
-        if not plain:
-            continue
-        ours = compile_(program)
-        for _ in range(2):
-            for what, found in observe(ours, make):
-                count += 1
-                right = any(what in each and says_the_same(found, each[what]) for each in (plain, eager))
-                assert right, f"{what} of {inspect.getsource(program)}{found}, and not {plain.get(what)}"
-    return count
-
-
-def observe_if_views_can_be_taken(function, make):
-    """Returns what can be told of results; nothing where torch cannot take a view. Thunder's primitives copy then."""
-    try:
-        return dict(observe(function, make))
-    except RuntimeError:
-        return {}
-
-
-def with_templates(backend, store=False):
-    cache = fusioncache.Cache(record=False, store=store)
-    return lambda program: compile_with(program, backend, cache, programs=False)[0]
-
-
-def test_results_are_told_apart_as_those_of_plain_thunder():
-    assert compare(range(80), with_templates("eager")) > 1500
-
-
-def test_so_it_is_with_gradients():
-    assert compare(range(500, 540), with_templates("eager"), gradients=True) > 900
-
-
-@pytest.mark.usefixtures("eager_regions")
-def test_so_it_is_without_the_transform():
-    assert compare(range(300, 320), compile_plain) > 350
+from models import compile_with
 
 
 def test_two_names_for_one_result_are_two_tensors_with_one_memory():
