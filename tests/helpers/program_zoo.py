@@ -149,15 +149,6 @@ def run_function(compile_: Compile) -> list[torch.Tensor]:
     return results
 
 
-def run_thunderfx(compile_: Compile) -> list[torch.Tensor]:
-    from thunder.dynamo import thunderfx
-
-    model = Cell()
-    torch._dynamo.reset()
-    compiled = compile_(model, with_=thunderfx)
-    return train(compiled, list(model.parameters()), torch.randn(3, 4))
-
-
 def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
     model = Cell()
     compiled = compile_(model)
@@ -193,19 +184,6 @@ def run_buffers(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Counter(), compile_, torch.randn(3, 4))
 
 
-def run_plugin(compile_: Compile) -> list[torch.Tensor]:
-    import thunder
-    from thunder.recipes import BaseRecipe
-
-    def compile_model(model: Any, *, transforms: list[Any], executors: list[Any]) -> Any:
-        plugin = fusioncache.Plugin(backend="eager")
-        (plugin.transform,) = transforms
-        return thunder.compile(model, plugins=[plugin], recipe=BaseRecipe(fuser="torch.compile"))
-
-    model = Cell()
-    return train(compile_(model, with_=compile_model), list(model.parameters()), torch.randn(3, 4))
-
-
 def run_litgpt_with_cuda_graphs(compile_: Compile) -> list[torch.Tensor]:
     """A model that makes a module in its forward pass, where Dynamo ran before. Parts are not captured but run."""
     from litgpt import GPT, Config
@@ -234,10 +212,10 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     transforms = []
 
-    def compile_(model: Any, *, with_: Callable[..., Any] = thunder.jit, more: Any = (), **options: Any) -> Any:
+    def compile_(model: Any, *, more: Any = (), **options: Any) -> Any:
         cache = fusioncache.Cache(record=False, store=directory / name)
         transforms.append(fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, **options))
-        return with_(model, executors=fusioncache.executors(), transforms=[transforms[-1], *more])
+        return thunder.jit(model, executors=fusioncache.executors(), transforms=[transforms[-1], *more])
 
     results = CASES[name](compile_)
     content = b"".join(result.detach().float().numpy().tobytes() for result in results)

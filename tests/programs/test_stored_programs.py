@@ -20,7 +20,7 @@ from repository import HELPERS, import_path
 from fusioncache.store import Store
 from fusioncache.store.entry import is_program
 
-VERIFIED = ("kinds_of_input", "tied", "thunderfx", "buffers")
+VERIFIED = ("kinds_of_input", "tied", "buffers")
 
 
 def run_jobs(seed: int, helpers: Path, *jobs: Job) -> list[list[dict[str, Any]]]:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from repository import HELPERS
@@ -54,54 +53,6 @@ def test_an_explained_difference_does_not_count() -> None:
     assert found[0].explained == "it looks at the trace"
     assert not found[0].counts_against
     assert again(found, lambda ids: pytest.fail("nothing to run again"), 3) == found
-
-
-@pytest.mark.parametrize(
-    ("with_", "flaky"), [(["passed", "passed", "failed"], True), (["failed", "passed", "failed"], False)]
-)
-def test_what_mostly_ends_alike_when_run_again_is_flaky(with_: list[str], flaky: bool) -> None:
-    found = differences(_run(one="passed"), _run(one="failed"), {})
-    outcomes = iter(with_)
-    (difference,) = again(found, lambda ids: (_run(one="passed"), _run(one=next(outcomes))), 3)
-    assert difference.reruns == tuple(("passed", outcome) for outcome in with_)
-    assert difference.flaky is flaky
-    assert difference.counts_against is not flaky
-
-
-def _load(tmp_path: Path, *events: dict[str, Any]) -> Run:
-    file = tmp_path / "run.jsonl"
-    file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    return load(file)
-
-
-def _events(outcome: str, **call: Any) -> list[dict[str, Any]]:
-    return [
-        {"id": "a", "when": "setup", "outcome": "passed"},
-        {"id": "a", "when": "call", "outcome": outcome, "seconds": 1.0, **call},
-        {"id": "a", "when": "teardown", "outcome": "passed"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("events", "outcome"),
-    [
-        (_events("passed"), "passed"),
-        (_events("failed", message="assert 1 == 2"), "failed"),
-        (_events("failed", message="Failed: Timeout (>300.0s) from pytest-timeout."), "timeout"),
-        (_events("skipped"), "skipped"),
-        (_events("skipped", xfail=True), "xfailed"),
-        (_events("passed", xfail=True), "xpassed"),
-        ([{"id": "a", "when": "setup", "outcome": "failed", "message": "no fixture"}], "error"),
-        (
-            [{"id": "a", "when": "???", "outcome": "failed", "message": "worker 'gw1' crashed while running 'a'"}],
-            "crashed",
-        ),
-        ([{"collected": ["a"]}], "missing"),
-        ([{"id": "a", "when": "setup", "outcome": "passed"}], "missing"),
-    ],
-)
-def test_outcomes(tmp_path: Path, events: list[dict[str, Any]], outcome: str) -> None:
-    assert _load(tmp_path, *events, {"finished": 0}).result("a").outcome == outcome
 
 
 def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Path) -> None:

@@ -78,24 +78,6 @@ def test_a_number_and_a_size_are_never_one_variable():
     assert len(generalize([region(2), region(3)]).variables) == 2
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param((2, 64, 32), (3, 96, 32), id="nothing falls together"),
-        pytest.param((3, 32, 32), (2, 64, 32), id="the length is the width"),
-        pytest.param((32, 64, 32), (3, 96, 32), id="the batch is the width"),
-        pytest.param((64, 64, 32), (3, 96, 32), id="the batch is the length"),
-        pytest.param((32, 32, 32), (3, 96, 32), id="all are one"),
-        pytest.param((2, 16, 32), (3, 96, 32), id="the product is the width"),
-    ],
-)
-def test_what_falls_together_in_one_region_is_told_apart_by_another(one, other):
-    general = generalize([norm(*one), norm(*other)])
-    assert general == generalize([norm(2, 64, 32), norm(3, 96, 32)])
-    for sizes in ((7, 11, 32), (32, 32, 32), (5, 5, 32)):
-        assert find_values(general, norm(*sizes)) == (sizes[0], sizes[1], sizes[0] * sizes[1])
-
-
 def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
     square = generalize([norm(2, 32, 32), norm(2, 48, 48)])
     assert find_values(square, norm(2, 96, 96)) == (96, 192)
@@ -117,14 +99,6 @@ def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
     assert len(keys) == 1
     alone = [template_key(write_general_graph(norm(*pairs[0][0])).graph, ENVIRONMENT)]
     assert keys.isdisjoint(alone)
-
-
-def test_sizes_0_and_1_are_regions_of_their_own():
-    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
-    for sizes in ((1, 64, 32), (0, 64, 32), (2, 1, 32)):
-        assert find_values(general, norm(*sizes)) is None
-        with pytest.raises(ValueError, match="2 skeletons"):
-            generalize([general, norm(*sizes)])
 
 
 def turned(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
@@ -205,9 +179,3 @@ def test_only_regions_with_one_skeleton_are_generalized():
         generalize([of(draw_residual(0)), of(draw_residual(1))])
     general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
     assert find_values(general, of(draw_residual(0))) is None
-
-
-@pytest.mark.parametrize("values", [(2, 1, 2), (2, 64, Const("float", (0.5).hex()))])
-def test_values_that_no_instance_has_are_refused(values):
-    with pytest.raises(ValueError, match="in a hole"):
-        instantiate(generalize([norm(2, 64, 32), norm(3, 96, 32)]), values)

@@ -415,19 +415,6 @@ def test_what_is_no_integer_above_1_is_interpreted(tmp_path):
         assert transform.stats().programs_filled + transform.stats().programs_replayed == before, other
 
 
-def test_programs_that_are_of_no_family_are_tried_a_few_times(tmp_path, monkeypatch):
-    """Each of these lengths has a program of its own kind."""
-    monkeypatch.setattr(lengths, "MOST_LOOSE", 3)
-    tried = []
-    go_through = lengths.go_through_passes
-    monkeypatch.setattr(lengths, "go_through_passes", lambda *args: tried.append(1) or go_through(*args))
-    model = Program(of_product(lambda x: x / x.shape[1] ** 0.5))
-    compiled, transform = compile_anew(model, tmp_path)
-    for length in (64, 96, 65, 200, 100, 40):
-        train(compiled, model, (make(length),))
-    assert transform.stats().programs_filled == 0 and len(tried) <= 3
-
-
 def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
     """Where it is put depends on how much it is. Here a product stands for it."""
     monkeypatch.setattr(lengths, "exchanges", lambda symbol: symbol.sym.name == "matmul")

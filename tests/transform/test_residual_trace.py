@@ -23,31 +23,23 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 CARRY, SEGMENTED, INLINE = ResidualPlan.CARRY, ResidualPlan.SEGMENTED, ResidualPlan.INLINE
 
 
-class Replan(Transform):
-    """Only replans."""
-
-    def __init__(self, wanted: ResidualPlan | None, budget: int | None = None):
-        super().__init__()
-        self.wanted, self.budget = wanted, budget
-        self.choices, self.unchanged = [], []
+class Carry(Transform):
+    """Carries streams, and does nothing else."""
 
     def transform_trace_post_optimization(self, trace, **kwargs):
-        new, choices = replan_streams(trace, self.wanted, self.budget)
-        self.choices.append(choices)
-        self.unchanged.append(new is trace)
-        return new
-
-    def plans(self) -> list[list[ResidualPlan]]:
-        return [[choice.plan for choice in choices] for choices in self.choices]
+        return replan_streams(trace, CARRY, None)[0]
 
 
-def replan(model, *inputs, wanted=None, budget=None, shared=True, executors=None):
-    """The results of a step, the transform that replans, and the one that shares what is left."""
-    first = Replan(wanted, budget)
-    second = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
-    options = {"transforms": [first, second] if shared else [first]}
-    compiled = thunder.jit(model, executors=executors or fusioncache.executors(), **options)
-    return step(compiled, model, *inputs), first, second, compiled
+def train(model, *inputs, **options):
+    """The results of a step of a recomputed model, the transform, and the compiled model."""
+    with recompute():
+        compiled, transform = compile_with(model, **options)
+        return step(compiled, model, *inputs), transform, compiled
+
+
+def plans(transform) -> list[ResidualPlan]:
+    """Of the streams in forward, then of those in backward."""
+    return [choice.plan for choice in transform.choices()]
 
 
 def expected(model, *inputs):
@@ -75,23 +67,21 @@ def made(model_type, layers: int, dtype=torch.float32):
 )
 def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
     model, x = made(model_type, 5, dtype)
-    with recompute():
-        result, transform, cache, _ = replan(model, x, wanted=wanted)
+    result, transform, _ = train(model, x, residual=wanted.value)
     assert are_same(result, reference(model_type, 5, dtype))
-    assert not cache.stats().bypasses
-    backward = dtype is torch.bfloat16  # in float32 Thunder saves what backward needs
-    assert transform.unchanged == [wanted is SEGMENTED, not backward]
+    assert not transform.stats().bypasses
+    if dtype is torch.bfloat16:  # in float32 Thunder saves what backward needs
+        assert plans(transform)[1:] == [wanted]
 
 
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
 def test_calls_do_not_grow_with_depth(wanted):
     def most(layers):
         model, x = made(Residual, layers, torch.bfloat16)
-        with recompute():
-            _, transform, cache, compiled = replan(model, x, wanted=wanted)
+        _, transform, compiled = train(model, x, residual=wanted.value)
         backward = find_fused(thunder.last_backward_traces(compiled)[-1])
-        assert transform.plans()[1] == [wanted]
-        return max(len(call.args) for call in backward), cache.stats().templates
+        assert plans(transform)[1:] == [wanted]
+        return max(len(call.args) for call in backward), transform.stats().templates
 
     if wanted is CARRY:
         assert most(4) == most(10) == (4, 6)
@@ -151,12 +141,9 @@ class Two(torch.nn.Module):
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
 def test_several_streams(wanted):
     model, x = made(Two, 4, torch.bfloat16)
-    with recompute():
-        result, transform, _, _ = replan(model, x, wanted=wanted)
+    result, transform, _ = train(model, x, residual=wanted.value)
     assert are_same(result, reference(Two, 4, torch.bfloat16))
-    forward, backward = transform.plans()
-    assert len(forward) == 2
-    assert backward == [wanted] * 2
+    assert len(plans(transform)) == 4 and plans(transform)[2:] == [wanted] * 2
 
 
 def test_regions_of_thunders_torch_compile_executor(monkeypatch):
@@ -164,12 +151,12 @@ def test_regions_of_thunders_torch_compile_executor(monkeypatch):
     executor = torch_compile.TorchCompileExecutor("restricted")
     executor._implmap = {symbol.id: ImplInfo() for symbol in (prims.add, prims.tanh, prims.mul, prims.sub)}
     model, x = made(Residual, 6)
-    for shared in (True, False):
-        options = {"wanted": CARRY, "shared": shared, "executors": [executor]}
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", residual="carry")
+    for each in (transform, Carry()):
         with recompute():
-            result, transform, _, compiled = replan(model, x, **options)
-        assert are_same(result, reference(Residual, 6))
-        assert transform.plans()[0] == [CARRY]
+            compiled = thunder.jit(model, executors=[executor], transforms=[each])
+            assert are_same(step(compiled, model, x), reference(Residual, 6))
+    assert plans(transform)[:1] == [CARRY]
     names = [call.sym.name for call in find_all_fused(compiled)]
     assert len(set(names)) == len(names)
     assert max(len(call.args) for call in find_fused(thunder.last_traces(compiled)[-1])) == 2
@@ -203,7 +190,7 @@ def test_values_that_are_written_in_place_are_left_alone():
 
     with recompute():
         results = []
-        for transforms in ([], [Replan(CARRY)]):
+        for transforms in ([], [Carry()]):
             torch.manual_seed(0)
             inputs = [torch.randn(4, 4) for _ in range(8)]
             compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)

@@ -68,12 +68,6 @@ def test_a_read_comes_in_front_of_the_write_that_follows_it(program, is_shared, 
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
-def test_without_writes_groups_are_thunders(monkeypatch):
-    monkeypatch.setattr(executor, "keeps_order", lambda *given: pytest.fail("nothing is written"))
-    compiled = thunder.jit(lambda x: (x + 1).sum() * 2, executors=fusioncache.executors())
-    assert float(compiled(torch.ones(3))) == 12.0
-
-
 def test_no_region_has_operations_of_forward_and_of_backward(monkeypatch):
     """Thunder parts the two behind the executor, and sorts a trace with writes so that they may alternate."""
     monkeypatch.setattr(executor, "keeps_order", lambda *given: False)

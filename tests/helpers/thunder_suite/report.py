@@ -6,16 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
+import click
 
-from benchmarks.common.runner import console
 from thunder_suite.compare import Difference
 from thunder_suite.outcomes import Counts, Result, Run
 
 _FAILED = ("failed", "error", "crashed", "timeout", "missing")
-_COLUMNS = ("tests", "passed", "failed", "skipped", "unreached", "regions", "hits", "bypasses", "differ")
 _LONGEST_LINE = 400
 
 
@@ -39,21 +35,22 @@ class Comparison:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """A table with a line for each file, then each test whose outcome differs, then the bypasses."""
-    out = console()
-    out.print(_table(comparison))
+    """Each test whose outcome differs, then the bypasses, then the counts: of two, without and with fusioncache."""
     for difference in comparison.differences:
-        out.print(escape(_text(difference)), soft_wrap=True)
+        click.echo(_text(difference))
     counts = comparison.counts
     for reason, number in sorted(counts.bypasses.items(), key=lambda item: -item[1]):
-        out.print(escape(f"bypassed {number} times: {reason}"), soft_wrap=True)
+        click.echo(f"bypassed {number} times: {reason}")
+    ids = sorted(comparison.without.results.keys() | comparison.with_.results.keys())
+    for file, found in {**_by_file(ids), "all": ids}.items():
+        click.echo(f"{file}: " + ", ".join(f"{name} {value}" for name, value in _row(comparison, found).items()))
     if not counts.regions:
-        out.print("fusioncache saw no region: this run says nothing about it")
+        click.echo("fusioncache saw no region: this run says nothing about it")
     elif not counts.hits:
-        out.print("nothing was shared: no region of any test was equal to another")
+        click.echo("nothing was shared: no region of any test was equal to another")
     for name, run in (("without", comparison.without), ("with", comparison.with_)):
         if not run.finished:
-            out.print(f"the run {name} fusioncache was stopped at the time limit")
+            click.echo(f"the run {name} fusioncache was stopped at the time limit")
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -107,29 +104,6 @@ def _row(comparison: Comparison, ids: Sequence[str]) -> dict[str, Any]:
         "bypasses": sum(counts.bypasses.values()),
         "differ": len({difference.id for difference in comparison.against} & set(ids)),
     }
-
-
-def _table(comparison: Comparison) -> Table:
-    caption = "a / b: without / with fusioncache, where these differ"
-    table = Table(title="Thunder's tests", caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("file", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    ids = sorted(comparison.without.results.keys() | comparison.with_.results.keys())
-    for file, found in _by_file(ids).items():
-        table.add_row(file.removeprefix("test_").removesuffix(".py"), *_cells(_row(comparison, found)))
-    table.add_section()
-    table.add_row("all", *_cells(_row(comparison, ids)))
-    return table
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    def cell(value: Any) -> str:
-        if not isinstance(value, list):
-            return str(value)
-        return str(value[0]) if value[0] == value[1] else f"{value[0]} / {value[1]}"
-
-    return [cell(row[name]) for name in _COLUMNS]
 
 
 def _text(difference: Difference) -> str:
