@@ -101,11 +101,6 @@ def list_calls(trace: Any) -> list[str]:
     ]
 
 
-def count_calls(trace: Any) -> int:
-    """Returns how many calls of a trace start collectives."""
-    return sum(kind_of(symbol) in (Kind.GATHER, Kind.REDUCE) for symbol in trace.bound_symbols)
-
-
 def count_saved(trace: Any) -> int:
     """Returns how many gathered parameters, and views of such, a forward trace saves for backward."""
     gathered: set[str] = set()

@@ -559,17 +559,18 @@ def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
     assert os.listdir(path) == []
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    _assert_memory_only("is no store and not empty (thesis.tex)", tmp_path)
-    assert os.listdir(tmp_path) == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("below", ["", "store"])
-def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path, below):
-    (tmp_path / "file").write_text("mine")
-    _assert_memory_only(str(tmp_path / "file"), tmp_path / "file" / below)
-    assert (tmp_path / "file").read_text() == "mine"
+@pytest.mark.parametrize(
+    ("file", "path", "message"),
+    [
+        ("thesis.tex", "", "is no store and not empty (thesis.tex)"),
+        ("file", "file", "file"),
+        ("file", "file/store", "file"),
+    ],
+)
+def test_what_is_somebody_elses_is_left_alone(tmp_path, file, path, message):
+    (tmp_path / file).write_text("mine")
+    _assert_memory_only(message, tmp_path / path)
+    assert os.listdir(tmp_path) == [file] and (tmp_path / file).read_text() == "mine"
 
 
 def test_two_formats_at_once(tmp_path, monkeypatch):

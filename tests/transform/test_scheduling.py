@@ -3,14 +3,16 @@
 import os
 import re
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
 import thunder
 import torch
 from sharded_training import (
-    count_calls,
     count_saved,
     equal_bits,
     list_calls,
@@ -31,6 +33,7 @@ ORDERS = {
     "narrow": {"in_flight_bytes": 1},
 }
 """Thunder's order, and ours: as it is, and with one message in flight."""
+GPU_ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {"bucket_bytes": 0}, "together": {"bucket_bytes": 2**20}}
 WEIGHTS, PRODUCTS = 8, 4
 """How many parameters the model has, and how many of them backward needs whole."""
 
@@ -40,13 +43,13 @@ def make_small(**options: int) -> torch.nn.Module:
     return make_model(blocks=1, **options)
 
 
-def make_transform(**options: object) -> fusioncache.FusionCache:
+def make_transform(backend: str = "eager", **options: object) -> fusioncache.FusionCache:
     cache = fusioncache.Cache(record=False, store=False)
-    return fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, **options)
+    return fusioncache.FusionCache(cache=cache, backend=backend, jobs=0, programs=False, **options)
 
 
 def train_all(rank: int) -> dict[str, dict[str, object]]:
-    seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
+    seen = {f"{mode} {order}": train_one(rank, mode, **ORDERS[order]) for mode in MODES for order in ORDERS}
     seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
     return {**seen, "written in place": run_in_place()}
 
@@ -75,11 +78,19 @@ def run_differing(rank: int) -> str:
     return ""
 
 
-def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
-    transform = make_transform(**ORDERS[order])
-    jitted = thunder.jit(make_small(), executors=fusioncache.executors(), transforms=[transform])
+def train_on_gpus(rank: int) -> dict[str, dict[str, object]]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    given: Any = {"make": lambda: make_model(width=256).cuda(), "backend": "auto"}
+    return {
+        f"{mode} {order}": train_one(rank, mode, **given, **GPU_ORDERS[order]) for mode in MODES for order in GPU_ORDERS
+    }
+
+
+def train_one(rank: int, mode: str, make: Callable = make_small, **options: Any) -> dict[str, object]:
+    transform = make_transform(**options)
+    jitted = thunder.jit(make(), executors=fusioncache.executors(), transforms=[transform])
     jitted = share(jitted, mode)
-    values = train(jitted, rank)
+    values = [value.cpu() for value in train(jitted, rank)]
     return {
         "templates": sorted(call.template.key.digest for call in transform.calls()),
         "compiles": transform.stats().compiles,
@@ -87,19 +98,10 @@ def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
         "forward": list_calls(thunder.last_traces(jitted)[-1]),
         "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
         "bypasses": dict(transform.stats().bypasses),
-        "waits": sum(
-            symbol.sym.name == "torch_wait_prim_impl"
-            for traces in (thunder.last_traces(jitted), thunder.last_backward_traces(jitted))
-            for symbol in traces[-1].bound_symbols
-        ),
-        "placements": [str(placement) for placement in transform.placements()],
         "saved": count_saved(thunder.last_traces(jitted)[-1]),
         "in place": sum(
             symbol.sym.name == "all_reduce_in_place"
             for symbol in thunder.last_backward_traces(jitted)[-1].bound_symbols
-        ),
-        "started": sum(
-            count_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)
         ),
     }
 
@@ -250,3 +252,17 @@ def lose_a_rank(rank: int, way: str) -> str:
 @pytest.mark.parametrize(("way", "said"), [("dies", "."), ("stands still", "(?i)timed out|timeout")])
 def test_a_rank_that_is_lost_ends_the_job(way, said):
     assert re.search(said, run_with_losses(partial(lose_a_rank, way=way), patience=120))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it takes two GPUs")
+def test_on_two_gpus_all_bits_are_those_of_thunders_order_and_both_have_one_sequence():
+    trained = run_ranks(train_on_gpus, backend="nccl")
+    for mode, order in product(MODES, ("auto", "together")):
+        for rank in trained:
+            ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
+            assert equal_bits(ours["values"], theirs["values"])
+            assert not ours["bypasses"]
+        calls = [sequence(rank[f"{mode} {order}"]["forward"] + rank[f"{mode} {order}"]["backward"]) for rank in trained]
+        assert calls[0] == calls[1] != []
+        assert mode != "zero3" or trained[0][f"{mode} {order}"]["saved"] == 0

@@ -40,20 +40,6 @@ def train(compiled: Callable, *shape: int) -> list[torch.Tensor]:
     return [result, x.grad]
 
 
-def test_the_second_length_is_compiled_for_any_and_later_ones_are_not_compiled(cache):
-    compiled, transform = compile_with(model := Norm(), cache=cache)
-    plain = compile_plain(model)
-    counts = []
-    for shape in ((2, 6, 8), (2, 9, 8), (2, 5, 8), (2, 40, 8), (2, 8, 8)):
-        before = transform.stats().compiles
-        assert are_same(train(compiled, *shape), train(plain, *shape))
-        counts.append(transform.stats().compiles - before)
-    assert counts[0] == counts[1] > 0 and counts[2:] == [0, 0, 0]
-    stats = transform.stats()
-    assert (stats.generalizations, stats.general_hits) == (counts[1], 3 * counts[1])
-    assert not stats.own_sizes and not stats.bypasses
-
-
 def test_a_size_of_1_or_0_is_never_general(cache):
     compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
     for length in (5, 1, 0, 6, 1, 7, 0):
@@ -68,15 +54,6 @@ def test_widths_of_one_program_share_only_if_asked_to(cache, sizes):
     compiled(torch.randn(4, 6), torch.randn(6, 3))
     stats = transform.stats()
     assert (stats.compiles, stats.generalizations) == (2, int(sizes == "dynamic"))
-
-
-@pytest.mark.parametrize("sizes", ["auto", "dynamic"])
-def test_functions_share_only_if_asked_to(cache, sizes):
-    for width in (4, 5, 6):
-        compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, sizes=sizes)
-        x = torch.randn(3, width)
-        assert torch.equal(compiled(x), x.tanh() * 2)
-    assert (cache.stats().compiles, cache.stats().general_hits) == ((3, 0) if sizes == "auto" else (2, 1))
 
 
 def test_other_strides_at_another_length(cache):
