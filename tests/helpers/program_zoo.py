@@ -2,9 +2,9 @@
 
     python program_zoo.py JOBS
 
-does one job after the other, each in processes of its own, and prints what they found: a list of lists, as JSON. For
-each case that is a digest of the results of three training steps, and what became of its programs. Jobs are ``Job``'s
-attributes by name, as JSON.
+does one job after the other, each in a process of its own, and prints what they found: a list, as JSON. For each case
+that is a digest of the results of three training steps, and what became of its programs. Jobs are ``Job``'s attributes
+by name, as JSON.
 """
 
 from __future__ import annotations
@@ -227,42 +227,34 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """What processes do at once, which are forks of one that has imported torch and Thunder, and done nothing else.
+    """What a process does, which is a fork of one that has imported torch and Thunder, and done nothing else.
 
     Attributes:
         store: the directory that each case has one in.
         cases: their names; empty for all.
         loads: whether nothing may be interpreted.
-        processes: how many do the same.
         verify: whether programs are derived anew, and compared.
     """
 
     store: str
     cases: Sequence[str] = ()
     loads: bool = False
-    processes: int = 1
     verify: bool = False
 
-    def start(self) -> tuple[int, int]:
-        """Starts a process; returns its id, and where it writes what it found."""
+    def run(self) -> dict[str, Any]:
+        """Returns what the process found."""
         found, tell = os.pipe()
         child = os.fork()
-        if child:
-            os.close(tell)
-            return child, found
-        os.environ["FUSIONCACHE_VERIFY"] = str(int(self.verify))
-        output = json.dumps(run_cases(self.cases or list(CASES), Path(self.store), loads=self.loads))
-        with os.fdopen(tell, "w") as file:
-            file.write(output)
-        os._exit(0)
-
-    def run(self) -> list[dict[str, Any]]:
-        """Returns what each process found."""
-        started, done = [self.start() for _ in range(self.processes)], []
-        for child, found in started:
-            with os.fdopen(found) as file:
-                done.append(json.load(file))
-            assert os.waitpid(child, 0)[1] == 0
+        if not child:
+            os.environ["FUSIONCACHE_VERIFY"] = str(int(self.verify))
+            output = json.dumps(run_cases(self.cases or list(CASES), Path(self.store), loads=self.loads))
+            with os.fdopen(tell, "w") as file:
+                file.write(output)
+            os._exit(0)
+        os.close(tell)
+        with os.fdopen(found) as file:
+            done = json.load(file)
+        assert os.waitpid(child, 0)[1] == 0
         return done
 
 

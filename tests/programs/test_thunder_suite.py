@@ -31,9 +31,9 @@ def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(result.read_text())
     assert found["finished"] == {"without": True, "with": True}
-    assert found["total"]["tests"] > 80
-    assert found["counts"]["regions"] > 100
-    assert found["counts"]["hits"] > 20
+    assert found["total"]["tests"] > 60
+    assert found["counts"]["regions"] > 50
+    assert found["counts"]["hits"] > 10
 
 
 def _run(finished: bool = True, **outcomes: str) -> Run:

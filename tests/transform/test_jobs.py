@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -221,17 +220,6 @@ def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, 
     assert stats.handed_over == stats.compiles == compiled_here(tmp_path) == len(expected[1])
     assert not stats.helped and not stats.loads
     assert all(count == 2 for count in read_compiled(tmp_path).values())
-
-
-def test_workers_that_die_cost_no_result(tmp_path, monkeypatch, expected):
-    here = os.getpid()
-    monkeypatch.setattr(
-        Logging, "before", staticmethod(lambda graph: os.getpid() == here or os.kill(os.getpid(), signal.SIGKILL))
-    )
-    job = Job(tmp_path, 2)
-    job.wait()
-    assert same(job.run(), expected[0])
-    assert job.transform.stats().compiles == compiled_here(tmp_path) == len(expected[1])
 
 
 def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):

@@ -42,18 +42,18 @@ GPU = {
     "test_update_aliases.py": _nvfuser(2),
 }
 
-# In a minute, both runs together: every second test of the files that have many.
+# In a minute: every fourth test of the files that have many.
 CI = {
     "test_check_trace.py": Selection(pattern="missing_symbol"),
     "test_core.py": Selection(
-        pattern=r"_torch_cpu_(None|thunder.dtypes.float32)$", leave="eval_trace|test_inplace_|caching", sample=2
+        pattern=r"_torch_cpu_(None|thunder.dtypes.float32)$", leave="eval_trace|test_inplace_|caching", sample=4
     ),
     "test_inplace_copy.py": Selection(pattern="float32"),
     "test_jit_general.py": Selection(pattern="nanogpt_(block|mlp)|add|symbolic|autograd|renames"),
     "test_networks.py": Selection(pattern="mlp_torch_cpu"),
     "test_reductions.py": _ALL,
     "test_transforms.py": Selection(pattern="prologue|thunderfx|debug|symbolic"),
-    "test_update_aliases.py": Selection(pattern="_torch_cpu_", sample=2),
+    "test_update_aliases.py": Selection(pattern="_torch_cpu_", sample=4),
 }
 
 SUITES = {"cpu": CPU, "gpu": GPU, "ci": CI}
