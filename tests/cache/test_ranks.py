@@ -1,4 +1,4 @@
-"""One compile for all ranks of a job, and no rank that waits for ever."""
+"""One compile for all ranks of a job, and no rank that waits for ever. A real job is in ``test_spec_ranks.py``."""
 
 import os
 import warnings
@@ -12,7 +12,6 @@ import torch
 import torch.distributed as distributed
 from hypothesis import given
 from hypothesis import strategies as st
-from sharded_training import run_ranks
 from store_processes import Process, X, Y, make_region
 from threads_at_once import run_at_once
 
@@ -103,17 +102,3 @@ def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
     message[place % len(message)] ^= 1
     with pytest.raises(ValueError, match="wrong checksum"):
         unpack(bytes(message))
-
-
-def compile_on_rank(rank: int, folder: Path) -> bool:
-    """Returns whether a rank of a real job, with a directory of its own, was told what the other one compiled."""
-    one = Process(folder / str(rank))
-    sine, difference = one.run(make_region(), X, Y)
-    assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    distributed.barrier()
-    (told,) = one.told
-    return told
-
-
-def test_two_ranks_of_a_real_job_compile_once(tmp_path):
-    assert sorted(run_ranks(partial(compile_on_rank, folder=tmp_path))) == [False, True]

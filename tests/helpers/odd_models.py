@@ -12,19 +12,16 @@ import contextlib
 import importlib
 import json
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import optree
 import thunder
 import torch
 import torch.nn.functional as F
 from stored_programs import Cell, compile_anew, counts
-from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.extend import ImplInfo, OperatorExecutor, add_default_executor, register_executor, remove_default_executor
 
 import fusioncache
@@ -64,12 +61,6 @@ def compile_inside() -> None:
     call(lambda x: function(x) + 1)
 
 
-def compile_around() -> None:
-    for model in (curve, Cell()):
-        compiled, _ = compile_anew(model, STORE)
-        torch.compile(lambda x, compiled=compiled: compiled(x) + 1, backend="eager")(X)
-
-
 def have_hooks() -> None:
     model = Cell()
     model.register_forward_hook(lambda *_: None)
@@ -88,20 +79,6 @@ def define_operations() -> None:
     LIBRARY.define("half(Tensor x) -> Tensor")
     LIBRARY.impl("half", lambda x: x / 2, "CPU")
     call(lambda x: torch.ops.fusioncache_tests.half(own(x)))
-
-
-def change_defaults() -> None:
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")
-    torch.set_grad_enabled(False)
-    torch.use_deterministic_algorithms(True)
-    call(lambda x: x + torch.ones(4))
-    torch.use_deterministic_algorithms(False)
-    torch.set_grad_enabled(True)
-    torch.set_default_device(None)
-    torch.set_default_dtype(torch.float32)
-    torch.manual_seed(3)
-    random.seed(3)
 
 
 class Failing(thunder.Transform):
@@ -180,24 +157,11 @@ def register_executors() -> None:
     remove_default_executor(executor)
 
 
-def use_modes() -> None:
-    class Mode(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            return function(*args, **(kwargs or {}))
-
-    with Mode():
-        call(Cell())
-    with torch.inference_mode():
-        call(Cell())
-    with torch.autograd.graph.save_on_cpu():
-        call(Cell())
-
-
 HARMLESS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        compile_inside, compile_around, torch._dynamo.reset, have_hooks, define_operations, change_defaults, fail,
-        use_threads, nest, replace_and_restore, register_executors, use_modes,
+        compile_inside, torch._dynamo.reset, have_hooks, define_operations, fail, use_threads, nest,
+        replace_and_restore, register_executors,
     )
 }  # fmt: skip
 """What changes nothing for later programs: a process that did none of this loads them."""
@@ -224,20 +188,6 @@ def register_operations() -> None:
     call(lambda x: torch.ops.fusioncache_tests.own(torch.special.zeta(x)))
 
 
-class Pair:
-    def __init__(self, first: Any, second: Any):
-        self.first = first
-        self.second = second
-
-
-def register_trees() -> None:
-    def flatten(pair):
-        return (pair.first, pair.second), None, None
-
-    optree.register_pytree_node(Pair, flatten, lambda _, parts: Pair(*parts), namespace=OPTREE_NAMESPACE)
-    call(lambda pair: pair.first * 2, Pair(X, X))
-
-
 def add_methods() -> None:
     torch.Tensor.odd = lambda self: self * 2  # type: ignore[attr-defined]
     torch.nn.Module.odd = lambda self: 2  # type: ignore[assignment]
@@ -254,15 +204,10 @@ def replace_for_good() -> None:
     call(lambda x: torch.cos(x))
 
 
-def change_precision() -> None:
-    torch.set_float32_matmul_precision("high")
-    call(Cell())
-
-
 LASTING: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        use_thunderfx, register_operations, register_trees, add_methods, replace_for_good, change_precision,
+        use_thunderfx, register_operations, add_methods, replace_for_good,
     )
 }  # fmt: skip
 """What later programs depend on: a process that did the same loads them."""

@@ -79,7 +79,8 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
             with store.take_turn(make_numbered_key(1), BACKEND):
                 save(store, 1)
             load(store, 1)
-            store.sweep()
+            if before == "a damaged entry":
+                store.sweep()
 
         complete = wait_for(fork(work)) != -signal.SIGKILL
         store = Store.open(path)

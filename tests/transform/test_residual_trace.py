@@ -62,9 +62,7 @@ def made(model_type, layers: int, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-@pytest.mark.parametrize(
-    ("model_type", "dtype"), [(Residual, torch.float32), (Residual, torch.bfloat16), (Blocks, torch.bfloat16)], ids=str
-)
+@pytest.mark.parametrize(("model_type", "dtype"), [(Residual, torch.float32), (Blocks, torch.bfloat16)], ids=str)
 def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
     model, x = made(model_type, 5, dtype)
     result, transform, _ = train(model, x, residual=wanted.value)
@@ -90,7 +88,7 @@ def test_calls_do_not_grow_with_depth(wanted):
         assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Unrounded())
     model, x = made(Residual, 4, dtype)
@@ -118,12 +116,11 @@ class Two(torch.nn.Module):
         return self.other(self.one.weights[0] @ self.one(x))
 
 
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
-def test_several_streams(wanted):
+def test_several_streams():
     model, x = made(Two, 4, torch.bfloat16)
-    result, transform, _ = train(model, x, residual=wanted.value)
+    result, transform, _ = train(model, x, residual=SEGMENTED.value)
     assert are_same(result, reference(Two, 4, torch.bfloat16))
-    assert len(plans(transform)) == 4 and plans(transform)[2:] == [wanted] * 2
+    assert len(plans(transform)) == 4 and plans(transform)[2:] == [SEGMENTED] * 2
 
 
 def test_regions_of_thunders_torch_compile_executor(monkeypatch):

@@ -178,15 +178,14 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("programs", [False, True])
 @pytest.mark.parametrize("early", [False, True])
-def test_numbers_of_derived_classes_are_what_torch_reads_in_them(programs, early):
+def test_numbers_of_derived_classes_are_what_torch_reads_in_them(early):
     """At the first call, and where prologues are rewritten: for a value of another class all is derived anew."""
     for number, name in VALUES:
         torch.manual_seed(0)
         model = Scaled(number if early else 2.0, name if early else "b")
         cache = fusioncache.Cache(record=False, store=False)
-        compiled, transform = compile_with(model, cache=cache, programs=programs)
+        compiled, transform = compile_with(model, cache=cache)
         for _ in range(4):
             compiled(X)
         model.number, model.name = number, name
