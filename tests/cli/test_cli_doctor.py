@@ -1,4 +1,4 @@
-"""``fusioncache doctor``, here and in copies of Thunder that were changed: a name, a behaviour, a module."""
+"""``fusioncache doctor``, here and in a copy of Thunder that behaves in another way."""
 
 import json
 import os
@@ -137,21 +137,10 @@ def ignore_handlers(folder: Path) -> None:
         file.write("\n_handlers_at_import = dict(_default_opcode_handler_map)\n")
 
 
-def remove_module(folder: Path) -> None:
-    (folder / "transforms" / "cudagraph.py").unlink()
-
-
-@pytest.mark.parametrize(
-    ("manipulate", "off", "reason", "programs"),
-    [
-        (ignore_handlers, {"programs", "sizes", "tracing"}, "was observed 0 times", 0),
-        (remove_module, {"graphs"}, "thunder.transforms.cudagraph", 0),
-    ],
-)
-def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path, manipulate, off, reason, programs):
+def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path):
     copy = tmp_path / "site" / "thunder"
     shutil.copytree(Path(thunder.__file__).parent, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    manipulate(copy)
+    ignore_handlers(copy)
     path = os.pathsep.join((str(copy.parent), *filter(None, sys.path)))
     environment = {**os.environ, "PYTHONPATH": path, "FUSIONCACHE_DIR": str(tmp_path / "store")}
     done = subprocess.run(
@@ -160,6 +149,7 @@ def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path, manipulate, off, 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     stats, doctor = found["stats"], found["doctor"]
-    assert stats["hits"] > 0 and stats["verified"] == stats["templates"] and stats["programs_made"] == programs
-    assert doctor["status"] == 1 and set(doctor["off"]) == off and reason in json.dumps(doctor["off"])
-    assert any(reason in problem for problem in stats["bypasses"])
+    assert stats["hits"] > 0 and stats["verified"] == stats["templates"] and stats["programs_made"] == 0
+    assert doctor["status"] == 1 and set(doctor["off"]) == {"programs", "sizes", "tracing"}
+    reason = "was observed 0 times"
+    assert reason in json.dumps(doctor["off"]) and any(reason in problem for problem in stats["bypasses"])

@@ -67,10 +67,13 @@ def _shown() -> dict[str, str]:
     return {**shown, "report": Path("dynamo.html").read_text(encoding="utf-8")}
 
 
-@pytest.fixture
-def shown(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return _shown()
+@pytest.fixture(scope="module")
+def shown(directory, tmp_path_factory):
+    """What each command prints, by its words."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSIONCACHE_DIR", str(directory))
+        patch.chdir(tmp_path_factory.mktemp("shown"))
+        return _shown()
 
 
 def test_the_users_class_is_named_and_the_class_of_graphs_is_not(shown):

@@ -1,18 +1,16 @@
 """How the command line starts: what it imports, its help, completion, and the benchmark behind it."""
 
-import re
 import subprocess
 import sys
 
-import pytest
 from click.shell_completion import ShellComplete
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, save_run, save_two_runs
 from kept_programs import SavedProgram
 from repository import ROOT
 from store_contents import save
 
 from fusioncache.cli import upkeep as bench
-from fusioncache.cli.main import COMMANDS, main
+from fusioncache.cli.main import main
 from fusioncache.humanize import escape_controls
 from fusioncache.store import Store
 
@@ -74,18 +72,6 @@ def test_module_fails_under_its_own_name():
     result = _python("-m", "fusioncache", "ls", "--nosuch")
     assert result.returncode == 2
     assert result.stderr.startswith("Usage: fusioncache ls")
-
-
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=" ".join)
-def test_help_gives_an_example(command):
-    assert re.search(rf"Examples?:\n +fusioncache {' '.join(command)}", get_output(*command, "--help"))
-
-
-def test_help_lists_all_commands_by_their_names():
-    text = get_output("--help")
-    for name in COMMANDS:
-        assert re.search(rf"^  {name} +[A-Z]", text, re.MULTILINE)
-        assert main.get_command(None, name).name == name  # type: ignore[arg-type]
 
 
 def _completed(*words: str) -> list[str]:
