@@ -1,9 +1,7 @@
 """What a run leaves on disk: that it is what was counted, where it is, and how a template in it is found."""
 
 import os
-import sqlite3
 import stat
-from contextlib import closing
 
 from recorded_templates import (
     STARTED,
@@ -73,19 +71,6 @@ def test_nothing_is_written_when_nothing_changed():
     record_path().unlink()
     recorder_.save()
     assert not record_path().exists()
-
-
-def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
-    monkeypatch.setattr(database, "MOST_RUNS", 2)
-    save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a", started=10.0)
-    for run, started in (("b", 20.0), ("c", 30.0)):
-        save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
-    assert [run.id for run in RecordReader().runs()] == ["c", "b"]
-    assert RecordReader().find_templates(make_chain_template().key.digest) == ()
-    with closing(sqlite3.connect(record_path())) as connection:
-        assert connection.execute("SELECT count(*) FROM templates").fetchone() == (1,)
-        users = "SELECT id FROM runs WHERE number IN (SELECT run FROM records WHERE kind = 'uses') ORDER BY id"
-        assert connection.execute(users).fetchall() == [("b",), ("c",)]
 
 
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):

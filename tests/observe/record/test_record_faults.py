@@ -36,22 +36,6 @@ def test_an_empty_file_is_no_record_yet_and_becomes_one():
     assert len(RecordReader().runs()) == 1
 
 
-def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
-    save_ledger(monkeypatch, make_full_ledger())
-    with closing(_database()) as database, database:
-        database.execute("UPDATE templates SET content = '[1, 2]'")
-    reader = RecordReader()
-    with pytest.raises(RecordError, match="cannot be read"):
-        reader.find_templates("residual")
-    with closing(_database()) as database, database:
-        database.execute("UPDATE records SET content = '{\"arities\": [1, 2]}'")
-        database.execute("UPDATE runs SET content = 'nonsense'")
-    reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find_templates("residual"))
-    for read in reads:
-        with pytest.raises(RecordError, match="cannot be read"):
-            read()
-
-
 def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     monkeypatch.setattr(record, "LOCK_SECONDS", 0.01)

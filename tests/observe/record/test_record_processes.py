@@ -64,30 +64,6 @@ else:
     assert run.stats.regions == 1
 
 
-def test_processes_that_write_at_the_same_time_all_succeed():
-    script = """
-from fusioncache.observe.record.database import RecordWriter
-from recorded_templates import make_cast_template, make_chain_template, make_ledger
-recorders = [RecordWriter(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
-print("ready", flush=True)
-input()
-for recorder in recorders:
-    recorder.save()
-"""
-    processes = [_start(script) for _ in range(4)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 4
-    runs = RecordReader().runs()
-    assert sorted(run.pid for run in runs) == sorted([process.pid for process in processes] * 8)
-    assert all(len(RecordReader().templates(run.id)) == 2 for run in runs)
-
-
 def test_a_cache_in_use_is_not_kept_alive_by_its_record():
     cache = Cache()
     cache.ledger.count_region(make_chain_template(), (), hit=False)
