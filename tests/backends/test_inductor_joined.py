@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
@@ -38,11 +38,13 @@ def counted(fail: bool = False) -> Iterator[list[str]]:
         yield names
 
 
-def persist_together(backend: Inductor, left: Callable[[int], None] = lambda left: None) -> dict[str, Compiled]:
+def persist_together(
+    names: Sequence[str], backend: Inductor, left: Callable[[int], None] = lambda left: None
+) -> dict[str, Compiled]:
     from torch._inductor.codecache import PyCodeCache
 
     PyCodeCache.cache_clear()
-    cases = {name: CASES[name]() for name in JOINED}
+    cases = {name: CASES[name]() for name in names}
     with backend.compiled_together(list(cases.values()), left):
         return {name: backend.persist(*case) for name, case in cases.items()}
 
@@ -50,7 +52,7 @@ def persist_together(backend: Inductor, left: Callable[[int], None] = lambda lef
 def test_one_run_of_the_compiler_makes_the_bits_of_each_alone(tmp_path):
     told: list[int] = []
     with counted() as names:
-        together = persist_together(Inductor(), told.append)
+        together = persist_together(JOINED, Inductor(), told.append)
     assert names.count("joined") == 1 and told == [6, 5, 4, 3, 2, 1, 0]
     libraries = {artifacts["kernel-0.so"] for one in together.values() if "kernel-0.so" in (artifacts := one.artifacts)}
     assert len(libraries) == 1
@@ -58,16 +60,15 @@ def test_one_run_of_the_compiler_makes_the_bits_of_each_alone(tmp_path):
         graph, args = CASES[name]()
         alone = made(name)
         assert artifacts_of(alone).get("kernel-0.so") not in libraries
-        expected = digest(Inductor().compile(graph, args)(args))
         loaded = Inductor(scratch=tmp_path).load(artifacts_of(compiled), graph, args)
-        assert digest(compiled.run(args)) == digest(loaded(args)) == digest(alone.run(args)) == expected, name
+        assert digest(compiled.run(args)) == digest(loaded(args)) == digest(alone.run(args)), name
 
 
 def test_where_the_compiler_fails_each_is_compiled_alone():
     with counted(fail=True) as names:
-        together = persist_together(Inductor())
+        together = persist_together(("float32", "small"), Inductor())
     assert names.count("joined") == 1
-    assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == len(JOINED)
+    assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == 2
     for name, compiled in together.items():
         assert compiled.artifacts is not None
         assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name

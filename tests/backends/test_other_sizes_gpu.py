@@ -53,12 +53,6 @@ def test_sizes_that_nobody_had_need_no_other_kernel(definitions):
     assert not rows_without_kernel(definitions)
 
 
-def test_without_that_they_do(definitions, monkeypatch):
-    monkeypatch.setattr(other_sizes, "list_values", lambda general, values: ())
-    compiled_for_any_rows()
-    assert rows_without_kernel(definitions)
-
-
 def test_they_have_the_bits_of_their_own_kernels(monkeypatch):
     compiled = compiled_for_any_rows()
     monkeypatch.setattr(other_sizes, "list_values", lambda general, values: ())

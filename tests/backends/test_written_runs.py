@@ -1,4 +1,4 @@
-"""The function that is written for a recipe: its text, and when it leaves the region to others."""
+"""The function that is written for a recipe: what it launches, and when it leaves the region to others."""
 
 import threading
 from dataclasses import replace
@@ -8,7 +8,7 @@ from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
 from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run, write_text
+from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run
 
 ADD = Recipe(
     inputs=(Input(FLAT, 16), Input(FLAT, 16)),
@@ -22,39 +22,6 @@ ADD = Recipe(
     ),
     widest=16,
 )
-
-WRITTEN = """
-def run(args):
-  a0, a1, = args
-  b0 = data_ptr(a0)
-  b1 = data_ptr(a1)
-  if (b0 | b1) % 16:
-    return otherwise(args)
-  device = get_device(a0)
-  steps = threads.get((device, current_thread()))
-  if steps is None or device != current_device():
-    return prepare(args, device)
-  stream = current_stream(device) or DEFAULT
-  if stream != steps.stream:
-    steps.use(stream)
-  f0 = allocate0()
-  b2 = data_ptr(f0)
-  words = steps.words
-  words[0] = b0
-  words[8] = b1
-  words[17] = b2 + 64
-  command0, = steps.commands
-  try:
-    code = command0()[0]
-    if code == NO_CONTEXT:
-      bind(device)
-      code = command0()[0]
-  except (DriverError, KeyError, ValueError) as error:
-    return give_up(args, device, error)
-  if code:
-    return give_up(args, device, code)
-  return [f0]
-"""
 
 
 class Steps:
@@ -99,10 +66,6 @@ def call(recipe, steps, args=(32, 64), *, current=0, stream=5, outputs=(0,)):
         **{f"allocate{index}": lambda place=1024 * (1 + index): place for index in range(len(recipe.allocations))},
     }
     return write_run(recipe, outputs, names)(args)
-
-
-def test_the_text_of_a_run():
-    assert "\n".join(write_text(ADD, [0])) == WRITTEN.strip()
 
 
 def test_a_launch_is_given_addresses_where_its_parameters_lie():
