@@ -120,15 +120,6 @@ _REST_SECONDS = 1.0
 _MOST_SECONDS = 60.0
 
 
-def wait_for_crew() -> None:
-    """Waits until none of the processes that this one started computes any more. Returns at once if there are none."""
-    deadline = time.monotonic() + _MOST_SECONDS
-    before, ticks = -1, sum(_list_ticks(os.getpid()))
-    while ticks != before and time.monotonic() < deadline:
-        time.sleep(_REST_SECONDS)
-        before, ticks = ticks, sum(_list_ticks(os.getpid()))
-
-
 def _list_ticks(parent: int) -> Iterator[int]:
     """Returns the processor's time that each descendant of a process has had."""
     for file in Path("/proc").glob("[0-9]*/stat"):

@@ -78,52 +78,6 @@ def test_a_part_of_an_input_that_is_an_output_has_its_gradient(monkeypatch):
     assert transform.stats().graph_replays > 0
 
 
-def read_value(x):
-    return x * x.sum().item()
-
-
-def draw(x):
-    return torch.nn.functional.dropout(x, 0.5) + 1
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"), [(read_value, "a value that the host reads"), (draw, "random numbers")]
-)
-def test_what_a_replay_would_not_do_is_not_captured(monkeypatch, function, reason):
-    compiled, transform = compile_model(function, monkeypatch, graphs=True)
-    for _ in range(4):
-        compiled(torch.randn(2, 3))
-    assert transform.stats().captures == 0
-    assert dict(transform.stats().not_captured) == {reason: 1}
-
-
-class Counting(torch.nn.Module):
-    """Writes into a buffer in each call."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(3))
-
-    def forward(self, x):
-        self.count.add_(1)
-        return x * self.count
-
-
-def test_what_is_written_into_an_argument_is_there(monkeypatch):
-    model, other = Counting(), Counting()
-    captured, transform = compile_model(model, monkeypatch, graphs=True)
-    plain, _ = compile_model(other)
-    still = torch.ones(2, 3)
-    for _ in range(6):
-        assert torch.equal(captured(still), plain(still))
-        assert torch.equal(model.count, other.count)
-    assert transform.stats().graph_replays >= 3
-    for seed in range(3):
-        x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
-        assert torch.equal(captured(x), plain(x))
-        assert torch.equal(model.count, other.count)
-
-
 @pytest.mark.parametrize(("value", "captures"), [("1", True), ("0", False), ("", False)])
 def test_the_environment_may_ask_for_it(monkeypatch, value, captures):
     monkeypatch.setenv(GRAPHS.name, value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pool_processes import fork_process
-from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
+from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler, pool
@@ -38,12 +38,6 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
     after.run(make_region(), X, Y)
     assert after.told == [True]
-
-
-def test_a_pool_that_is_started_anew_imports_what_it_needs_by_itself(tmp_path):
-    """Its backends are no doubles: the eager one says that it keeps nothing."""
-    fill_store(tmp_path)
-    assert fusioncache.warm(tmp_path, jobs=2).refused == {"backend eager stores nothing": 2}
 
 
 def test_what_an_older_torchinductor_compiled(tmp_path):

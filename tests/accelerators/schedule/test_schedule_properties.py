@@ -1,20 +1,128 @@
 """Random calls and collectives: what every schedule of them keeps to."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_calls import SIZES, call_graphs, sharded_backwards, sharded_forwards
 
 from fusioncache.accelerators.schedule.calls import (
     COLLECTIVES,
     CallGraph,
+    CallNode,
     Kind,
     find_makers,
     find_movable,
     measure_peaks,
 )
 from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
+
+SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
+
+
+@st.composite
+def call_graphs(draw: st.DrawFn) -> CallGraph:
+    """Calls of every kind with waits anywhere behind their collectives."""
+    inputs = [f"i{number}" for number in range(draw(st.integers(1, 5)))]
+    values, futures, calls = list(inputs), [], []
+    sizes = {name: draw(SIZES) for name in inputs}
+
+    def add(kind: Kind, name: str, takes: Sequence[str], **more) -> str:
+        result = f"v{len(calls)}"
+        sizes[result] = draw(SIZES)
+        calls.append(CallNode(kind, name, tuple(takes), (result,), **more))
+        return result
+
+    def end(future: str) -> None:
+        futures.remove(future)
+        values.append(add(Kind.WAIT, "wait", [future]))
+
+    recent = st.deferred(lambda: st.sampled_from(values[-4:] + values))
+    kinds = ["gather", "gather", "reduce", "reduce", "compute", "compute", "divide", "view", "wait", "wait", "random"]
+    for _ in range(draw(st.integers(1, 25))):
+        kind = draw(st.sampled_from(kinds))
+        if kind == "gather":
+            channel = draw(st.sampled_from("ab"))
+            futures.append(add(Kind.GATHER, "all_gather", [draw(recent)], channel=f"gather {channel}", message=channel))
+        elif kind == "reduce":
+            futures.append(add(Kind.REDUCE, "all_reduce", [draw(recent)], channel="reduce", message="r"))
+        elif kind == "wait" and futures:
+            end(draw(st.sampled_from(futures)))
+        elif kind == "view":
+            values.append(add(Kind.VIEW, "view", [draw(recent)]))
+        else:
+            taken = [draw(recent)] if kind == "divide" else draw(st.lists(recent, max_size=3))
+            values.append(add(Kind.COMPUTE, kind, taken, fixed=kind == "random"))
+    for future in tuple(futures):
+        end(future)
+    calls.append(CallNode(Kind.COMPUTE, "return", tuple(dict.fromkeys(draw(st.lists(recent, max_size=4))))))
+    return CallGraph(tuple(calls), sizes)
+
+
+def _draw_weights(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
+    layers = draw(st.lists(st.lists(SIZES.filter(bool), min_size=1, max_size=3), min_size=1, max_size=6))
+    return [[(f"{layer}_{number}", size) for number, size in enumerate(found)] for layer, found in enumerate(layers)]
+
+
+class _Written:
+    """Calls that are written one after the other."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.calls: list[CallNode] = []
+
+    def add(self, kind: Kind, name: str, takes: Sequence[str], gives: str, size: int) -> str:
+        self.sizes[gives] = size
+        channel = name if kind in COLLECTIVES else ""
+        self.calls.append(CallNode(kind, name, tuple(takes), (gives,), channel=channel, message=f"{name} {size}"))
+        return gives
+
+    def finish(self, *returned: str) -> CallGraph:
+        self.calls.append(CallNode(Kind.COMPUTE, "return", returned))
+        return CallGraph(tuple(self.calls), self.sizes)
+
+
+@st.composite
+def sharded_forwards(draw: st.DrawFn) -> CallGraph:
+    """A forward pass as Thunder 0.2.6 leaves it: all gathers first, all that was gathered is saved."""
+    layers, written = _draw_weights(draw), _Written()
+    weights = [weight for found in layers for weight in found]
+    for name, size in draw(st.permutations(weights)):
+        written.add(Kind.GATHER, "all_gather", [f"w{name}"], f"f{name}", size)
+    saved = [written.add(Kind.WAIT, "wait", [f"f{name}"], f"p{name}", size) for name, size in weights]
+    # A norm's weight is as long as its rows are many.
+    wide = {
+        name: written.add(Kind.VIEW, "expand", [f"p{name}"], f"v{name}", draw(SIZES))
+        for name, _ in weights
+        if draw(st.booleans())
+    }
+    x = "x"
+    for layer, found in enumerate(layers):
+        x = written.add(Kind.COMPUTE, "layer", [x, *(wide.get(name, f"p{name}") for name, _ in found)], f"x{layer}", 8)
+    return written.finish(x, *saved)
+
+
+@st.composite
+def sharded_backwards(draw: st.DrawFn) -> CallGraph:
+    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division; copies of shards at the end."""
+    weights, written, grad = [weight for found in _draw_weights(draw) for weight in found], _Written(), "g"
+    for name, size in weights:
+        written.add(Kind.COMPUTE, "weight_gradient", [grad, f"x{name}"], f"d{name}", size)
+        grad = written.add(Kind.COMPUTE, "gradient", [grad, f"p{name}"], f"g{name}", 8)
+    for name, size in draw(st.permutations(weights)):
+        written.add(Kind.COMPUTE, "div", [f"d{name}"], f"a{name}", size)
+        written.add(Kind.REDUCE, "reduce_scatter", [f"a{name}"], f"r{name}", size // 2)
+    shards = [written.add(Kind.WAIT, "wait", [f"r{name}"], f"s{name}", size // 2) for name, size in weights]
+    if draw(st.booleans()):
+        shards = [_average_copies(written, name, size // 2) for name, size in weights]
+    return written.finish(*shards)
+
+
+def _average_copies(written: _Written, name: str, size: int) -> str:
+    written.add(Kind.COMPUTE, "div", [f"s{name}"], f"b{name}", size)
+    written.add(Kind.REDUCE, "all_reduce", [f"b{name}"], f"q{name}", size)
+    return written.add(Kind.WAIT, "wait", [f"q{name}"], f"t{name}", size)
+
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
 graphs = st.one_of(call_graphs(), sharded)
