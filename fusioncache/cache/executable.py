@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
 from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
 from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
-from fusioncache.ir.graph import pick, picker
-from fusioncache.ir.ops import writes_of
+from fusioncache.ir.graph import inverse, pick, picker
+from fusioncache.ir.ops import writes_in_place, writes_of
 from fusioncache.ir.template import (
     ArgumentLayouts,
     Option,
@@ -92,114 +92,78 @@ class BuiltFunction[F]:
 
 
 @dataclass(frozen=True, slots=True)
-class Task[F](ABC):
-    """Something to be compiled. The arguments that some methods take are tensors and numbers as the graph's inputs.
+class Task[F]:
+    """Something to be compiled. Arguments are tensors and numbers as the region's inputs.
 
     Attributes:
         backend: compiles.
         graph: what the store names it by.
-        region: what the compiler is given, for the start of the compiler.
+        region: what the compiler is given.
+        key: returns the key of what is stored, by the environment.
+        compile: compiles the function.
+        persist: compiles the function, and gives artifacts, or why there are none.
+        load: makes the function of artifacts. Raises whatever is wrong with these.
         instance: the region, and which of the graph's values its values are; None for any sizes.
+        request: what another process needs to ask for the same; None for any sizes.
     """
 
     backend: Backend
     graph: Graph
     region: Graph
-    instance: Instance | None
-
-    @abstractmethod
-    def key(self, environment: Mapping[str, str]) -> Key:
-        """Returns the key of what is stored."""
-
-    @abstractmethod
-    def compile(self, args: Sequence[Any]) -> F:
-        """Compiles the function."""
-
-    @abstractmethod
-    def persist(self, args: Sequence[Any]) -> Compiled[F]:
-        """Compiles the function, and gives artifacts, or why there are none."""
-
-    @abstractmethod
-    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[F]:
-        """Makes the function of artifacts. Raises whatever is wrong with these."""
+    key: Callable[[Mapping[str, str]], Key]
+    compile: Callable[[Sequence[Any]], F]
+    persist: Callable[[Sequence[Any]], Compiled[F]]
+    load: Callable[[Mapping[str, bytes], Sequence[Any]], BuiltFunction[F]]
+    instance: Instance | None = None
+    request: Request | None = None
 
     def is_joined(self) -> bool:
         """True if the compiler compiles this in the way of ``Backend.compiled_together``."""
-        return self.backend.is_joined(self.region, ())
+        layouts = pick(self.request.layouts, self.instance.inputs) if self.request and self.instance else ()
+        return self.backend.is_joined(self.region, layouts)
 
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
-        return {}
-
-
-@dataclass(frozen=True, slots=True)
-class RegionTask(Task[Run]):
-    """A region for arguments of some layouts.
-
-    Attributes:
-        request: the graph in canonical order, the layouts, and what another process needs to ask for the same.
-    """
-
-    instance: Instance
-    request: Request
-
-    def key(self, environment: Mapping[str, str]) -> Key:
-        """See ``Task``."""
-        return artifact_key(self.graph, environment, self.request.layouts, self.instance)
-
-    def compile(self, args: Sequence[Any]) -> Run:
-        """See ``Task``."""
-        return self.backend.compile(self.region, pick(args, self.instance.inputs))
-
-    def persist(self, args: Sequence[Any]) -> Compiled[Run]:
-        """See ``Task``."""
-        return self.backend.persist(self.region, pick(args, self.instance.inputs))
-
-    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[Run]:
-        """See ``Task``. The stored region may have another order of operations than this one."""
-        stored = decode_region(artifacts[REGION])
-        if _types(stored) != _types(self.instance) or len(stored.outputs) != len(self.instance.outputs):
-            raise ValueError("a stored region with other inputs or outputs")
-        return BuiltFunction(self.backend.load(artifacts, stored.region, pick(args, stored.inputs)), stored)
-
-    def is_joined(self) -> bool:
-        """See ``Task``."""
-        return self.backend.is_joined(self.region, tuple(pick(self.request.layouts, self.instance.inputs)))
-
-    def describe(self) -> dict[str, bytes]:
-        """See ``Task``."""
+        if self.instance is None or self.request is None:
+            return {}
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request)}
 
 
-@dataclass(frozen=True, slots=True)
-class GeneralTask(Task[GeneralFunction]):
-    """A region for any sizes. It is compiled with the arguments of one of its instances.
+def general_task(
+    backend: Backend, general: GeneralRegion, values: Sequence[Value], layout: Hashable
+) -> Task[GeneralFunction]:
+    """Returns the task to compile a region for any sizes, with the arguments of one of its instances.
 
-    Attributes:
+    Args:
+        backend: compiles.
         general: the region, and the places of its variables.
         values: of the variables in that instance.
         layout: of the arguments, as ``Backend.general_layout`` gives it.
     """
 
-    general: GeneralRegion
-    values: Sequence[Value]
-    layout: Hashable
+    def load(artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
+        return BuiltFunction(backend.load_general(artifacts, general, args))
 
-    def key(self, environment: Mapping[str, str]) -> Key:
-        """See ``Task``."""
-        return general_key(self.graph, environment, repr(self.layout))
+    return Task(
+        backend,
+        general.graph,
+        general.graph,
+        key=lambda environment: general_key(general.graph, environment, repr(layout)),
+        compile=lambda args: backend.compile_general(general, args, values),
+        persist=lambda args: backend.persist_general(general, args, values),
+        load=load,
+    )
 
-    def compile(self, args: Sequence[Any]) -> GeneralFunction:
-        """See ``Task``."""
-        return self.backend.compile_general(self.general, args, self.values)
 
-    def persist(self, args: Sequence[Any]) -> Compiled[GeneralFunction]:
-        """See ``Task``."""
-        return self.backend.persist_general(self.general, args, self.values)
-
-    def load(self, artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
-        """See ``Task``."""
-        return BuiltFunction(self.backend.load_general(artifacts, self.general, args))
+def _load_region(
+    backend: Backend, instance: Instance, artifacts: Mapping[str, bytes], args: Sequence[Any]
+) -> BuiltFunction[Run]:
+    """Makes the function of a region. The stored region may have another order than this one."""
+    stored = decode_region(artifacts[REGION])
+    if _types(stored) != _types(instance) or len(stored.outputs) != len(instance.outputs):
+        raise ValueError("a stored region with other inputs or outputs")
+    of_graph = pick(args, inverse(instance.inputs))
+    return BuiltFunction(backend.load(artifacts, stored.region, pick(of_graph, stored.inputs)), stored)
 
 
 def _types(instance: Instance) -> dict[int, Any]:
@@ -250,29 +214,39 @@ class Builder:
         self._on_start = on_start
         self._patience = patience
 
-    def region_task(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> RegionTask:
-        """Returns what is to be compiled for arguments of a graph.
+    def region_task(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Task[Run]:
+        """Returns the task to compile a region for arguments of some layouts.
 
         Args:
             graph: to be computed.
             instance: what to compile, if there is no function yet.
-            layouts: of the arguments. The function need not be right for others.
+            layouts: of the arguments of the graph. The function need not be right for others.
         """
         backend = self.backend
-        asked = Request(graph, layouts, backend.name, backend.options(), self._settings)
-        return RegionTask(backend, graph, instance.region, instance, asked)
+        return Task(
+            backend,
+            graph,
+            instance.region,
+            key=lambda environment: artifact_key(graph, environment, layouts, instance),
+            compile=partial(backend.compile, instance.region),
+            persist=partial(backend.persist, instance.region),
+            load=partial(_load_region, backend, instance),
+            instance=instance,
+            request=Request(graph, layouts, backend.name, backend.options(), self._settings),
+        )
 
     def key(self, task: Task[Any]) -> Key:
         """Returns the key of what is stored."""
         return task.key({**self.environment, **(self.backend.artifact_environment() or {})})
 
-    def foresee(self, task: RegionTask) -> Ask | None:
+    def foresee(self, task: Task[Run]) -> Ask | None:
         """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
+        assert task.request is not None and task.instance is not None
         return Ask(self.key(task), task.request, task.instance)
 
-    def load(self, task: RegionTask, args: Sequence[Any]) -> BuiltFunction[Run] | None:
+    def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
         """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
@@ -289,11 +263,10 @@ class Builder:
             Declined: if another process compiles it, and there is no patience; or if it cannot be compiled.
             Exception: whatever else the backend raises.
         """
-        start = time.perf_counter()
-        built = self._compile(task, args) if self.store is None else self._load_or_compile(task, args, self.store)
-        return replace(built, seconds=time.perf_counter() - start + built.shifted)
-
-    def _load_or_compile[F](self, task: Task[F], args: Sequence[Any], store: Store) -> BuiltFunction[F]:
+        start, store = time.perf_counter(), self.store
+        if store is None:
+            built = self._compile(task, args)
+            return replace(built, seconds=time.perf_counter() - start + built.shifted)
         key, name = self.key(task), self.backend.name
         helpers = self._helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
@@ -301,17 +274,18 @@ class Builder:
         if stored is None and helpers is not None and helpers.note_missing():
             wait = self._wait_for(helpers, key)
             stored = store.load(key, name)
-        built = None if stored is None else self._load(task, args, key, stored)
-        if built is None:
+        loaded = None if stored is None else self._load(task, args, key, stored)
+        if loaded is None:
             with self._ranks.turn(key, name) if self._ranks else nullcontext(RankTurn()) as turn:
-                built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
-                if built is None:
-                    built, artifacts = self._compile_once(task, args, key, store)
+                loaded = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
+                if loaded is None:
+                    loaded, artifacts = self._compile_once(task, args, key, store)
                     turn.publish(artifacts)
-        waited = wait.on_others + wait.on_start
-        if not built.loaded:
-            return replace(built, shifted=built.shifted - waited)
-        return replace(built, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here - waited)
+        built = loaded
+        if built.loaded:
+            built = replace(built, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here)
+        shifted = built.shifted - wait.on_others - wait.on_start
+        return replace(built, seconds=time.perf_counter() - start + shifted)
 
     def _wait_for(self, helpers: Helpers | None, key: Key) -> Wait:
         wait = Wait() if helpers is None else helpers.wait_for(key)
@@ -527,7 +501,7 @@ class Executable:
         layouts: ArgumentLayouts,
         on_build: OnBuild,
         instance: Instance | None,
-        build: Callable[[RegionTask, Sequence[Any]], BuiltFunction[Run] | None],
+        build: Callable[[Task[Run], Sequence[Any]], BuiltFunction[Run] | None],
     ) -> Run | None:
         """Returns a function for these layouts that another layout has already, or builds it; None if it cannot."""
         own = self._own(layouts, instance)
@@ -535,8 +509,11 @@ class Executable:
         with self._lock:
             run = self._exact.get((layouts, own)) or self._variants.get(variant)
             if run is None:
-                task = self._builder.region_task(self.graph, own or self._instance, layouts)
-                built = build(task, _copy_written(self.graph, args))
+                source = own or self._instance
+                if writes_in_place(self.graph):
+                    args = _copy_written(self.graph, args)
+                task = self._builder.region_task(self.graph, source, layouts)
+                built = build(task, pick(args, source.inputs))
                 if built is None:
                     return None
                 assert built.instance is not None
@@ -565,7 +542,7 @@ def instance_in_order(graph: Graph) -> Instance:
 def _copy_written(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
     """Copies, with their layout, the arguments that the graph writes into, because compiling runs it once."""
     written = {target for _, target in writes_of(graph)}
-    return [_copy(arg) if index in written else arg for index, arg in enumerate(args)] if written else args
+    return [_copy(arg) if index in written else arg for index, arg in enumerate(args)]
 
 
 def _copy(tensor: Any) -> Any:

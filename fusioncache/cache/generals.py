@@ -18,7 +18,7 @@ from fusioncache.backends.api import (
     GeneralFunction,
     Run,
 )
-from fusioncache.cache.executable import Builder, BuiltFunction, GeneralTask
+from fusioncache.cache.executable import Builder, BuiltFunction, general_task
 from fusioncache.ir import (
     Const,
     Declined,
@@ -269,9 +269,7 @@ class GeneralExecutable:
         The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
         """
         try:
-            general = self.family.general
-            task = GeneralTask(self._builder.backend, general.graph, general.graph, None, general, values, layout)
-            return self._builder.build(task, args)
+            return self._builder.build(general_task(self._builder.backend, self.family.general, values, layout), args)
         except Exception as error:
             if is_declined(error, Scope.GENERAL):
                 return error.reason

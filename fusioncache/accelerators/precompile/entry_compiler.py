@@ -331,7 +331,7 @@ class EntryCompiler:
             return TaskOutcome("compiled")
         reasons.clear()
         try:
-            args = make_arguments(asked.graph, asked.layouts)
+            args = pick(make_arguments(asked.graph, asked.layouts), instance.inputs)
             built = builder.build(builder.region_task(asked.graph, instance, asked.layouts), args)
         except Declined as declined:
             declined.require(Scope.TURN)
