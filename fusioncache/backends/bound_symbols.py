@@ -33,6 +33,7 @@ from fusioncache.ir import (
     Value,
     ValueType,
 )
+from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import op_traits
 
 Number = int | float
@@ -49,45 +50,29 @@ class FunctionSource:
     names: Mapping[str, Any]
 
 
-def merge_sources(sources: Sequence[FunctionSource], values: Sequence[Sequence[Number]]) -> FunctionSource:
+def merge_sources(
+    sources: Sequence[FunctionSource], values: Sequence[Sequence[Number]], first: Sequence[int] = ()
+) -> FunctionSource:
     """Returns the source of a function that takes the variables' values as well, behind its other arguments.
 
     Args:
         sources: of functions of the same name.
         values: for each source, the value of each variable. Those of no two variables are equal in all of them.
+        first: which variables come before the others.
 
     Raises:
         Declined: if the sources differ in anything else.
     """
-    first, *others = sources
-    if any(not _have_equal_names(first.names, other.names) for other in others):
+    names = sources[0].names
+    if any(not _have_equal_names(names, other.names) for other in sources[1:]):
         raise Declined("Thunder makes other operations at other sizes", Scope.GENERAL)
     trees = [ast.parse(source.text) for source in sources]
     merger = _Merger(values)
     merged = merger.merge(trees)
-    _find_function(merged).args.args += [ast.arg(name) for name in merger.variables]
-    return FunctionSource(ast.unparse(ast.fix_missing_locations(merged)), first.names)
-
-
-def move_variables(source: FunctionSource, variables: int, first: Sequence[int]) -> FunctionSource:
-    """Returns the source of the same function with some of its variables in front of the others.
-
-    Args:
-        source: of a function that takes as many variables, behind its other arguments.
-        variables: their number.
-        first: which of them come first.
-    """
-    tree = ast.parse(source.text)
-    parameters = _find_function(tree).args.args
-    own = len(parameters) - variables
-    order = [*first, *(variable for variable in range(variables) if variable not in first)]
-    parameters[own:] = [parameters[own + variable] for variable in order]
-    return FunctionSource(ast.unparse(tree), source.names)
-
-
-def _find_function(tree: ast.Module) -> ast.FunctionDef:
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return function
+    (function,) = [node for node in merged.body if isinstance(node, ast.FunctionDef)]
+    order = [*first, *(variable for variable in range(len(merger.variables)) if variable not in first)]
+    function.args.args += [ast.arg(name) for name in pick(merger.variables, order)]
+    return FunctionSource(ast.unparse(ast.fix_missing_locations(merged)), names)
 
 
 def define_source(source: FunctionSource) -> Any:
@@ -527,14 +512,19 @@ def torch_source(graph: Graph, gpu: int = 0) -> FunctionSource:
     return FunctionSource(trace.python(include_decorators=False), trace.python_ctx())
 
 
-def general_torch_source(general: GeneralRegion, gpu: int = 0) -> FunctionSource:
+def general_torch_source(general: GeneralRegion, gpu: int = 0, first: Sequence[int] = ()) -> FunctionSource:
     """Returns the source of a function that runs a general region, and takes its variables' numbers behind its tensors.
+
+    Args:
+        general: the region.
+        gpu: the number of the one that inputs lie on.
+        first: which variables come before the others.
 
     Raises:
         Declined: if Thunder runs regions of other sizes by other operations.
     """
     sources = [torch_source(region, gpu) for region in general.regions]
-    return merge_sources(sources, [read_numbers(values) for values in general.values])
+    return merge_sources(sources, [read_numbers(values) for values in general.values], first)
 
 
 def read_numbers(values: Sequence[Value]) -> list[int | float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources, move_variables
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources
 from fusioncache.ir.errors import Declined
 
 
@@ -35,8 +35,9 @@ def test_all_sources_are_asked():
 
 
 def test_variables_change_places():
-    merged = merge([(2, 5.0, 7), (3, 6.0, 9)], "(2, 5.0, 7)", "(3, 6.0, 9)")
-    assert call(move_variables(merged, 3, (1,)), "x", 5.5, 4, 8) == (4, 5.5, 8)
+    sources = [source("return (2, 5.0, 7)"), source("return (3, 6.0, 9)")]
+    merged = merge_sources(sources, [(2, 5.0, 7), (3, 6.0, 9)], first=(1,))
+    assert call(merged, "x", 5.5, 4, 8) == (4, 5.5, 8)
 
 
 @pytest.mark.parametrize("other", ["36", "-9", "9.0", "True", "x"])

@@ -134,15 +134,11 @@ def refuse_wrapper(*given: Any) -> Any:
     raise Declined("a wrapper that calls other things", Scope.STORING)
 
 
-def test_code_that_cannot_be_stored_keeps_bits_and_strides(monkeypatch):
+def test_code_that_cannot_be_stored_is_compiled_for_each_size(monkeypatch):
     monkeypatch.setattr("fusioncache.backends.inductor.artifacts.check_wrapper", refuse_wrapper)
     both = Both(softmax)
-    turned = Both(lambda x: ((x * 2).t(), x.reshape(-1), x))
-    for length in (64, 17, 1023):
+    for length in (64, 17):
         both.check(torch.randn(3, length), torch.randn(length))
-        turned.check(torch.randn(3, length))
-        both.check(torch.randn(6, length)[::2], torch.randn(length))
-    for each in (both, turned):
-        stats = each.transform.stats()
-        assert stats.generalizations > 0 and stats.general_hits > 0 and not stats.bypasses
-    assert not turned.transform.stats().own_sizes
+    stats = both.transform.stats()
+    assert not stats.generalizations and not stats.bypasses
+    assert list(stats.own_sizes) == ["a wrapper that calls other things"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,14 +85,15 @@ def test_missing_cut_and_altered_artifacts_are_refused(name):
             Inductor().load({**artifacts, **other}, *CASES["two"]())
 
 
-def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path):
+def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
         kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
         wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
         fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
         artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
         with pytest.raises(ValueError, match="does not load"):
-            Inductor(scratch=tmp_path).load(changed(artifacts, fields), *CASES["two"]())
+            Inductor().load(changed(artifacts, fields), *CASES["two"]())
     assert not list(tmp_path.iterdir())
 
 

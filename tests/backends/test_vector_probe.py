@@ -4,12 +4,11 @@ import importlib.util
 import sys
 
 import pytest
-import torch
 from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
-from fusioncache.backends.inductor import joined_kernels
+from fusioncache.backends.inductor import environment, joined_kernels
 from fusioncache.thunder_adapter.installation import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
 
@@ -18,8 +17,7 @@ from fusioncache.transform.vector_probing import replace_probe
 def _check(monkeypatch, tmp_path):
     """Returns what asks, and a list that has an item for each time that it was not known."""
     asked: list[str] = []
-    machine = ("flags : avx2",)
-    monkeypatch.setattr(joined_kernels, "list_machine", lambda: machine)
+    monkeypatch.setattr(environment, "artifact_environment", lambda: {"processor": "avx2"})
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert cache_dir_utils.cache_dir() == str(tmp_path)
     monkeypatch.setattr(joined_kernels, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
@@ -58,7 +56,7 @@ CHANGES = {
     "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
     "the macros": lambda patch: another(_macro=["OTHER"]),
     "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
-    "the CPU": lambda patch: patch.setattr(joined_kernels, "list_machine", lambda: ("flags : avx512f",)),
+    "the CPU": lambda patch: patch.setattr(environment, "artifact_environment", lambda: {"processor": "avx512f"}),
     "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
     "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
     "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
@@ -84,23 +82,11 @@ def test_other_options_have_it_ask_again(check):
     assert ask(VecAVX2(), "code") and len(asked) == 2
 
 
-def test_other_libraries_of_torch_have_it_ask_again(check, monkeypatch, tmp_path):
-    ask, asked = check
-    (tmp_path / "lib").mkdir()
-    library = tmp_path / "lib" / "libtorch_cpu.so"
-    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
-    for content in ("1", "12"):
-        library.write_text(content)
-        ask(VecAVX2(), "code")
-        ask(VecAVX2(), "code")
-    assert len(asked) == 2
-
-
 def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
     ask, asked = check
-    monkeypatch.setattr(joined_kernels, "list_machine", lambda: 1 / 0)
+    monkeypatch.setattr(environment, "artifact_environment", lambda: 1 / 0)
     assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
-    monkeypatch.setattr(joined_kernels, "list_machine", lambda: ())
+    monkeypatch.setattr(environment, "artifact_environment", dict)
     monkeypatch.setattr(joined_kernels.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
     assert ask(VecAVX2(), "code") and len(asked) == 3
 

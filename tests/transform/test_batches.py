@@ -41,9 +41,9 @@ class Job:
         """Returns output and gradients, and of how many regions each run of the compiler was."""
         runs, together = list[int](), persistence.compile_kernels
 
-        def count(lowered: Any, scratch: Any) -> Any:
+        def count(lowered: Any) -> Any:
             runs.append(len(lowered))
-            return together(lowered, scratch)
+            return together(lowered)
 
         with mock.patch.object(persistence, "compile_kernels", count), torch.set_grad_enabled(trains):
             output = self.compiled(self.x)

@@ -242,14 +242,17 @@ class Fakes:
     args: Sequence[Any]
 
 
-def fake(args: Sequence[Any]) -> Fakes:
-    """Returns fakes of tensors, of the same layouts."""
+def fake(inputs: Sequence[TensorKind]) -> Fakes:
+    """Returns fakes of tensors."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        fakes = [torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device) for arg in args]
+        fakes = [
+            torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device="cpu")
+            for dtype, sizes, strides in inputs
+        ]
     return Fakes(mode, fakes)
 
 
@@ -284,7 +287,14 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
     code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
     """
-    from torch._inductor.compile_fx import compile_fx_inner
+    import torch
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._functorch import config as functorch_config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fusioncache.thunder_adapter.api import no_autocast
 
     found = []
 
@@ -292,41 +302,20 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
         found.append(compile_fx_inner(*args, **kwargs))
         return found[-1]
 
-    compile_traced(function, fakes, mode, inner_compile=inner)
-    if len(found) != 1:
-        raise Declined(f"{len(found)} graphs in place of one", Scope.STORING)
-    return found[0]
-
-
-def compile_traced(function: Callable[..., Any], fakes: Fakes, mode: str | None, **options: Any) -> Any:
-    """Returns what AOTAutograd and TorchInductor make of a function: see ``compile_graph``."""
-    from torch._dynamo.convert_frame import compile_lock
-    from torch._functorch import config as functorch_config
-    from torch._inductor import list_mode_options
-    from torch._inductor.compile_fx import compile_fx
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def lower() -> Any:
+    def lower() -> None:
         with fakes.mode:
             traced = make_fx(function)(*fakes.args)
         patches = list_mode_options(mode) if mode else {}
-        # A hit in AOTAutograd's cache would go round ``inner_compile``. TorchInductor's own cache of graphs stays out
-        # of it, as there is no context of Dynamo's; its cache of libraries does not.
+        # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
+        # there is no context of Dynamo's; its cache of libraries does not.
         with functorch_config.patch(enable_autograd_cache=False):
-            return compile_fx(traced, fakes.args, config_patches=patches, **options)
+            compile_fx(traced, fakes.args, config_patches=patches, inner_compile=inner)
 
-    with compile_lock:
-        return outside_autograd(lower)()
-
-
-def outside_autograd(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that does the same with autograd and autocast off."""
-    import torch
-
-    from fusioncache.thunder_adapter.api import no_autocast
-
-    apart: Callable[..., Any] = torch.no_grad()(no_autocast(function))
-    return apart
+    with compile_lock, torch.no_grad():
+        no_autocast(lower)()
+    if len(found) != 1:
+        raise Declined(f"{len(found)} graphs in place of one", Scope.STORING)
+    return found[0]
 
 
 def check_operations(external: Any) -> None:
@@ -382,6 +371,9 @@ _MOST_LOADED = 64
 
 _Identifier = Annotated[str, _NAME]
 
+TensorKind = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""Dtype, sizes and strides of a tensor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -397,7 +389,7 @@ class Signature:
         conditions: what must hold of sizes and strides, if it is code for any sizes.
     """
 
-    inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    inputs: tuple[TensorKind, ...]
     outputs: int
     threads: int
     kernels: tuple[tuple[_Identifier, int, _Identifier], ...]
@@ -414,20 +406,20 @@ class Signature:
             raise ValueError("has a kernel in an unknown library")
 
 
-def pack(package: Package, kernels: Mapping[str, Kernel], args: Sequence[Any]) -> dict[str, bytes]:
+def pack(package: Package, kernels: Mapping[str, Kernel], inputs: tuple[TensorKind, ...]) -> dict[str, bytes]:
     """Makes the artifacts of compiled code.
 
     Args:
         package: the code.
         kernels: that its wrapper calls.
-        args: that it was compiled for.
+        inputs: that it was compiled for.
     """
     import torch
 
     text = package.wrapper.encode()
     libraries = list(dict.fromkeys(kernel.library for kernel in kernels.values()))
     signature = Signature(
-        _describe_arguments(args),
+        inputs,
         package.outputs,
         torch.get_num_threads(),
         tuple((name, libraries.index(kernel.library), kernel.name) for name, kernel in kernels.items()),
@@ -502,7 +494,7 @@ def describe(artifacts: Mapping[str, bytes]) -> Description:
     return Description(sources, lacks_source=_SOURCE not in artifacts and _KERNEL.format(0) in artifacts)
 
 
-def _describe_arguments(args: Sequence[Any]) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+def _describe_arguments(args: Sequence[Any]) -> tuple[TensorKind, ...]:
     return tuple((str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())) for arg in args)
 
 
@@ -523,24 +515,24 @@ _ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 _loading = forks.lock()
 
 
-def load_kernels(signature: Signature, libraries: Sequence[bytes], scratch: Path | None) -> dict[str, Any]:
+def load_kernels(signature: Signature, libraries: Sequence[bytes]) -> dict[str, Any]:
     """Loads the kernels of libraries, by the names that the wrapper has for them.
 
     Raises:
         ImportError: if one does not load.
     """
-    modules = [load_module(library, scratch) for library in libraries]
+    modules = list(map(load_module, libraries))
     return {name: find_kernel(modules[number], function) for name, number, function in signature.kernels}
 
 
 @lru_cache(_MOST_LOADED)
-def load_module(library: bytes, scratch: Path | None) -> Any:
+def load_module(library: bytes) -> Any:
     """Loads a library, once for all regions that have a kernel in it. Its file is there just for that moment.
 
     Raises:
         ImportError: if it does not load.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fusioncache-", dir=scratch))
+    folder = Path(tempfile.mkdtemp(prefix="fusioncache-"))
     try:
         return load_library(library, folder)
     finally:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Progress, Run
@@ -22,7 +21,6 @@ from fusioncache.backends.inductor.environment import artifact_environment, indu
 from fusioncache.backends.inductor.joined_kernels import collect_kernels
 from fusioncache.backends.inductor.persistence import (
     Code,
-    compile_here,
     find_mode,
     find_obstacle,
     fit,
@@ -33,7 +31,7 @@ from fusioncache.backends.inductor.persistence import (
     persist,
 )
 from fusioncache.backends.torch_settings import write_settings, write_versions
-from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
+from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, Value
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts, Option, layouts_of
@@ -76,10 +74,8 @@ def start_compiler(device: str, *, joined: bool) -> None:
 
 def _compile(function: Callable[[Any], Any]) -> None:
     """Compiles a function in the very surroundings in which a region is compiled."""
-    import torch
-
     if find_mode() is None:
-        artifacts.compile_graph(function, fake([torch.empty(2, 3, device="cpu")]), None)
+        artifacts.compile_graph(function, fake([("float32", (2, 3), (3, 1))]), None)
 
 
 def _subtract(x: Any) -> Any:
@@ -134,8 +130,6 @@ class Inductor(Backend):
     Args:
         mode: as for ``torch.compile``.
         fold: see ``Backend``.
-        scratch: where libraries lie for the moment of being loaded; the system's directory for temporary files if None.
-            It must be on a file system that code may be run from.
     """
 
     name = "inductor"
@@ -146,10 +140,9 @@ class Inductor(Backend):
         "TORCH_LOGS=output_code python repro.py --executor inductor"
     )
 
-    def __init__(self, mode: str | None = None, *, fold: str = "auto", scratch: Path | None = None):
+    def __init__(self, mode: str | None = None, *, fold: str = "auto"):
         super().__init__(fold=fold)
         self._mode = mode
-        self._scratch = scratch
         self._alone = 0
         # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
@@ -254,9 +247,10 @@ class Inductor(Backend):
         """See ``Backend``."""
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
-        made = persist(carried, args, values, self._mode, self._scratch, joined=self._join())
-        code = made.run or compile_here(carried, args, values, self._mode)
-        run = carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
+        made = persist(carried, args, values, self._mode, joined=self._join())
+        if made.run is None:
+            raise Declined(made.reason or "not stored", Scope.GENERAL)
+        run = carried.wrap(partial(fit, made.run, partial(self._compile_source, carried)))
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
     def load_general(
@@ -269,7 +263,7 @@ class Inductor(Backend):
             OSError: if there is no room for temporary files.
         """
         carried = carry_numbers(general)
-        code = load(artifacts, carried, carried.carry(args, general.values[0]), self._scratch)
+        code = load(artifacts, carried, carried.carry(args, general.values[0]))
         return carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
 
     def _compile_source(self, carried: CarriedRegion, args: Sequence[Any]) -> Run:
@@ -282,21 +276,21 @@ class Inductor(Backend):
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
-        package = self._together.pop((graph, layouts_of(args)), None)
+        package = self._together.pop((graph, layouts_of(args)), None) if self._together else None
         joined = package is None and self._join()
-        made = persist(carry_nothing(graph), args, (), self._mode, self._scratch, package, joined=joined)
-        run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph, args)
+        made = persist(carry_nothing(graph), args, (), self._mode, package, joined=joined)
+        run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph)
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
-    def _guard(self, code: Code, graph: Graph, args: Sequence[Any]) -> Run:
+    def _guard(self, code: Code, graph: Graph) -> Run:
         """Returns the function of a graph, which compiles it for what the code cannot read."""
-        return guard_plain(code.run, args, lambda args: self.compile(graph, args))
+        return guard_plain(code.run, partial(self.compile, graph))
 
     @contextmanager
     def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
         """See ``Backend``. One run of the C++ compiler compiles the kernels of all."""
         try:
-            packages = package_together(graphs, self._mode, self._scratch, progress)
+            packages = package_together(graphs, self._mode, progress)
         except Exception as error:  # each is compiled alone
             logger.info("regions are not compiled together", exc_info=error)
             packages = {}
@@ -313,7 +307,7 @@ class Inductor(Backend):
             ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
-        return self._guard(load(artifacts, carry_nothing(graph), args, self._scratch), graph, args)
+        return self._guard(load(artifacts, carry_nothing(graph), args), graph)
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:

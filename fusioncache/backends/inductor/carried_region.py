@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import GeneralFunction, Run
-from fusioncache.backends.bound_symbols import FunctionSource, move_variables
+from fusioncache.backends.bound_symbols import FunctionSource
 from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Scope, TensorType, Value
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
@@ -72,7 +72,7 @@ class CarriedRegion:
 
         if not self.general.places:
             return torch_source(self.general.graph, gpu)
-        return move_variables(general_torch_source(self.general, gpu), len(self.general.places), tuple(self.numbers))
+        return general_torch_source(self.general, gpu, tuple(self.numbers))
 
     def wrap(self, function: GeneralFunction) -> GeneralFunction:
         """Returns the function of the original region."""

@@ -8,8 +8,8 @@ depend on what else is in the library.
 TorchInductor asks which vector instructions of the CPU it can use: whether a library with them can be built and loaded.
 It loads each in a child process that imports torch, up to six in each process: ten seconds of CPU time. Here the
 library is loaded into this process. A "yes" is kept beside TorchInductor's own code, which is trusted as much, under a
-digest of all that the answer depends on: the code and the flags, compiler, torch and TorchInductor's options for C++,
-the kernel's description of the CPU, libraries and paths. A "no" is not kept: it may come from a full disk.
+digest of all that the answer depends on: the code and the flags, TorchInductor's options for C++, what its stored code
+depends on, and paths. A "no" is not kept: it may come from a full disk.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ import ctypes
 import hashlib
 import logging
 import os
-import platform
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,8 +32,6 @@ from fusioncache.ir import Declined, Scope
 logger = logging.getLogger("fusioncache")
 
 _FOLDER = "fusioncache-instruction-sets"
-_CPU = Path("/proc/cpuinfo")
-_CPU_LINES = ("vendor_id", "model name", "microcode", "flags", "Features", "CPU implementer", "CPU part")
 _VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TORCH_CUSTOM_PYTHONPATH", "ATEN_CPU_CAPABILITY")
 
 
@@ -112,8 +107,11 @@ def find_proof(instruction_set: Any, code: str) -> Path:
         instruction_set: a ``VecISA`` of TorchInductor's.
         code: of the library.
     """
+    from torch._inductor import config
     from torch._inductor.cpu_vec_isa import _get_isa_dry_compile_fingerprint
     from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    from fusioncache.backends.inductor.environment import artifact_environment
 
     flags = instruction_set._arch_flags
     parts = (
@@ -122,31 +120,12 @@ def find_proof(instruction_set: Any, code: str) -> Path:
         flags,
         repr(instruction_set._macro),
         _get_isa_dry_compile_fingerprint(flags),
-        *_list_options(),
-        *list_machine(),
+        *artifact_environment().values(),
+        *(f"{name}={getattr(config, name)!r}" for name in sorted(config._config) if name.startswith("cpp.")),
         *(f"{name}={os.environ.get(name)}" for name in _VARIABLES),
     )
     text = "".join(f"{len(part)} {part}\n" for part in parts)
     return Path(cache_dir(), _FOLDER, hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest())
-
-
-def _list_options() -> Iterator[str]:
-    """Yields how TorchInductor compiles C++, and where torch is."""
-    import torch
-    from torch._inductor import config
-
-    yield from (f"{name}={getattr(config, name)!r}" for name in sorted(config._config) if name.startswith("cpp."))
-    for path in sorted(Path(torch.__file__).parent.glob("lib/libtorch*.so*")):
-        status = path.stat()
-        yield f"{path} {status.st_size} {status.st_mtime_ns}"
-
-
-@cache
-def list_machine() -> tuple[str, ...]:
-    """Returns the properties of a machine on which the instructions of its CPU depend."""
-    lines = _CPU.read_text().partition("\n\n")[0].splitlines()
-    known = [" ".join(line.split()) for line in lines if line.partition("\t")[0].strip() in _CPU_LINES]
-    return (*known, platform.machine(), platform.node(), platform.release(), repr(platform.libc_ver()), sys.executable)
 
 
 ENTRY = "kernel"
@@ -307,7 +286,6 @@ def collect_kernels() -> Iterator[None]:
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codegen import cpp
     from torch._inductor.cpu_vec_isa import VecISA
 
     compile_ = AsyncCompile.cpp_pybinding
@@ -319,7 +297,6 @@ def collect_kernels() -> Iterator[None]:
         compile_lock,  # so that it is for this thread alone
         mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
         mock.patch.object(VecISA, "check_build", _probe),
-        mock.patch.object(cpp, "stride_at_vec_range", shorten_strides(cpp.stride_at_vec_range)),
     ):
         yield
 
@@ -363,38 +340,6 @@ def _write_checks() -> list[str]:
     codes = {name: getattr(isa, name) for isa, name in list_checks()}
     targets = {name: f'extern "C" __attribute__((target("{",".join(_CHECKS[name])}")))' for name in codes}
     return [code.replace('extern "C"', targets[name]) for name, code in codes.items()]
-
-
-def shorten_strides(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that finds the stride of an index along a loop variable as TorchInductor does, but quicker.
-
-    Args:
-        original: takes an index, a variable and perhaps the length of vectors. It simplifies by general methods.
-    """
-
-    def stride_at_vec_range(index: Any, var: Any, vec_length: int | None = None) -> Any:
-        stride = find_affine_stride(index, var)
-        return original(index, var, vec_length) if stride is None else stride
-
-    return stride_at_vec_range
-
-
-def find_affine_stride(index: Any, var: Any) -> Any:
-    """Returns the coefficient of a variable in a sum of variables times integers; None if the index is something else.
-
-    Args:
-        index: of ``sympy``.
-        var: a symbol of it.
-    """
-    import sympy
-
-    stride = sympy.S.Zero
-    for term in sympy.Add.make_args(index):
-        factor, rest = term.as_coeff_Mul()
-        if not factor.is_Integer or not (rest.is_Symbol or rest is sympy.S.One):
-            return None
-        stride += factor if rest == var else 0
-    return stride
 
 
 def can_join(source: str) -> bool:

@@ -5,7 +5,7 @@ region for arguments of one layout is the general one without variables.
 
 What varies is a symbolic integer from the start, one for each variable, and code takes these behind its tensors. What
 TorchInductor found out about them while it compiled, and how arguments lie, are conditions that each use asks first.
-Code for any sizes that cannot be stored is made in the same way, and stays in this process. On a GPU none is made.
+Code for any sizes that cannot be stored is not made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fusioncache.backends.api import Compiled, Progress, Run
@@ -23,10 +22,10 @@ from fusioncache.backends.bound_symbols import define_source
 from fusioncache.backends.inductor.artifacts import (
     Fakes,
     Package,
+    TensorKind,
     check_arguments,
     check_condition,
     check_wrapper,
-    compile_traced,
     define,
     evaluate,
     fake,
@@ -34,7 +33,6 @@ from fusioncache.backends.inductor.artifacts import (
     load_kernels,
     load_module,
     lower,
-    outside_autograd,
     pack,
     read_signature,
     unpack,
@@ -75,7 +73,6 @@ def persist(
     args: Sequence[Any],
     values: Sequence[Value],
     mode: str | None,
-    scratch: Path | None,
     package: Package | None = None,
     *,
     joined: bool,
@@ -87,7 +84,6 @@ def persist(
         args: that it is for; those of one instance, if there are variables.
         values: of the variables.
         mode: as for ``torch.compile``.
-        scratch: where libraries lie for the moment of being loaded.
         package: the code, if it was compiled together with that of other regions.
         joined: whether one run of the C++ compiler compiles all kernels, with all headers. Else TorchInductor compiles
             each kernel, with headers that it compiled before.
@@ -96,9 +92,11 @@ def persist(
         Declined: if it cannot be compiled for any sizes.
     """
     try:
+        refuse_unpersistable(carried)
+        inputs = read_plain(args)
         if package is None:
             with collect_kernels() if joined else nullcontext():
-                (package,) = compile_kernels([_lower(carried, args, values, mode)], scratch)
+                (package,) = compile_kernels([_lower(carried, inputs, values, mode)])
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)
         _check_conditions(package.conditions, carried)
@@ -106,7 +104,7 @@ def persist(
         run = define(package.code, {name: kernel.function for name, kernel in kernels.items()})
         run([*args, *values])  # what cannot run shows here
         code = Code(run, package.conditions)
-        return Compiled(code, pack(package, kernels, args), None, alone_seconds=package.alone_seconds)
+        return Compiled(code, pack(package, kernels, inputs), None, alone_seconds=package.alone_seconds)
     except Exception as error:  # a region that fails here may well work with torch.compile
         if is_declined(error, Scope.GENERAL):
             raise
@@ -116,7 +114,7 @@ def persist(
     return Compiled(None, None, reason, lasting)
 
 
-def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any], scratch: Path | None) -> Code:
+def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any]) -> Code:
     """Makes the code of artifacts. Nothing is compiled, nothing is run.
 
     Raises:
@@ -131,33 +129,10 @@ def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[
     _check_conditions(signature.conditions, carried)
     try:
         names = {name for name, _, _ in signature.kernels}
-        run = define(check_wrapper(wrapper.decode(), names), load_kernels(signature, libraries, scratch))
+        run = define(check_wrapper(wrapper.decode(), names), load_kernels(signature, libraries))
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
     return Code(run, signature.conditions)
-
-
-def compile_here(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Code:
-    """Compiles a region for any sizes on a CPU, whatever it consists of. It cannot be stored.
-
-    Raises:
-        Declined: if that cannot be done.
-    """
-    if (problem := find_mode()) is not None or writes_in_place(carried.general.graph):
-        raise Declined(problem or "in-place effects", Scope.GENERAL)
-    if any(arg.device.type != "cpu" for arg in args):  # its conditions were compared with results on a CPU only
-        raise Declined(_ELSEWHERE, Scope.GENERAL)
-    function = define_source(carried.source(gpu=0))
-    symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
-    compiled = compile_traced(_with_symbols(function), _fake(layouts, args, symbols), mode)
-    conditions = (*_write_layouts(layouts), *symbols.guards())
-    try:
-        _check_conditions(conditions, carried)
-    except Declined as declined:
-        raise Declined(declined.reason, Scope.GENERAL) from declined
-    run = outside_autograd(lambda args: compiled(*args))
-    run([*args, *values])  # what cannot run shows here
-    return Code(run, conditions)
 
 
 def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any], values: Sequence[Value]) -> Run:
@@ -179,11 +154,11 @@ def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any
     def add_values(run: Run) -> Run:
         return lambda args: run([*args, *values])
 
-    return guard_plain(add_values(code.run), args, lambda args: add_values(compile_(args)))
+    return guard_plain(add_values(code.run), lambda args: add_values(compile_(args)))
 
 
 def package_together(
-    graphs: Sequence[tuple[Graph, Sequence[Any]]], mode: str | None, scratch: Path | None, progress: Progress
+    graphs: Sequence[tuple[Graph, Sequence[Any]]], mode: str | None, progress: Progress
 ) -> dict[int, Package]:
     """Compiles graphs, each for arguments of its own, with one run of the C++ compiler.
 
@@ -195,14 +170,15 @@ def package_together(
         for number, (graph, args) in enumerate(graphs):
             progress(len(graphs) - number)
             try:
-                lowered[number] = _lower(carry_nothing(graph), args, (), mode)
+                refuse_unpersistable(carried := carry_nothing(graph))
+                lowered[number] = _lower(carried, read_plain(args), (), mode)
             except Exception as error:  # it comes again when the graph is compiled by itself
                 logger.info("a region is not compiled together with others", exc_info=error)
         progress(0)
-        return dict(zip(lowered, compile_kernels(list(lowered.values()), scratch), strict=True))
+        return dict(zip(lowered, compile_kernels(list(lowered.values())), strict=True))
 
 
-def compile_kernels(lowered: Sequence[Package], scratch: Path | None) -> list[Package]:
+def compile_kernels(lowered: Sequence[Package]) -> list[Package]:
     """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on.
 
     Returns:
@@ -213,7 +189,7 @@ def compile_kernels(lowered: Sequence[Package], scratch: Path | None) -> list[Pa
     try:
         if kernels:
             library, names = compile_joined(kernels)
-            module = load_module(library, scratch)
+            module = load_module(library)
             compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
             for kernel, one in zip(kernels, compiled, strict=True):
                 kernel.compiled = one
@@ -229,22 +205,21 @@ def _find_collected(lowered: Package) -> list[CollectedKernel]:
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
-def _lower(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> Package:
+def _lower(carried: CarriedRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None) -> Package:
     """Has TorchInductor write the code of a region that can be persisted. Its seconds are those that this took."""
     begun = time.perf_counter()
-    refuse_unpersistable(carried, args)
     function = define_source(carried.source(gpu=0))
     if not carried.general.places:
-        lowered = lower(function, fake(args), mode)
+        lowered = lower(function, fake(inputs), mode)
     else:
-        symbols, layouts = make_symbols(values), list(_describe_layouts(carried, args))
-        lowered = lower(_with_symbols(function), _fake(layouts, args, symbols), mode)
+        symbols, layouts = make_symbols(values), list(_describe_layouts(carried, inputs))
+        lowered = lower(_with_symbols(function), _fake(layouts, inputs, symbols), mode)
         lowered = replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
 
 
-def refuse_unpersistable(carried: CarriedRegion, args: Sequence[Any]) -> None:
-    """Refuses what is known not to be persistable before it is compiled.
+def refuse_unpersistable(carried: CarriedRegion) -> None:
+    """Refuses a region that is known not to be persistable before it is compiled.
 
     Raises:
         Declined: names it.
@@ -252,9 +227,7 @@ def refuse_unpersistable(carried: CarriedRegion, args: Sequence[Any]) -> None:
     for region in carried.general.regions:
         if (obstacle := find_obstacle(replace(region, inputs=carried.types))) is not None:
             raise Declined(obstacle, Scope.STORING)
-    if any(arg.device.type != "cpu" for arg in args):
-        raise Declined(_ELSEWHERE, Scope.STORING)
-    if (problem := find_mode() or _find_odd_tensor(args)) is not None:
+    if (problem := find_mode()) is not None:
         raise Declined(problem, Scope.STORING_NOW)
 
 
@@ -280,18 +253,27 @@ def find_mode() -> str | None:
     return next((f"the mode {type(mode).__name__}" for mode in modes if not isinstance(mode, DeviceContext)), None)
 
 
-def _find_odd_tensor(args: Sequence[Any]) -> str | None:
+def read_plain(args: Sequence[Any]) -> tuple[TensorKind, ...]:
+    """Returns the kinds of arguments that are plain tensors on the CPU.
+
+    Raises:
+        Declined: if one is not.
+    """
     import torch
 
+    kinds: list[TensorKind] = []
     for arg in args:
+        if arg.device.type != "cpu":
+            raise Declined(_ELSEWHERE, Scope.STORING)
         if type(arg) not in (torch.Tensor, torch.nn.Parameter):
-            return f"an argument of type {type(arg).__name__}"
+            raise Declined(f"an argument of type {type(arg).__name__}", Scope.STORING_NOW)
         if arg.layout != torch.strided or arg.is_quantized or arg.is_conj() or arg.is_neg():
-            return "a tensor that is sparse, quantized or otherwise special"
-    return None
+            raise Declined("a tensor that is sparse, quantized or otherwise special", Scope.STORING_NOW)
+        kinds.append((str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())))
+    return tuple(kinds)
 
 
-def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]], Run]) -> Run:
+def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
     """Makes a function that asks another one where arguments of the same layout are not plain tensors.
 
     Calls of one layout may differ in the type of tensors, and in whether values are to be negated or conjugated when
@@ -300,7 +282,6 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
 
     Args:
         run: for plain tensors.
-        args: some of them.
         compile_: makes the other function, which takes tensors of any kind. It is called when one is first needed.
     """
     import torch
@@ -310,7 +291,6 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
         torch.Tensor.is_neg,
         torch.Tensor.is_conj,
     )
-    complex_ = any(arg.is_complex() for arg in args)  # others are never conjugated
     otherwise: Run | None = None
     lock = forks.lock()
 
@@ -323,7 +303,7 @@ def guard_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]
 
     def for_these(args: Sequence[Any]) -> Sequence[Any]:
         # Types first: tensors of other types may answer the other questions in their own way.
-        if not are_plain(map(type, args)) or any(map(is_neg, args)) or (complex_ and any(map(is_conj, args))):
+        if not are_plain(map(type, args)) or any(map(is_neg, args)) or any(map(is_conj, args)):
             return for_any(args)
         return run(args)
 
@@ -388,25 +368,25 @@ Layout = tuple[list[str], list[str]]
 """Sizes and strides of a tensor, made of the names of variables."""
 
 
-def _describe_layouts(carried: CarriedRegion, args: Sequence[Any]) -> Iterator[Layout]:
+def _describe_layouts(carried: CarriedRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
     """Yields how arguments lie, as far as that follows from their sizes; other strides are what they are."""
     shapes = [type_.shape for type_ in carried.types]
     names = {
         shapes[place[0]][place[1]]: _name(number) for number, place in enumerate(carried.places) if place is not None
     }
-    for arg, shape in zip(args, shapes, strict=True):
+    for (_, actual, strides), shape in zip(inputs, shapes, strict=True):
         sizes = [names[size] if isinstance(size, Ref) else str(size) for size in shape]
-        yield sizes, _describe_strides(arg, sizes)
+        yield sizes, _describe_strides(actual, strides, sizes)
 
 
-def _describe_strides(tensor: Any, sizes: Sequence[str]) -> list[str]:
-    strides = [str(stride) for stride in tensor.stride()]
+def _describe_strides(shape: Sequence[int], strides: Sequence[int], sizes: Sequence[str]) -> list[str]:
+    texts = list(map(str, strides))
     follows: dict[int, str] = {}
-    for dimension in sorted(range(tensor.dim()), key=lambda dimension: (tensor.stride(dimension), -dimension)):
-        stride, size = tensor.stride(dimension), tensor.shape[dimension]
-        strides[dimension] = follows.get(stride, str(stride)) if stride > 1 else str(stride)
-        follows.setdefault(stride * size, f"{strides[dimension]}*{sizes[dimension]}")
-    return strides
+    for dimension in sorted(range(len(shape)), key=lambda dimension: (strides[dimension], -dimension)):
+        stride, size = strides[dimension], shape[dimension]
+        texts[dimension] = follows.get(stride, str(stride)) if stride > 1 else str(stride)
+        follows.setdefault(stride * size, f"{texts[dimension]}*{sizes[dimension]}")
+    return texts
 
 
 def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -420,14 +400,14 @@ def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _fake(layouts: Sequence[Layout], args: Sequence[Any], symbols: _Symbols) -> Fakes:
+def _fake(layouts: Sequence[Layout], inputs: Sequence[TensorKind], symbols: _Symbols) -> Fakes:
     import torch
 
     tensors = []
     with symbols.mode:
-        for (sizes, strides), arg in zip(layouts, args, strict=True):
+        for (sizes, strides), (dtype, _, _) in zip(layouts, inputs, strict=True):
             shape, steps = ([evaluate(text, symbols.values) for text in texts] for texts in (sizes, strides))
-            tensors.append(torch.empty_strided(shape, steps, dtype=arg.dtype, device=arg.device))
+            tensors.append(torch.empty_strided(shape, steps, dtype=getattr(torch, dtype), device="cpu"))
     return Fakes(symbols.mode, [*tensors, *symbols.values.values()])
 
 
