@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -32,26 +32,21 @@ from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VI
 from fusioncache.template.strides import Strided, strides_of
 
 
-class ExpectedResults:
-    """The arguments and the results of a region as tensors without memory, in the order of its template.
-
-    Args:
-        instance: the region.
-        args: tensors and numbers.
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """An argument of a call.
 
     Attributes:
-        args: the same without memory.
-        results: None for what is not known, and for what is no tensor.
-
-    Raises:
-        ValueError: if arguments have other sizes than Thunder was told.
+        expected: a tensor of its layout without memory; a number itself.
+        identity: of the object.
+        memory: of a tensor, as ``_memory`` gives it.
+        offset: of its first element there.
     """
 
-    def __init__(self, instance: Instance, args: Sequence[Any]):
-        with torch.inference_mode(False):  # which would not tell views
-            self.args = [_without_memory(arg) for arg in args]
-            values = _lay_out(instance.plain or instance.region, pick(self.args, instance.inputs))
-        self.results = pick(values, instance.outputs)
+    expected: Any
+    identity: int
+    memory: int | None = None
+    offset: int = 0
 
 
 def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
@@ -69,12 +64,6 @@ def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strid
             for type_, laid in zip(graph.inputs, inputs, strict=True)
         ]
         return [None if value is None else _strided(value) for value in _lay_out(graph, args)]
-
-
-def _without_memory(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
@@ -259,7 +248,21 @@ def as_torch_gives(
         results: of that call.
     """
     try:
-        fixes = _find_fixes(ExpectedResults(instance, args), args, results)
+        with torch.inference_mode(False):  # which would not tell views
+            given = [
+                _Given(
+                    torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device="meta"),
+                    id(arg),
+                    arg.untyped_storage()._cdata,
+                    arg.storage_offset(),
+                )
+                if isinstance(arg, torch.Tensor)
+                else _Given(arg, id(arg))
+                for arg in args
+            ]
+            inputs = pick([each.expected for each in given], instance.inputs)
+            laid = _lay_out(instance.plain or instance.region, inputs)
+        fixes = _find_fixes(given, pick(laid, instance.outputs), results)
     except Exception as error:  # whatever it is, the results are right but for their layout
         logger.info("what torch's results would be is not known", exc_info=error)
         return run, results
@@ -279,22 +282,29 @@ def _fix(fixes: Sequence[Fix], args: Sequence[Any], results: Sequence[Any]) -> S
     return fixed
 
 
-def _find_fixes(expected: ExpectedResults, args: Sequence[Any], results: Sequence[Any]) -> list[Fix]:
-    """Returns what has to be done to results so that they are as expected."""
-    given = {_memory(tensor): index for index, tensor in enumerate(expected.args) if isinstance(tensor, torch.Tensor)}
-    taken = {_memory(arg) for arg in args if isinstance(arg, torch.Tensor)}
+def _find_fixes(given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any]) -> list[Fix]:
+    """Returns what has to be done to results so that they are as expected.
+
+    Args:
+        given: the arguments.
+        expected: the results that torch would give, without memory; None for what is not known, and for no tensor.
+        results: of the call.
+    """
+    sources = {_memory(arg.expected): index for index, arg in enumerate(given) if arg.memory is not None}
+    taken: set[int | None] = {arg.memory for arg in given if arg.memory is not None}
     fixes: list[Fix] = []
     changed: set[int] = set()
-    for memory, group in _group_by_memory(expected.results).items():
-        if memory in given:
-            wrong = _find_wrong_views(group, given[memory], args, results)
-            fixes += [_take_view_of(given[memory], index, group[index]) for index in wrong]
+    for memory, group in _group_by_memory(expected).items():
+        if memory in sources:
+            wrong = _find_wrong_views(group, given[sources[memory]], results)
+            fixes += [_take_view_of(sources[memory], index, group[index]) for index in wrong]
             changed.update(wrong)
         elif not _shares_alike(group, results) or _memory(results[next(iter(group))]) in taken:
             fixes.append(_share(group, results, taken))
             changed.update(group)
         taken.update(_memory(results[index]) for index in group)
-    return [*fixes, *_find_same(expected, args, results, changed), *_find_unlike(expected, results, changed)]
+    fixes += _find_same(given, expected, results, changed)
+    return [*fixes, *_find_unlike(given, expected, results, changed)]
 
 
 def _group_by_memory(tensors: Sequence[Any]) -> Mapping[int, dict[int, Any]]:
@@ -316,14 +326,13 @@ def _has_strides(tensor: Any, expected: Any) -> bool:
     return all(size == 1 or one == other for size, one, other in pairs)
 
 
-def _find_wrong_views(group: Mapping[int, Any], source: int, args: Sequence[Any], results: Sequence[Any]) -> list[int]:
+def _find_wrong_views(group: Mapping[int, Any], base: _Given, results: Sequence[Any]) -> list[int]:
     """Returns which results are not the views of an argument that they should be."""
-    base = args[source]
     return [
         index
         for index, tensor in group.items()
-        if _memory(results[index]) != _memory(base)
-        or results[index].storage_offset() != base.storage_offset() + tensor.storage_offset()
+        if _memory(results[index]) != base.memory
+        or results[index].storage_offset() != base.offset + tensor.storage_offset()
         or not _has_strides(results[index], tensor)
         or not _is_view_if(tensor, results[index])
     ]
@@ -355,7 +364,7 @@ def _is_view_if(expected: Any, result: Any) -> bool:
     return not expected._is_view() or result._is_view() or result.is_inference()
 
 
-def _share(group: Mapping[int, Any], results: Sequence[Any], taken: Collection[int]) -> Fix:
+def _share(group: Mapping[int, Any], results: Sequence[Any], taken: Collection[int | None]) -> Fix:
     """Gives results one memory, that of the one among them that has all of it, or new memory."""
     whole = next((index for index, tensor in group.items() if not tensor._is_view()), None)
     if whole is None:
@@ -401,13 +410,13 @@ def _write(part: Any, values: Any) -> None:
 
 
 def _find_same(
-    expected: ExpectedResults, args: Sequence[Any], results: Sequence[Any], changed: Collection[int]
+    given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
 ) -> Iterator[Fix]:
     """Yields what makes tensors of their own of results that are one object with an argument or another result."""
     objects: dict[int, list[Any]] = defaultdict(list)
-    for arg, tensor in zip(args, expected.args, strict=True):
-        objects[id(arg)].append(tensor)
-    for index, (result, tensor) in enumerate(zip(results, expected.results, strict=True)):
+    for arg in given:
+        objects[arg.identity].append(arg.expected)
+    for index, (result, tensor) in enumerate(zip(results, expected, strict=True)):
         if index in changed or not isinstance(tensor, torch.Tensor):
             continue
         known = objects[id(result)]
@@ -416,10 +425,12 @@ def _find_same(
         known.append(tensor)
 
 
-def _find_unlike(expected: ExpectedResults, results: Sequence[Any], changed: Collection[int]) -> Iterator[Fix]:
+def _find_unlike(
+    given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
+) -> Iterator[Fix]:
     """Yields what gives results the strides of torch where these say nothing: in dimensions of one element."""
-    for index, (result, tensor) in enumerate(zip(results, expected.results, strict=True)):
-        if index in changed or not isinstance(tensor, torch.Tensor) or any(tensor is arg for arg in expected.args):
+    for index, (result, tensor) in enumerate(zip(results, expected, strict=True)):
+        if index in changed or not isinstance(tensor, torch.Tensor) or any(tensor is arg.expected for arg in given):
             continue
         if result.stride() != tensor.stride():
             yield _set_strides(index, tensor)
