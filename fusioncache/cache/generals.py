@@ -20,7 +20,6 @@ from fusioncache.backends.api import (
 )
 from fusioncache.cache.executable import Builder, BuiltFunction, general_task
 from fusioncache.ir import (
-    Const,
     Declined,
     Graph,
     Key,
@@ -28,11 +27,10 @@ from fusioncache.ir import (
     Scope,
     TensorType,
     Value,
+    codec,
     is_declined,
 )
 from fusioncache.ir.ops import op_traits, writes_in_place
-from fusioncache.ir.strict_json import Value as Content
-from fusioncache.ir.strict_json import decode, encode
 from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
@@ -92,7 +90,7 @@ def choose_sizes(sizes: str | None) -> Sizes:
     return Sizes(sizes)
 
 
-FORMAT = 1
+FORMAT = 2
 _SIZES = "sizes"
 _PATIENCE = 10.0
 """Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
@@ -115,6 +113,18 @@ class KeptPlace:
     function: str
     instances: tuple[Holes, ...]
 
+    def validate(self) -> None:
+        """Does nothing if there are regions. Raises ``ValueError`` if there are none."""
+        if not self.instances:
+            raise ValueError("has no regions")
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptPlaces:
+    """The places that are stored for one skeleton."""
+
+    places: tuple[KeptPlace, ...]
+
 
 def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
     """Returns the places that are stored for a skeleton. What cannot be read is removed. Never raises."""
@@ -122,8 +132,7 @@ def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
     if artifacts is None:
         return ()
     try:
-        (places,) = decode(artifacts.get(_SIZES, b""), "sizes", format=FORMAT).fields("places")
-        return tuple(map(_decode_place, places.items()))
+        return codec.decode(_KeptPlaces, artifacts.get(_SIZES, b""), "sizes", format=FORMAT).places
     except ValueError as error:
         store.discard(key, SIZES_SLOT, f"sizes that do not decode: {type(error).__name__}")
         return ()
@@ -144,36 +153,12 @@ def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
             return
         places = [*(other for other in known if not _covers(place, other)), place][-_MOST_STORED:]
         store.remove(key, SIZES_SLOT)
-        content = encode({"format": FORMAT, "places": [_encode_place(each) for each in places]})
+        content = codec.encode(_KeptPlaces(tuple(places)), format=FORMAT)
         store.save(key, SIZES_SLOT, {_SIZES: content}, name=name)
 
 
 def _covers(place: KeptPlace, other: KeptPlace) -> bool:
     return place.function == other.function and set(place.instances).issuperset(other.instances)
-
-
-def _encode_place(place: KeptPlace) -> dict[str, object]:
-    instances = [[_encode_value(value) for value in instance] for instance in place.instances]
-    return {"function": place.function, "instances": instances}
-
-
-def _encode_value(value: Value) -> int | list[str]:
-    return [value.kind, value.text] if isinstance(value, Const) else value
-
-
-def _decode_place(content: Content) -> KeptPlace:
-    function, instances = content.fields("function", "instances")
-    found = tuple(tuple(map(_decode_value, instance.items())) for instance in instances.items())
-    if not found:
-        raise instances.error("regions")
-    return KeptPlace(function.text(), found)
-
-
-def _decode_value(content: Content) -> Value:
-    if isinstance(content.content, list):
-        kind, text = content.items(2)
-        return Const(kind.text(), text.text())
-    return content.integer()
 
 
 @dataclass(frozen=True, slots=True)

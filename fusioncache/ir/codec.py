@@ -74,8 +74,6 @@ def to_json(value: Any) -> Any:
         return written if tag is None else {"kind": tag, **written}
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in sorted(value.items())}
-    if isinstance(value, frozenset):
-        return sorted(map(to_json, value))
     if isinstance(value, bytes):
         return value.hex()
     raise TypeError(f"{type(value).__name__} cannot be encoded")
@@ -110,9 +108,9 @@ def _make_reader(type_: Any) -> _Reader:
     if origin is tuple and args[-1] is not Ellipsis:
         readers = tuple(map(_reader_of, args))
         return lambda value: tuple([read(item) for read, item in zip(readers, value.items(len(args)), strict=True)])
-    if origin in (tuple, Sequence, frozenset):
-        read_item, make = _reader_of(args[0]), frozenset if origin is frozenset else tuple
-        return lambda value: make([read_item(item) for item in value.items()])
+    if origin in (tuple, Sequence):
+        read_item = _reader_of(args[0])
+        return lambda value: tuple([read_item(item) for item in value.items()])
     return _PLAIN[type_]
 
 
@@ -222,7 +220,7 @@ def _outline(type_: Any) -> _Outline:
         own = frozenset() if tag is None else frozenset({"kind"})
         required = own | {name for name in defaults if defaults[name] is MISSING}
         return _Outline(dict, required, own | defaults.keys(), tag)
-    if origin in (Mapping, tuple, Sequence, frozenset):
+    if origin in (Mapping, tuple, Sequence):
         return _Outline(dict if origin is Mapping else list)
     return _Outline(type_ if type_ in (NoneType, bool, int, float) else str)
 

@@ -77,10 +77,6 @@ class Value:
             raise self.error(f"an object with the fields {', '.join(names)}")
         return tuple(Value(f"{self.name}.{name}", self.content[name]) for name in names)
 
-    def has(self, name: str) -> bool:
-        """Returns whether the value is an object with this field."""
-        return type(self.content) is dict and name in self.content
-
     def members(self) -> dict[str, Value]:
         """Returns the values of an object's fields, by their names."""
         if type(self.content) is not dict:
@@ -98,10 +94,6 @@ class Value:
         if type(self.content) is not int or not least <= self.content <= most:
             raise self.error(f"an integer from {least} to {most}")
         return self.content
-
-    def integers(self, least: int = 0, most: int = LARGEST, count: int | None = None) -> tuple[int, ...]:
-        """Returns the items of a list of integers of this range."""
-        return tuple(item.integer(least, most) for item in self.items(count))
 
     def number(self) -> int | float:
         """Returns a finite number."""

@@ -12,9 +12,9 @@ def test_what_was_encoded_is_read_again():
     content = encode(body)
     names, sizes, scale, count, on, nothing = decode(content, "body", format=2).fields(*list(body)[1:])
     assert [name.text() for name in names.items(2)] == ["a", "b"]
-    assert (sizes.integers(), scale.number(), count.number(), on.boolean()) == ((1, 2), 0.5, 3, True)
+    assert [size.integer() for size in sizes.items()] == [1, 2]
+    assert (scale.number(), count.number(), on.boolean()) == (0.5, 3, True)
     assert nothing.content is None
-    assert decode(content.decode(), "body").has("names") and not sizes.has("names")
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_another_format_is_refused(content):
         ("[1]", lambda value: value.members(), "body is [1], not an object"),
         ('{"a": 1}', lambda value: value.items(), "body is {'a': 1}, not a list"),
         ("[1, 2]", lambda value: value.items(3), "body is [1, 2], not a list of 3"),
-        ("[1, true]", lambda value: value.integers(), "body[1] is True, not an integer from 0 to"),
-        ("[1, -1]", lambda value: value.integers(), "body[1] is -1, not an integer from 0 to"),
-        ("[1]", lambda value: value.integers(2, 5), "body[0] is 1, not an integer from 2 to 5"),
+        ("true", lambda value: value.integer(), "body is True, not an integer from 0 to"),
+        ("-1", lambda value: value.integer(), "body is -1, not an integer from 0 to"),
+        ("1", lambda value: value.integer(2, 5), "body is 1, not an integer from 2 to 5"),
         (str(LARGEST + 1), lambda value: value.integer(), f"not an integer from 0 to {LARGEST}"),
         ("1.0", lambda value: value.integer(), "body is 1.0, not an integer"),
         ("1e999", lambda value: value.number(), "body is inf, not a finite number"),
