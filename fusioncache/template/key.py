@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
 
 from fusioncache.ir import Graph, Ingredient, Instance, Key
 from fusioncache.ir.keys import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level, write_key, write_layouts
@@ -26,10 +25,6 @@ def template_name(graph: Graph, key: Key) -> str:
         telling.insert(0, RESIDUAL)
     summary = "_".join(word.strip("_") for word in telling[:_MOST_WORDS])
     return f"{summary}_{key.digest[:8]}"
-
-
-_SHORT = 4096
-"""Up to how many characters the text of an ingredient has of which hundreds are remembered."""
 
 
 def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
@@ -151,24 +146,7 @@ def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[s
 
 def _assemble(texts: Mapping[str, str]) -> Key:
     text = write_key(texts)
-    return Key(_digest(text), text, tuple(_find_ingredient(name, part) for name, part in texts.items()))
-
-
-def _find_ingredient(name: str, text: str) -> Ingredient:
-    """Returns an ingredient. Those of an environment are short, and the same in key after key.
-
-    Of long texts the last ones are remembered: of a program's key two are as long as all others a hundred times, and
-    they are those of the last one, and of the form that is made of the key.
-    """
-    return _make_short(name, text) if len(text) <= _SHORT else _make_long(name, text)
-
-
-def _make_ingredient(name: str, text: str) -> Ingredient:
-    return Ingredient(name, text, _digest(text))
-
-
-_make_short = lru_cache(maxsize=512)(_make_ingredient)
-_make_long = lru_cache(maxsize=8)(_make_ingredient)
+    return Key(_digest(text), text, tuple(Ingredient(name, part, _digest(part)) for name, part in texts.items()))
 
 
 def _digest(text: str) -> str:

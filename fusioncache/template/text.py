@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -27,42 +27,13 @@ _VALUE = re.compile(r"%(?=\d)")
 _REFERENCE = re.compile(r"%\d+|(?:constant|attribute)\d+")
 
 
-class InlineLiterals:
-    """Writes each literal where it stands."""
-
-    def constant(self, const: Const) -> str:
-        """Returns the text of a number that takes part in the arithmetic."""
-        return str(const)
-
-    def attribute(self, const: Const) -> str:
-        """Returns the text of anything else that is fixed: dimensions, dtypes, shapes, devices, flags."""
-        return str(const)
+WriteLiteral = Callable[[Const, bool], str]
+"""Writes a literal. It is told whether that is a number that takes part in the arithmetic; all else is an attribute:
+dimensions, dtypes, shapes, devices, flags."""
 
 
-class ListedLiterals(InlineLiterals):
-    """Writes each literal in a list of its kind, and a reference to it where it stood.
-
-    Attributes:
-        constants: a line for each constant.
-        attributes: a line for each attribute.
-    """
-
-    def __init__(self) -> None:
-        self.constants: list[str] = []
-        self.attributes: list[str] = []
-
-    def constant(self, const: Const) -> str:
-        """See ``InlineLiterals``."""
-        self.constants.append(f"{const.kind} {const.text}")
-        return f"constant{len(self.constants) - 1}"
-
-    def attribute(self, const: Const) -> str:
-        """See ``InlineLiterals``."""
-        self.attributes.append(f"{const.kind} {const.text!r}")
-        return f"attribute{len(self.attributes) - 1}"
-
-
-_INLINE = InlineLiterals()
+def _write_inline(const: Const, _: bool) -> str:
+    return str(const)
 
 
 def graph_text(graph: Graph) -> str:
@@ -92,38 +63,47 @@ def output_lines(graph: Graph) -> list[str]:
     return [f"{_OUTPUT}{value}" for value in graph.outputs]
 
 
-def op_lines(graph: Graph, literals: InlineLiterals = _INLINE) -> list[str]:
-    """Returns a line for each op. ``literals`` says how a literal is written."""
-    return [op_line(op, first, literals) for op, first in graph.results()]
+def op_lines(graph: Graph, write: WriteLiteral = _write_inline) -> list[str]:
+    """Returns a line for each op. ``write`` writes its literals."""
+    return [op_line(op, first, write) for op, first in graph.results()]
 
 
-def op_line(op: Op, first: int, literals: InlineLiterals = _INLINE) -> str:
+def op_line(op: Op, first: int, write: WriteLiteral = _write_inline) -> str:
     """Returns one op: its results, numbered from ``first``, with their types, its name and its arguments."""
     results = ", ".join(f"%{first + index}: {type_text(type_)}" for index, type_ in enumerate(op.outputs))
-    args = [_arg_text(arg, literals, positional=True) for arg in op.args]
-    args += [f"{name}={_arg_text(arg, literals)}" for name, arg in op.kwargs]
+    args = [_arg_text(arg, write, positional=True) for arg in op.args]
+    args += [f"{name}={_arg_text(arg, write)}" for name, arg in op.kwargs]
     return f"{results} = {op.name}({', '.join(args)})"
 
 
-def _arg_text(arg: Arg, literals: InlineLiterals, *, positional: bool = False) -> str:
+def _arg_text(arg: Arg, write: WriteLiteral, *, positional: bool = False) -> str:
     if isinstance(arg, Ref):
         return f"%{arg.index}"
     if isinstance(arg, tuple):
-        items = ", ".join(_arg_text(item, literals) for item in arg)
+        items = ", ".join(_arg_text(item, write) for item in arg)
         return f"({items}{',' if len(arg) == 1 else ''})"
-    return literals.constant(arg) if positional and arg.kind in NUMBERS else literals.attribute(arg)
+    return write(arg, positional and arg.kind in NUMBERS)
 
 
 def write_graph(graph: Graph) -> dict[str, str]:
     """Returns the ingredients of a key that say what a graph computes, by name: ``GRAPH`` in ``ir/keys.py``."""
-    literals = ListedLiterals()
-    ops = "\n".join(op_lines(graph, literals))
+    constants: list[str] = []
+    attributes: list[str] = []
+
+    def write_reference(const: Const, is_number: bool) -> str:
+        if is_number:
+            constants.append(f"{const.kind} {const.text}")
+            return f"constant{len(constants) - 1}"
+        attributes.append(f"{const.kind} {const.text!r}")
+        return f"attribute{len(attributes) - 1}"
+
+    ops = "\n".join(op_lines(graph, write_reference))
     return {
         "format": FORMAT,
         "inputs": "\n".join(input_lines(graph)),
         "ops": ops,
-        "constants": "\n".join(literals.constants),
-        "attributes": "\n".join(literals.attributes),
+        "constants": "\n".join(constants),
+        "attributes": "\n".join(attributes),
         "outputs": "\n".join(output_lines(graph)),
     }
 
