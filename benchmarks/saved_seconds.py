@@ -156,7 +156,7 @@ def _start(spec: ProcessSpec) -> float:
     from fusioncache.backends.inductor.backend import inductor_function
 
     begun = time.perf_counter()
-    make_backend(spec.backend).start(spec.device, joined=False)
+    make_backend(spec.backend).start(spec.device)
     if spec.backend == "inductor":
         inductor_function(lambda x: [torch.sigmoid(x) - 3])(torch.ones(3, 7, device=spec.device))
     return time.perf_counter() - begun

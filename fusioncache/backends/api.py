@@ -170,22 +170,17 @@ class Backend(ABC):
             Exception: if nothing can be compiled for it here. The message says why.
         """
 
-    def start(self, device: str, *, joined: bool) -> None:  # noqa: B027  # most have nothing to do
+    def start(self, device: str) -> None:  # noqa: B027  # most have nothing to do
         """Does what compiling for this type of device costs once in a process, and compiles no region.
 
         It changes nothing of what is compiled. It is called right before the first compile, and timed by itself.
 
         Args:
             device: its type, such as ``cpu``.
-            joined: whether the compile that follows is joined: see ``is_joined``.
 
         Raises:
             Exception: if nothing can be compiled here. The compile that follows says why.
         """
-
-    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
-        """True if ``persist`` would compile the graph in the way of ``compiled_together``."""
-        return False
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
@@ -377,7 +372,7 @@ OnStart = Callable[[str, float], None]
 
 
 class CompilerStarts:
-    """Starts each compiler once for each type of device and each way to compile.
+    """Starts each compiler once for each type of device.
 
     Args:
         clock: returns seconds of a clock that only goes forward.
@@ -385,29 +380,28 @@ class CompilerStarts:
 
     def __init__(self, clock: Callable[[], float] = lambda: time.perf_counter()):
         self._clock = clock
-        self._started: set[tuple[type[Backend], str, bool]] = set()
+        self._started: set[tuple[type[Backend], str]] = set()
         self._lock = forks.lock()
 
-    def start(self, backend: Backend, graph: Graph, on_start: OnStart, *, joined: bool = False) -> float:
+    def start(self, backend: Backend, graph: Graph, on_start: OnStart) -> float:
         """Starts the compiler if it is to compile its first graph for this type of device. Never raises.
 
         Args:
             backend: the compiler.
             graph: that is compiled next.
             on_start: is told of a start.
-            joined: whether the graph is compiled in the way of ``Backend.compiled_together``.
 
         Returns:
             The seconds that this call took. Waiting for another thread's start counts as start time.
         """
-        kind = type(backend), device_of(graph), joined
+        kind = type(backend), device_of(graph)
         if kind in self._started:
             return 0.0
         begun = self._clock()
         with self._lock:
             if kind not in self._started:
                 try:
-                    backend.start(kind[1], joined=joined)
+                    backend.start(kind[1])
                 except Exception as error:  # the compile that follows says what is wrong
                     logger.info("starting %s failed", backend.title, exc_info=error)
                 self._started.add(kind)

@@ -117,11 +117,6 @@ class Task[F]:
     instance: Instance | None = None
     request: Request | None = None
 
-    def is_joined(self) -> bool:
-        """True if the compiler compiles this in the way of ``Backend.compiled_together``."""
-        layouts = pick(self.request.layouts, self.instance.inputs) if self.request and self.instance else ()
-        return self.backend.is_joined(self.region, layouts)
-
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
         if self.instance is None or self.request is None:
@@ -295,12 +290,12 @@ class Builder:
 
     def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function that is not persisted."""
-        started = self._start(task, joined=False)
+        started = self._start(task)
         return BuiltFunction(task.compile(args), task.instance, key, shifted=-started)
 
-    def _start(self, task: Task[Any], *, joined: bool) -> float:
+    def _start(self, task: Task[Any]) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
-        return process_starts().start(self.backend, task.region, self._on_start, joined=joined)
+        return process_starts().start(self.backend, task.region, self._on_start)
 
     def _load[F](
         self, task: Task[F], args: Sequence[Any], key: Key, artifacts: StoredArtifacts
@@ -334,7 +329,7 @@ class Builder:
                 return built, turn.artifacts
             if turn.alone == TOO_LONG and not self._patience:
                 raise Declined("another process compiles it", Scope.TURN)
-            started = self._start(task, joined=task.is_joined())
+            started = self._start(task)
             start = time.perf_counter()
             try:
                 compiled = task.persist(args)

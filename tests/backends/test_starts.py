@@ -31,7 +31,7 @@ class Slow(PersistentEager):
         super().__init__()
         self.clock = clock
 
-    def start(self, device: str, *, joined: bool) -> None:
+    def start(self, device: str) -> None:
         self.clock.now += 12.0
 
     def compile(self, graph: Graph, args: Any) -> Any:
@@ -80,7 +80,7 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     tried: list[str] = []
 
     class Failing(Eager):
-        def start(self, device: str, *, joined: bool) -> None:
+        def start(self, device: str) -> None:
             tried.append(device)
             raise OSError("no compiler")
 
@@ -90,11 +90,8 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
 
 
-@pytest.mark.parametrize(
-    ("device", "joined", "expected"),
-    [("cpu", True, "_subtract"), ("cpu", False, "_subtract"), ("cuda", False, "_transpose")],
-)
-def test_starting_torchinductor_compiles_one_function(device, joined, expected, monkeypatch):
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "_subtract"), ("cuda", "_transpose")])
+def test_starting_torchinductor_compiles_one_function(device, expected, monkeypatch):
     compiled: list[str] = []
     # Before the function is replaced: a module that is imported meanwhile would have the other one for good.
     for name in (*inductor_start.MODULES, "torch._inductor.codegen.triton", "torch._inductor.codegen.cpp"):
@@ -102,12 +99,12 @@ def test_starting_torchinductor_compiles_one_function(device, joined, expected, 
     monkeypatch.setattr(
         "fusioncache.backends.inductor.artifacts.compile_graph", lambda function, *_: compiled.append(function.__name__)
     )
-    Inductor().start(device, joined=joined)
+    Inductor().start(device)
     assert compiled == [expected]
 
 
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     random = torch.random.get_rng_state()
-    Inductor().start("cuda", joined=False)
+    Inductor().start("cuda")
     assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()

@@ -315,7 +315,7 @@ class EntryCompiler:
             if len(asks) > 1:
                 with apply_torch_settings(asks[0].settings):
                     graph, _ = regions[builder][0]
-                    process_starts().start(builder.backend, graph, self._on_start, joined=True)
+                    process_starts().start(builder.backend, graph, self._on_start)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
     def _build(self, task: CompileTask) -> TaskOutcome:

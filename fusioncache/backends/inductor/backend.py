@@ -53,23 +53,20 @@ compiler, which takes most of a compile of few operations, does not run. ``pytho
 the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
 
 
-def start_compiler(device: str, *, joined: bool) -> None:
+def start_compiler(device: str) -> None:
     """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function that belongs to no region.
 
-    The function is compiled for the sake of the tables that TorchInductor makes when it is first used, and of the
-    headers that it compiles before its first kernel. A joined compile uses no such headers: then no kernel is compiled.
-    On a GPU the function has no kernel, as none may be launched while a graph is captured.
+    The function is compiled for the sake of the tables that TorchInductor makes when it is first used. Its kernel is
+    not. On a GPU the function has no kernel, as none may be launched while a graph is captured.
     """
     for name in MODULES:
         importlib.import_module(name)
     if device != "cpu":
         importlib.import_module("torch._inductor.codegen.triton")
         _compile(_transpose)
-    elif joined:
+    else:
         with collect_kernels():
             _compile(_subtract)
-    else:
-        _compile(_subtract)
 
 
 def _compile(function: Callable[[Any], Any]) -> None:
@@ -119,11 +116,6 @@ _COMPILER = "clang++" if sys.platform == "darwin" else "g++"
 """The C++ compiler that TorchInductor runs if the variable ``CXX`` names none."""
 
 
-_MOST_ALONE = 5
-"""How many regions are compiled alone with all headers, each a second more than with headers that were compiled before.
-That takes five seconds, which TorchInductor spends from then on."""
-
-
 class Inductor(Backend):
     """Compiles a graph with ``torch.compile``.
 
@@ -143,7 +135,6 @@ class Inductor(Backend):
     def __init__(self, mode: str | None = None, *, fold: str = "auto"):
         super().__init__(fold=fold)
         self._mode = mode
-        self._alone = 0
         # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
 
@@ -189,18 +180,9 @@ class Inductor(Backend):
         for name in ("thunder", "torch._inductor.compile_fx"):
             importlib.import_module(name)
 
-    def start(self, device: str, *, joined: bool) -> None:
+    def start(self, device: str) -> None:
         """See ``Backend``."""
-        start_compiler(device, joined=joined)
-
-    def is_joined(self, graph: Graph, layouts: ArgumentLayouts) -> bool:
-        """See ``Backend``."""
-        return (graph, layouts) in self._together or self._alone < _MOST_ALONE
-
-    def _join(self) -> bool:
-        """True if the next region that is compiled by itself is joined."""
-        self._alone += 1
-        return self._alone <= _MOST_ALONE
+        start_compiler(device)
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
@@ -247,7 +229,7 @@ class Inductor(Backend):
         """See ``Backend``."""
         carried = carry_numbers(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
-        made = persist(carried, args, values, self._mode, joined=self._join())
+        made = persist(carried, args, values, self._mode)
         if made.run is None:
             raise Declined(made.reason or "not stored", Scope.GENERAL)
         run = carried.wrap(partial(fit, made.run, partial(self._compile_source, carried)))
@@ -277,8 +259,7 @@ class Inductor(Backend):
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
         package = self._together.pop((graph, layouts_of(args)), None) if self._together else None
-        joined = package is None and self._join()
-        made = persist(carry_nothing(graph), args, (), self._mode, package, joined=joined)
+        made = persist(carry_nothing(graph), args, (), self._mode, package)
         run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph)
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 

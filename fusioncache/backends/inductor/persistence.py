@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,8 +73,6 @@ def persist(
     values: Sequence[Value],
     mode: str | None,
     package: Package | None = None,
-    *,
-    joined: bool,
 ) -> Compiled[Code | None]:
     """Compiles a region and gives the artifacts to load it from, or nothing and the reason.
 
@@ -85,8 +82,6 @@ def persist(
         values: of the variables.
         mode: as for ``torch.compile``.
         package: the code, if it was compiled together with that of other regions.
-        joined: whether one run of the C++ compiler compiles all kernels, with all headers. Else TorchInductor compiles
-            each kernel, with headers that it compiled before.
 
     Raises:
         Declined: if it cannot be compiled for any sizes.
@@ -95,7 +90,7 @@ def persist(
         refuse_unpersistable(carried)
         inputs = read_plain(args)
         if package is None:
-            with collect_kernels() if joined else nullcontext():
+            with collect_kernels():
                 (package,) = compile_kernels([_lower(carried, inputs, values, mode)])
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)

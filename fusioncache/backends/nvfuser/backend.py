@@ -146,7 +146,7 @@ class NvFuser(Backend):
         if free < LEAST_MEMORY:
             raise ValueError(f"{free >> 20} MiB of the GPU are free, and a compiler needs {LEAST_MEMORY >> 20}")
 
-    def start(self, device: str, *, joined: bool) -> None:
+    def start(self, device: str) -> None:
         """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
         import torch
 
