@@ -134,13 +134,6 @@ class _ExecutorRegion:
     bound_symbols: tuple[Any, ...]
 
 
-def fuse_like(
-    model: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]
-) -> Any:
-    """Returns a new fused call, made by the executor of another one, and else as ``fuse`` does."""
-    return fuse(model.sym.executor, counter, inputs, outputs, operations)
-
-
 def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]) -> Any:
     """Returns a new fused call.
 

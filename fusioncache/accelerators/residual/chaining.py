@@ -19,7 +19,7 @@ from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
-from fusioncache.transform.rewrite import derive, free_numbers, fuse_like
+from fusioncache.transform.rewrite import derive, free_numbers, fuse
 
 
 def _as_written(fusion: Any) -> Arithmetic:
@@ -242,7 +242,7 @@ def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> A
     defined = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
     used = {proxy.name: proxy for symbol in symbols for proxy in symbol.flat_proxy_args}
     inputs = [proxy for name, proxy in used.items() if name not in defined]
-    return fuse_like(fusion, number, inputs, outputs, symbols)
+    return fuse(fusion.sym.executor, number, inputs, outputs, symbols)
 
 
 def _number(fusion: Any) -> int:

@@ -26,7 +26,7 @@ from fusioncache.transform.rewrite import (
     derive,
     find_saved,
     free_numbers,
-    fuse_like,
+    fuse,
     save_instead,
     take_instead,
     unpack_instead,
@@ -236,7 +236,9 @@ class _Rebuilder:
 
         operations = [symbol.from_bsym_swap_proxies(renamed) for symbol in self.recompute.operations[recipe.sum]]
         inputs = [new(name) for name in recipe.inputs]
-        return fuse_like(self.recompute.models[recipe.sum], next(self.name), inputs, [new(recipe.sum)], operations)
+        return fuse(
+            self.recompute.models[recipe.sum].sym.executor, next(self.name), inputs, [new(recipe.sum)], operations
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,7 +471,7 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, 
 
     if not all(isinstance(arg, torch.Tensor) and arg.device.type == "cpu" for arg in args):
         raise ValueError("stored code is for tensors on the CPU")
-    found = _describe_arguments(args)
+    found = tuple((str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())) for arg in args)
     if any_size:
         types = [[(dtype, len(sizes)) for dtype, sizes, _ in inputs] for inputs in (signature.inputs, found)]
         if types[0] != types[1]:
@@ -492,10 +492,6 @@ def describe(artifacts: Mapping[str, bytes]) -> Description:
         if name in artifacts
     )
     return Description(sources, lacks_source=_SOURCE not in artifacts and _KERNEL.format(0) in artifacts)
-
-
-def _describe_arguments(args: Sequence[Any]) -> tuple[TensorKind, ...]:
-    return tuple((str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())) for arg in args)
 
 
 def _read_whole(artifacts: Mapping[str, bytes], name: str, digest: str) -> bytes:
