@@ -9,7 +9,7 @@ from itertools import zip_longest
 from fusioncache.ir import Arg, Const, Op, Ref, TensorType, ValueType, operands
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import RESIDUAL, op_traits
-from fusioncache.observe.explain.pairing import Meeting, Nodes, Pairing, type_of
+from fusioncache.observe.explain.pairing import Nodes, Pairing, type_of
 from fusioncache.template.text import NUMBERS, type_text
 
 NONE = "none"
@@ -203,8 +203,8 @@ def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
     found = _find_lonely_ops(pairing, inputs)
     for node_a, node_b in pairing.to_b.items():
         found += _look_inside(pairing, inputs, node_a, node_b)
-    if not found or not (pairing.only_a or pairing.only_b or pairing.has_replaced):
-        found += _explain_rewired(pairing)
+    if not found and not inputs.changes:
+        found = [_explain_operands(pairing, node) for node in pairing.rewired]
     ordered = sorted(found, key=lambda change: change.op or 0)
     return (*inputs.changes, *ordered, *_find_outputs(pairing))
 
@@ -289,38 +289,13 @@ def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Ke
     return [KeyChange("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
 
 
-def _explain_rewired(pairing: Pairing) -> list[KeyChange]:
-    """Returns where other values are used: one in place of two, or one in the place of another."""
-    found: dict[int | None, list[Meeting]] = defaultdict(list)
-    for met in pairing.rewired:
-        found[met.user].append(met)
-    return [_explain_uses(pairing, user, meetings) for user, meetings in found.items()]
-
-
-def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -> KeyChange:
-    a, b, met = pairing.a, pairing.b, meetings[0]
-    number = a.number(user) or None if user is not None else None
-    partner, back = pairing.to_b.get(a.node_of[met.a]), pairing.to_a.get(b.node_of[met.b])
-    if partner is None or back is None:
-        return KeyChange("ops", *_explain_merged(pairing, met, partner, back), number)
-    if user is None or number is None:
-        return KeyChange("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
-    if len(meetings) > 1:
-        return _explain_operand_order(a, user, [item.a for item in meetings])
-    where = f"the {write_ordinal(int(met.path) + 1)} operand" if met.path.isdecimal() else "an operand"
-    return KeyChange("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
-
-
-def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: int | None) -> tuple[str, str, str]:
-    """Returns what to say of one value that stands for two of the other graph."""
-    a, b = pairing.a, pairing.b
-    kind = "results" if a.number(met.a) or b.number(met.b) else "inputs"
-    of_a = sorted({met.a, met.a if back is None else back})
-    of_b = sorted({met.b, met.b if partner is None else partner})
-    texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
-    return f"which {kind} are one and the same", *texts
-
-
-def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> KeyChange:
-    used, where = [name_value(nodes, value) for value in values], f"the order of the operands of {name_op(nodes, node)}"
-    return KeyChange("ops", where, join_words(used), join_words(used[::-1]), nodes.number(node))
+def _explain_operands(pairing: Pairing, node: int) -> KeyChange:
+    """Returns the values that an op uses in A with those that it uses in B, by A's names as far as A has them."""
+    a, b, other = pairing.a, pairing.b, pairing.to_b[node]
+    in_a = [name_value(a, value) for _, value in argument_refs(a.op_at[node][1])]
+    in_b = []
+    for _, value in argument_refs(b.op_at[other][1]):
+        same = pairing.value_in_a(value)
+        in_b.append(name_value(b, value) if same is None else name_value(a, same))
+    subject = f"the operand{'s' if len(in_a) > 1 else ''} of {name_op(a, node)}"
+    return KeyChange("ops", subject, join_words(in_a), join_words(in_b), a.number(node))

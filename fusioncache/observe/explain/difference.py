@@ -201,14 +201,14 @@ def explain_miss(key: Texts, candidates: Sequence[Texts]) -> MissReason:
 def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
     """Returns the position of the key that differs least; of several, the last. None if there are no others.
 
-    The search is linear: first by how many ingredients are equal, and apart from that by how much longer or shorter the
-    others are; then, for the few best of each, by their ops, their lines and the ingredients that differ.
+    The search is linear: first by how many ingredients are equal and by how much longer or shorter the others are;
+    then, for the few best, by their ops, their lines and the ingredients that differ.
     """
     rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
-    best = {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough)}
-    best |= {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough, key=lambda item: (item[1], item[0], item[2]))}
-    scores = {position: (*_compare_finely(key, candidates[position]), *rough[position]) for position in best}
-    return min(scores, key=lambda position: scores[position], default=None)
+    best = heapq.nsmallest(_LOOKED_INTO, rough)
+    return min(
+        (-each[2] for each in best), key=lambda at: (*_compare_finely(key, candidates[at]), *rough[at]), default=None
+    )
 
 
 def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
@@ -362,7 +362,7 @@ def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
         node = pairing.to_b.get(pairing.a.node_of[value])
         if node is not None and node + pairing.a.result_index(value) in values_b:
             partner["output", value] = "output", node + pairing.a.result_index(value)
-    changed = {("node", met.user) for met in pairing.rewired}
+    changed = {("node", node) for node in pairing.rewired}
     taken, last = set(partner.values()), None
     only_b = defaultdict[_About | None, list[AlignedRow]](list)
     for about, line in b.items():

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
-from operator import eq
 
-from fusioncache.ir import Arg, Graph, Op, Ref, TensorType, ValueType, map_type
+from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import op_traits
@@ -18,6 +15,8 @@ from fusioncache.template.text import read_graph
 type Edges = dict[int, list[tuple[str, int]]]
 """For each node those next to it, each with what the edge is: where in an op's arguments, and which result is used."""
 
+_LEVELS = 8
+"""How many labels a node has."""
 _REMEMBERED = 16
 """How many pairings a process remembers, so that no two graphs are paired twice for one answer."""
 
@@ -113,29 +112,12 @@ def _literal(arg: Arg) -> Hashable:
     return tuple(map(_literal, arg)) if isinstance(arg, tuple) else arg
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Two values in the same place of both graphs.
-
-    Attributes:
-        a: the value in A.
-        b: the value in B.
-        user: the op or input of A that uses it, by its first value; None for an output.
-        path: where in that op's arguments.
-    """
-
-    a: int
-    b: int
-    user: int | None = None
-    path: str = ""
-
-
 class Pairing:
     """Pairs the inputs, sizes and ops of two graphs.
 
     The order of inputs, ops and commutative operands depends on everything in a graph, so one change may change all of
     it. That is why nodes are paired by what they are computed from and what is computed from them, and not by their
-    numbers: by their labels, the most telling first, and where several nodes have one label, next to paired nodes.
+    numbers: by their labels, the most telling first, those next to paired nodes before others.
 
     Attributes:
         a: the nodes of A.
@@ -144,7 +126,7 @@ class Pairing:
         to_a: the other way round.
         only_a: ops that only A has.
         only_b: ops that only B has.
-        rewired: values in one place of both graphs that are not paired with each other.
+        rewired: ops of A whose partners use other values.
         outputs_a: outputs that only A has.
         outputs_b: outputs that only B has.
     """
@@ -155,115 +137,93 @@ class Pairing:
         self.to_a: dict[int, int] = {}
         interned: dict[Hashable, int] = {}
         self._labels = label_nodes(self.a, interned), label_nodes(self.b, interned)
-        ends_a, ends_b = ({nodes.node_of[value] for value in nodes.graph.outputs} for nodes in (self.a, self.b))
-        self._ways: list[tuple[int, int, int]] = []
-        self._near = {(x, y) for x in ends_a for y in ends_b if x in self.a.op_at and y in self.b.op_at}
-        self._pair_ops()
+        for level in range(_LEVELS):
+            self._pair_neighbours(level)
+            if level < _LEVELS - 1:
+                self._pair_alike(level)
         self.only_a = [node for node in self.a.op_at if node not in self.to_b]
         self.only_b = [node for node in self.b.op_at if node not in self.to_a]
-        self._settle(lambda value: value < len(a.inputs))
-        self._settle(lambda value: value < a.first_result)
-        self.outputs_a, self.outputs_b, ends = self._compare_outputs()
-        self.rewired = [Meeting(*each) for place in self._list_places() for each in _zip_place(*place)]
-        self.rewired += [met for met in ends if self._value_in_b(met.a) != met.b]
+        self._pair_leaves()
+        self.rewired = [x for x, y in self.to_b.items() if self._list_other_operands(x, y)]
+        self.outputs_a, self.outputs_b = self._compare_outputs()
 
-    def _pair_ops(self) -> None:
-        """Pairs ops by each label in turn. By the last one, which all have, only those next to paired ones."""
-        of_a, of_b = self._labels
-        levels = len(next(iter(of_a.values()), ()))
-        for level in range(levels):
-            self._ways = [way for near in self._near for way in self._list_ways(*near, level)]
-            heapify(self._ways)
-            self._spread(level)
-            groups, others = _group(self.a.op_at, of_a, level), _group(self.b.op_at, of_b, level)
-            for label in sorted(groups, key=lambda label: len(groups[label])) if level < levels - 1 else ():
-                for x, y in zip(groups[label], others.get(label, ()), strict=False):
-                    self._pair(x, y, level)
-                    self._spread(level)
+    def value_in_a(self, value: int) -> int | None:
+        """Returns the value of A in whose place B has this one; None if there is none."""
+        node = self.to_a.get(self.b.node_of[value])
+        return None if node is None else node + self.b.result_index(value)
 
-    def _spread(self, level: int) -> None:
-        """Pairs ops next to paired ones that have an equal label, the most alike first."""
-        while self._ways:
-            self._pair(*heappop(self._ways)[1:], level)
+    def _pair_alike(self, level: int) -> None:
+        """Pairs ops that have an equal label, in their order."""
+        groups, others = (_group(nodes.op_at, of, level) for nodes, of in zip(self._sides, self._labels, strict=True))
+        for label, nodes in groups.items():
+            free = [y for y in others.get(label, ()) if y not in self.to_a]
+            for x, y in zip([x for x in nodes if x not in self.to_b], free, strict=False):
+                self._pair(x, y)
 
-    def _pair(self, x: int, y: int, level: int) -> None:
-        """Pairs two nodes if neither is paired. Those next to them are ways to go on."""
-        if x in self.to_b or y in self.to_a:
-            return
+    def _pair_neighbours(self, level: int) -> None:
+        """Pairs ops next to paired ones, or at the same output, that have an equal label."""
+        ends = zip(*([side.node_of[value] for value in side.graph.outputs] for side in self._sides), strict=False)
+        waiting = [*self.to_b.items(), *(end for end in ends if self._pair_if_alike(*end, level))]
+        while waiting:
+            x, y = waiting.pop()
+            for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
+                beside = defaultdict[str, list[int]](list)
+                for label, node in near_y[y]:
+                    beside[label].append(node)
+                near = ((node, other) for label, node in near_x[x] for other in beside[label])
+                waiting += [pair for pair in near if self._pair_if_alike(*pair, level)]
+
+    def _pair_if_alike(self, x: int, y: int, level: int) -> bool:
+        are_free = x in self.a.op_at and y in self.b.op_at and x not in self.to_b and y not in self.to_a
+        if not are_free or self._labels[0][x][level] != self._labels[1][y][level]:
+            return False
+        self._pair(x, y)
+        return True
+
+    def _pair(self, x: int, y: int) -> None:
         self.to_b[x], self.to_a[y] = y, x
-        for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
-            beside = defaultdict[str, list[int]](list)
-            for label, node in near_y[y]:
-                beside[label].append(node)
-            for near in ((node, other) for label, node in near_x[x] for other in beside[label]):
-                if near not in self._near and near[0] in self.a.op_at and near[1] in self.b.op_at:
-                    self._near.add(near)
-                    for way in self._list_ways(*near, level):
-                        heappush(self._ways, way)
 
-    def _list_ways(self, x: int, y: int, level: int) -> Iterator[tuple[int, int, int]]:
-        """Yields two nodes if they may be paired by a label: the more alike they are, the smaller the first number."""
-        free = x not in self.to_b and y not in self.to_a
-        if free and self._labels[0][x][level] == self._labels[1][y][level]:
-            yield -self._likeness(x, y), x, y
-
-    def _likeness(self, x: int, y: int) -> int:
-        """Returns how many labels two nodes share."""
-        return sum(map(eq, self._labels[0][x], self._labels[1][y]))
+    def _pair_leaves(self) -> None:
+        """Pairs inputs that ops use in the same place, those that met most often first, and sizes in their order."""
+        used = [each for pair in self.to_b.items() for each in self._list_other_operands(*pair)]
+        met = Counter((x, y) for x, y in used if x < len(self.a.graph.inputs) and y < len(self.b.graph.inputs))
+        for (x, y), _ in met.most_common():
+            if x not in self.to_b and y not in self.to_a:
+                self._pair(x, y)
+        sizes = (range(len(side.graph.inputs), side.graph.first_result) for side in self._sides)
+        for x, y in zip(*sizes, strict=False):
+            self._pair(x, y)
 
     @property
-    def has_replaced(self) -> bool:
-        """True if ops of two names are paired."""
-        ops = ((self.a.op(x), self.b.op(y)) for x, y in self.to_b.items())
-        return any(a and b and a.name != b.name for a, b in ops)
+    def _sides(self) -> tuple[Nodes, Nodes]:
+        return self.a, self.b
 
-    def _value_in_b(self, value: int) -> int | None:
-        node = self.to_b.get(self.a.node_of[value])
-        return None if node is None else node + self.a.result_index(value)
-
-    def _list_places(self) -> Iterator[tuple[int, str, list[int], list[int]]]:
-        """Yields for each place in a pair of ops, or of inputs' shapes, what is used there in one graph only."""
-        for x, y in self.to_b.items():
-            ops = self.a.op(x), self.b.op(y)
-            if ops[0] and ops[1]:
-                ordered = not all(op_traits(op.name).commutes for op in ops if op)
-                sides = _list_used(self.a, ops[0], self.to_b, ordered), _list_used(self.b, ops[1], self.to_a, ordered)
+    def _list_other_operands(self, x: int, y: int) -> list[tuple[int, int]]:
+        """Returns values that two ops use in one place and that are not paired. Ops of one graph only are passed."""
+        a, b = self.a.op(x), self.b.op(y)
+        if a is None or b is None:
+            return []
+        read = edges if op_traits(a.name).commutes and op_traits(b.name).commutes else argument_refs
+        left, free = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        for path, value in read(b):
+            free[path].append(_pass_unpaired(self.b, value, self.to_a))
+        for path, value in read(a):
+            one = _pass_unpaired(self.a, value, self.to_b)
+            node = self.to_b.get(self.a.node_of[one])
+            other = None if node is None else node + self.a.result_index(one)
+            if other in free[path]:
+                free[path].remove(other)
             else:
-                sides = _list_sizes(self.a, x), _list_sizes(self.b, y)
-            for path in sides[0]:
-                left, free = [*sides[0][path]], [*sides[1][path]]
-                for value in sides[0][path]:
-                    other = self._value_in_b(value)
-                    if other in free:
-                        left.remove(value)
-                        free.remove(other)
-                yield x, path, left, free
+                left[path].append(one)
+        return [pair for path in left for pair in zip(left[path], free[path], strict=False)]
 
-    def _settle(self, is_meant: Callable[[int], bool]) -> None:
-        """Pairs inputs that met most often; of those, the ones that met fewest others; of those, the most alike."""
-        met = ((a, b) for _, _, left, free in self._list_places() for a in left for b in free)
-        votes = Counter(each for each in met if is_meant(each[0]) and self._are_leaves(*each))
-        met_a, met_b = Counter(a for a, _ in votes), Counter(b for _, b in votes)
-        ways = [(-n, min(met_a[a], met_b[b]), -self._likeness(a, b), a, b) for (a, b), n in votes.items()]
-        for *_, a, b in sorted(ways):
-            if a not in self.to_b and b not in self.to_a:
-                self.to_b[a], self.to_a[b] = b, a
-
-    def _are_leaves(self, x: int, y: int) -> bool:
-        """True if two values are inputs, or if they are sizes."""
-        a, b = self.a.graph, self.b.graph
-        return y < b.first_result and (x < len(a.inputs)) == (y < len(b.inputs))
-
-    def _compare_outputs(self) -> tuple[list[int], list[int], list[Meeting]]:
-        """Returns the outputs that only A has, those that only B has, and those that are in each other's place."""
-        others = set(self.b.graph.outputs)
-        same = {value: self._value_in_b(value) for value in self.a.graph.outputs if self._value_in_b(value) in others}
-        a = [value for value in self.a.graph.outputs if value not in same]
-        b = [value for value in self.b.graph.outputs if value not in set(same.values())]
-        common = min(len(a), len(b))
-        pairs = ((x, y) for x, y in zip(a, b, strict=False) if self.a.node_of[x] in self.to_b)
-        met = [Meeting(x, y) for x, y in pairs if self.b.node_of[y] in self.to_a]
-        return a[common:], b[common:], met
+    def _compare_outputs(self) -> tuple[list[int], list[int]]:
+        """Returns the outputs that only A has, and those that only B has, less as many as stand for one another."""
+        common = {self.value_in_a(value): value for value in self.b.graph.outputs}
+        a = [value for value in self.a.graph.outputs if value not in common]
+        b = [value for value in self.b.graph.outputs if self.value_in_a(value) not in self.a.graph.outputs]
+        number = min(len(a), len(b))
+        return a[number:], b[number:]
 
 
 def _group(nodes: Iterable[int], labels: Mapping[int, Sequence[Hashable]], level: int) -> dict[Hashable, list[int]]:
@@ -271,26 +231,6 @@ def _group(nodes: Iterable[int], labels: Mapping[int, Sequence[Hashable]], level
     for node in nodes:
         found[labels[node][level]].append(node)
     return found
-
-
-def _list_used(nodes: Nodes, op: Op, paired: Mapping[int, int], ordered: bool) -> defaultdict[str, list[int]]:
-    """Returns the values that an op uses, by their places. Ops that only one graph has are passed over."""
-    places = defaultdict[str, list[int]](list)
-    for path, value in argument_refs(op) if ordered else edges(op):
-        places[path].append(_pass_unpaired(nodes, value, paired))
-    return places
-
-
-def _list_sizes(nodes: Nodes, value: int) -> defaultdict[str, list[int]]:
-    """Returns the sizes in the shape of an input, by their dimensions."""
-    type_ = type_of(nodes, value)
-    shape = type_.shape if isinstance(type_, TensorType) else ()
-    sizes = {f"size{place}": [size.index] for place, size in enumerate(shape) if isinstance(size, Ref)}
-    return defaultdict(list, sizes)
-
-
-def _zip_place(user: int, path: str, left: Sequence[int], free: Sequence[int]) -> Iterator[tuple[int, int, int, str]]:
-    return ((a, b, user, path) for a, b in zip(left, free, strict=False))
 
 
 def _pass_unpaired(nodes: Nodes, value: int, paired: Mapping[int, int]) -> int:

@@ -174,7 +174,7 @@ PAIRS = {
     "one symbolic size twice": (
         sized(Ref(1), Ref(1)),
         sized(Ref(1), Ref(2), sizes=2),
-        "which inputs are one and the same: %1 in A, %1 and %2 in B",
+        "the inputs, line 1: input %0: float32[%1, %1] cpu in A, input %0: float32[%1, %2] cpu in B",
     ),
     "size that is broadcast": (
         BASE,
@@ -200,17 +200,17 @@ PAIRS = {
     "same input twice": (
         drawn(lambda s, x, y: s.op("mul", x, x)),
         drawn(lambda s, x, y: s.op("mul", x, y)),
-        "which inputs are one and the same: %0 in A, %0 and %1 in B",
+        "the operands of op 1 (mul): %0 and %0 in A, %0 and %1 in B",
     ),
     "order of operands": (
         drawn(lambda s, x, y: s.op("sub", s.op("sin", x), s.op("mul", x, y))),
         drawn(lambda s, x, y: s.op("sub", s.op("mul", x, y), s.op("sin", x))),
-        "the order of the operands of op 3 (sub): op 1 (sin) and op 2 (mul) in A, op 2 (mul) and op 1 (sin) in B",
+        "the operands of op 3 (sub): op 1 (sin) and op 2 (mul) in A, op 2 (mul) and op 1 (sin) in B",
     ),
     "other operand": (
         drawn(lambda s, x, y: s.op("sub", s.op("sin", x), s.op("fmod", x, y))),
         drawn(lambda s, x, y: s.op("sub", s.op("sin", y), s.op("fmod", x, y))),
-        "the 1st operand of op 1 (sin): %0 in A, %1 in B",
+        "the operands of op 2 (fmod): %0 and %1 in A, %1 and %0 in B",
     ),
     "residual chain or not": (
         drawn(lambda s, x, y: s.op("tanh", s.op("add", x, y))),
