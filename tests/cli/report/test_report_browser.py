@@ -73,7 +73,7 @@ def test_from_the_map_to_a_template_to_its_region_and_back(visit, file):
     page = visit(file)
     odd = page.locator(_ODD)
     assert "once" in odd.get_attribute("class") and odd.get_attribute("aria-label").startswith(
-        "layer 2, norm_1, forward"
+        "transformer.h.2, norm_1, forward"
     )
     others = [page.locator(f"#c{number}").inner_text() for number in (5, 15)]  # the same norm of layers 1 and 3
     assert others[0] == others[1] != odd.inner_text()
@@ -91,7 +91,7 @@ def test_the_panel_tells_what_a_cell_is_and_why_it_is_new(visit, file):
     page = visit(file)
     page.hover(_ODD)
     text = " ".join(page.locator("#panel").inner_text().split())
-    assert text.startswith("layer 2, norm_1, forward template")
+    assert text.startswith("transformer.h.2, norm_1, forward template")
     assert "module transformer.h.2.norm_1" in text and "outcome miss" in text
     assert re.search(r"source litgpt/model.py:\d+", text)
     assert "They differ in a constant" in text and "0.0003 here, 1e-05 there" in text
