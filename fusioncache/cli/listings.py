@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import linecache
-import os
-import re
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -40,9 +36,6 @@ from fusioncache.store.files import Refusal
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import fold, inline
 from fusioncache.template.text import op_line, read_exactly, type_text
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 _INSTALLED = ("site-packages", "dist-packages")
 """Names of the folders that packages are installed to."""
@@ -100,45 +93,6 @@ def format_line(line: Line) -> str:
 def _shorten_file(file: Path) -> Path:
     installed = next((folder for folder in file.parents if folder.name in _INSTALLED), None)
     return file.relative_to(installed) if installed else file
-
-
-def find_definition(name: str) -> str | None:
-    """Returns where a function, a class or a global is defined, with the line as it is there; None if it is not found.
-
-    It is looked for in the files of modules: nothing is imported or run for it.
-
-    Args:
-        name: with its module's, such as ``torch.nn.functional.silu``.
-    """
-    parts = name.replace(":", ".").replace(" ", ".").split(".")
-    if not all(part.isidentifier() for part in parts):
-        return None
-    for length in range(len(parts) - 1, 0, -1):
-        for file in _find_files(parts[:length]):
-            with suppress(OSError, ValueError):
-                lines = file.read_text(encoding="utf-8").split("\n")
-                if (number := _find_number(lines, parts[length:])) is not None:
-                    return f"{_shorten_file(file)}:{number}: {hide_line(lines[number - 1].strip())}"
-    return None
-
-
-def _find_files(module: Sequence[str]) -> Iterator[Path]:
-    """Yields the files that a module may be, as Python would find them from here."""
-    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
-        start = Path(folder, *module)
-        yield from (file for file in (start.with_suffix(".py"), start / "__init__.py") if file.is_file())
-
-
-def _find_number(lines: Sequence[str], names: Sequence[str]) -> int | None:
-    """Returns the number of the line that defines the last of these names, below those that define the ones before."""
-    number = 0
-    for depth, name in enumerate(names):
-        indent = " +" if depth else ""
-        defines = re.compile(rf"{indent}(?:(?:async )?def {name}\b|class {name}\b|(?:\w+ = )*{name}(?::| =))")
-        found = (at for at, line in enumerate(lines[number:], number + 1) if defines.match(line))
-        if (number := next(found, 0)) == 0:
-            return None
-    return number
 
 
 def read_template_graph(template: TemplateStats) -> Graph:
@@ -314,7 +268,7 @@ _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
 
 @click.command()
 @click.argument("id_", metavar="ID", type=ANY_ID)
-@click.option("--svg", is_flag=True, help="SVG, laid out by graphviz where that is installed.")
+@click.option("--svg", is_flag=True, help="Print SVG.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file; - is stdout."
 )
@@ -327,7 +281,7 @@ def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_j
     with any number of terms) is one operation in the picture; its terms are not drawn.
 
     The end of the file's name decides what is written: .png, .pdf, .svg, or .dot, which is graphviz's language.
-    Graphviz's program dot makes .png and .pdf. An .svg is laid out without it where it is not installed.
+    Graphviz's program dot makes .png and .pdf.
 
     \b
     Examples:
@@ -346,7 +300,7 @@ def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_j
     if as_json:
         if svg or output:
             raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
-        nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes(data="node")]
+        nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes.items()]
         print_json({**found.to_dict(), "nodes": nodes, "edges": list(picture.edges)})
         return
     content = _render(picture, template.name, "svg" if svg else _FORMATS[end], output)
@@ -356,20 +310,21 @@ def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_j
         write_file(output, content)
 
 
-def _render(picture: nx.DiGraph, name: str, wanted: str, output: Path | None) -> bytes:
+def _render(picture: Picture, name: str, wanted: str, output: Path | None) -> bytes:
     """Returns the picture in a format.
 
     Raises:
         click.ClickException: if graphviz has to make it and cannot.
     """
-    text = dot_text(picture, name)
+    if wanted == "svg":
+        return svg_text(picture, name).encode()
+    text = dot_text(picture, name).encode()
     if wanted == "dot":
-        return text.encode()
+        return text
     try:
-        return run_graphviz(text, wanted)
+        command = ["dot", f"-T{wanted}"]
+        return subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        if wanted == "svg":
-            return svg_text(picture, name).encode()
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().partition("\n")[0]
         raise click.ClickException(
             f"{output} was not written: graphviz's program dot failed ({said or error}): {_ADVICE}, or give a name "
@@ -394,28 +349,32 @@ class PictureNode:
     text: str
 
 
-def picture_of(graph: Graph) -> nx.DiGraph:
-    """Returns the graph with a node for each input, size, op and output.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph with a node for each input, size, op and output.
 
-    Nodes have names such as ``v3``, by the number of their first value, and ``out0``. The attribute ``node`` of each is
-    a ``PictureNode``.
+    Attributes:
+        nodes: by names such as ``v3``, which has the number of the node's first value, and ``out0``.
+        edges: pairs of names, each once.
     """
-    import networkx as nx
 
-    picture = nx.DiGraph()
-    owner: dict[int, str] = {}
-    for name, node in _leaves(graph):
-        owner[len(owner)] = name
-        picture.add_node(name, node=node)
+    nodes: Mapping[str, PictureNode]
+    edges: Collection[tuple[str, str]]
+
+
+def picture_of(graph: Graph) -> Picture:
+    """Returns the picture of a graph."""
+    nodes, edges = dict(_leaves(graph)), list[tuple[str, str]]()
+    owner = dict(enumerate(nodes))
     for op, first in graph.results():
         name = f"v{first}"
-        picture.add_node(name, node=_op_node(op, first))
-        picture.add_edges_from((owner[index], name) for _, index in operands(op))
+        nodes[name] = _op_node(op, first)
+        edges += [(owner[index], name) for _, index in operands(op)]
         owner |= {first + index: name for index in range(len(op.outputs))}
     for index, value in enumerate(graph.outputs):
-        picture.add_node(f"out{index}", node=PictureNode("output", f"output {index}", "", f"output %{value}"))
-        picture.add_edge(owner[value], f"out{index}")
-    return picture
+        nodes[f"out{index}"] = PictureNode("output", f"output {index}", "", f"output %{value}")
+        edges.append((owner[value], f"out{index}"))
+    return Picture(nodes, dict.fromkeys(edges).keys())
 
 
 def _leaves(graph: Graph) -> Iterator[tuple[str, PictureNode]]:
@@ -447,28 +406,14 @@ def _shorten_type(type_: ValueType) -> str:
     return type_text(type_).rpartition(" ")[0] if isinstance(type_, TensorType) else str(type_)
 
 
-def dot_text(picture: nx.DiGraph, title: str) -> str:
+def dot_text(picture: Picture, title: str) -> str:
     """Returns the picture as DOT. It is the same for the same graph, to the letter."""
     lines = [f"digraph {_quote(title)} {{", '  node [fontname="monospace", fontsize=10];']
-    for name, node in picture.nodes(data="node"):
+    for name, node in picture.nodes.items():
         label = "\n".join(filter(None, [node.label, node.detail]))
         lines.append(f"  {name} [shape={_SHAPES[node.kind]}, label={_quote(label)}, tooltip={_quote(node.text)}];")
     lines += [f"  {start} -> {end};" for start, end in picture.edges]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def run_graphviz(dot: str, format_: str) -> bytes:
-    """Returns the picture that graphviz's program ``dot`` makes.
-
-    Args:
-        dot: the picture in graphviz's language.
-        format_: such as ``svg``, ``png`` or ``pdf``.
-
-    Raises:
-        OSError, subprocess.SubprocessError: if the program is not installed, or fails.
-    """
-    command = ["dot", f"-T{format_}"]
-    return subprocess.run(command, input=dot.encode(), capture_output=True, timeout=_SECONDS, check=True).stdout
 
 
 def _quote(text: str) -> str:
@@ -476,12 +421,12 @@ def _quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
+def svg_text(picture: Picture, title: str, *, styled: bool = True) -> str:
     """Returns the picture as SVG. It is the same for the same graph, to the letter. Every text in it is escaped.
 
     A page with many pictures has one style sheet for all of them: they are not ``styled`` themselves.
     """
-    nodes: dict[str, PictureNode] = dict(picture.nodes(data="node"))
+    nodes = picture.nodes
     rows = {name: row for row, name in enumerate(nodes)}
     right = max((len(text) * _LETTER for node in nodes.values() for text in (node.label, node.detail)), default=0.0)
     right += 2 * _PADDING + _MARGIN

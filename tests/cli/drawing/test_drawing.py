@@ -23,7 +23,7 @@ def test_sizes_tuples_and_dropped_results_are_drawn():
     dims = (Const("int", "0"),)
     op = Op("prims.var_mean", (Ref(0), dims), (None, vector), (("correction", Const("int", "1")),))
     picture = picture_of(Graph((vector,), (op,), (3,), 1))
-    nodes = dict(picture.nodes(data="node"))
+    nodes = picture.nodes
     kinds = {"v0": "input", "v1": "size", "v2": "op", "out0": "output"}
     assert {name: node.kind for name, node in nodes.items()} == kinds
     assert (nodes["v2"].label, nodes["v2"].detail) == ("var_mean (0) correction=1", "float32[%1]")
@@ -48,7 +48,7 @@ def test_svg_has_a_box_for_each_node_and_a_curve_for_each_edge():
     assert text == svg_text(picture_of(_random_graph(0)), "a <b> & 'c'")
     root = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
-    assert len(root.findall(f"{space}g")) == len(picture)
+    assert len(root.findall(f"{space}g")) == len(picture.nodes)
     assert len(root.findall(f"{space}path")) == len(picture.edges)
     assert root.find(f"{space}title").text == root.get("aria-label") == "a <b> & 'c'"
     boxes = [box for group in root.findall(f"{space}g") for box in group.findall(f"{space}rect")]
