@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -176,16 +177,16 @@ def format_pairs(pairs: Iterable[tuple[str, Any]]) -> str:
     return "\n".join(_write_lines(*_fit(_PAIR, folded, width), width))
 
 
-def format_block(heading: str, text: str, indent: int = 2) -> str:
+def format_block(heading: str, text: str) -> str:
     """Returns a text, indented below a heading."""
-    return "\n".join([heading, *(f"{' ' * indent}{line}" for line in text.split("\n"))])
+    return f"{heading}\n{textwrap.indent(text, ' ' * _GAP)}"
 
 
-def format_lines(heading: str, lines: Iterable[str], indent: int = 2) -> str:
+def format_lines(heading: str, lines: Iterable[str]) -> str:
     """Returns lines in the width of the terminal, indented below a heading; ``(none)`` if there are none."""
     width = count_columns()
-    text = "\n".join(wrap(escape_controls(line), width and width - indent) for line in lines)
-    return format_block(heading, text or "(none)", indent)
+    text = "\n".join(wrap(escape_controls(line), width and width - _GAP) for line in lines)
+    return format_block(heading, text or "(none)")
 
 
 def shorten(text: str, width: int, end: int = _END) -> str:

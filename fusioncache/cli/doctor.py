@@ -25,6 +25,7 @@ from fusioncache.cli.console import (
     print_json,
     wrap,
 )
+from fusioncache.humanize import format_bytes
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PACKAGES = ("fusioncache", "lightning-thunder", "torch", "triton", "networkx")
@@ -169,26 +170,16 @@ def _report_misfits() -> Iterator[dict[str, Any]]:
 
 def examine_store(directory: Path | None) -> dict[str, Any]:
     """Returns what is known of the store in a directory, which need not exist."""
+    from fusioncache.cli.things import measure_store
     from fusioncache.store import default_path
 
-    path = directory or default_path()
+    path, usage = directory or default_path(), measure_store(directory)
     there = path.exists()
     nearest = next(each for each in (path, *path.parents) if each.exists())
     writable = os.access(nearest, os.W_OK | os.X_OK)
     problem = "" if writable else f"{nearest} cannot be written: nothing is stored for later processes"
-    size, mode = (_measure(path), stat.filemode(path.stat().st_mode)) if there else (None, None)
-    about = {"path": str(path), "exists": there, "writable": writable}
-    return {**about, "bytes": size, "mode": mode, "problem": problem}
-
-
-def _measure(path: Path) -> int:
-    """Returns the bytes of all files in a folder; those that go meanwhile do not count."""
-    sizes = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with suppress(OSError):
-                sizes += Path(folder, name).lstat().st_size
-    return sizes
+    about = {"path": str(path), "exists": there, "writable": writable, "bytes": usage and usage["bytes"]}
+    return {**about, "mode": stat.filemode(path.stat().st_mode) if there else None, "problem": problem}
 
 
 def _advise(found: Mapping[str, Any]) -> Iterator[str]:
@@ -225,6 +216,6 @@ def _write(found: Mapping[str, Any], width: int | None) -> Iterator[str]:
     if found["backends"]:
         yield format_pairs((name, problem or "works") for name, problem in found["backends"].items())
     store = found["store"]
-    size = "not there yet" if store["bytes"] is None else f"{store['bytes'] / 2**20:.1f} MiB"
+    size = "none" if store["bytes"] is None else format_bytes(store["bytes"])
     yield format_pairs([("store", store["path"]), ("size", size), ("permissions", store["mode"] or "-")])
     yield "\n".join(wrap(f"- {text}", width, 2) for text in found["advice"] or ("everything works",))

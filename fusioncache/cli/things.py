@@ -95,10 +95,14 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
     return Store.open(found.path, remote="")
 
 
-def measure_store() -> dict[str, Any] | None:
-    """Returns where the default store is, what it counts and its bytes; None if there is none that can be read."""
+def measure_store(directory: Path | None = None) -> dict[str, Any] | None:
+    """Returns where a store is, what it counts and its bytes; None if there is none that can be read.
+
+    Args:
+        directory: of the store; None for the usual one.
+    """
     try:
-        path = open_existing(None).path
+        path = open_existing(directory).path
         entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -112,7 +113,6 @@ def _plan_clearing(path: Path) -> SweepResult | None:
 
 
 def _open_to_clear(path: Path) -> DiskStore:
-
     return DiskStore(open_directory(path), 0, 0.0)
 
 
@@ -271,6 +271,7 @@ def completion(shell: str) -> None:
 
 
 _MOST_JOBS = 4
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STDERR = 2
 
 
@@ -278,8 +279,10 @@ def _check_url(context: click.Context, parameter: click.Parameter, value: str) -
     scheme, mark, rest = value.partition("://")
     if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
         raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
-    if value == "-":
-        raise click.BadParameter("a store is a folder, so - cannot be one: for a folder of that name say ./-")
+    if value == "-" or (not mark and _SCHEME.match(value)):
+        raise click.BadParameter(
+            f"an address is written as in s3://bucket/folder: for a folder of that name say ./{value}"
+        )
     return value
 
 
@@ -349,11 +352,9 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
 
 def _require_before_making(directory: Path | None, remote: Remote) -> None:
     """Makes sure that no store is made for the sake of a wrong address."""
-    from fusioncache.store.remote import list_remote
-
     path = directory or default_path()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        list_remote(remote, make=False)
+        remote.list_files(make=False)
 
 
 def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:

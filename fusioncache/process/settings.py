@@ -17,12 +17,10 @@ class Setting:
 
     Attributes:
         name: of the variable.
-        meaning: what it sets, as a sentence without its subject.
         find_demand: returns what the variable must be if it must not be this text, and None if it may.
     """
 
     name: str
-    meaning: str
     find_demand: Callable[[str], str | None] = lambda text: None
 
     def get_text(self) -> str:
@@ -60,42 +58,30 @@ def _find_demand_on_log(text: str) -> str | None:
     return f"stderr, stdout or a file, got {text!r}: say {meant}" if meant else None
 
 
-DIRECTORY = Setting("FUSIONCACHE_DIR", "names the directory of the record and the store")
-STORE = Setting("FUSIONCACHE_STORE", "says whether what is compiled is stored for later processes", _one_of("0", "1"))
-REMOTE = Setting("FUSIONCACHE_REMOTE", "is the URL of a store that is asked for what is not in the local one")
-LOG = Setting("FUSIONCACHE_LOG", "says where events are written: stderr, stdout or a file", _find_demand_on_log)
-EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", "says whether each miss is explained on stderr", _one_of("0", "1"))
-VERIFY = Setting(
-    "FUSIONCACHE_VERIFY",
-    "says whether templates are compared with their regions: in the first call for each layout, or in all calls",
-    _one_of("0", "1", "all"),
-)
-JOBS = Setting(
-    "FUSIONCACHE_JOBS",
-    "says how many processes compile beside the one that traces, 0 for none; by default as many as pay",
-    _find_demand_on_number,
-)
-PROGRAMS = Setting(
-    "FUSIONCACHE_PROGRAMS",
-    "says whether what Thunder makes of a model is stored too, so that a later process need not trace it again",
-    _one_of("0", "1"),
-)
-SIZES = Setting(
-    "FUSIONCACHE_SIZES",
-    "says whether regions that differ only in sizes share a compilation: those of one function, none, or all",
-    _one_of("auto", "static", "dynamic"),
-)
-GRAPHS = Setting(
-    "FUSIONCACHE_GRAPHS", "says whether forward and backward are captured in CUDA graphs", _one_of("0", "1")
-)
-ACCELERATORS = Setting(
-    "FUSIONCACHE_ACCELERATORS", "lists the accelerators that may be used, with commas between them, or says none"
-)
-PASSES = Setting(
-    "FUSIONCACHE_PASSES",
-    "says whether each trace is written to a file after each pass that changed it",
-    _one_of("0", "1"),
-)
+DIRECTORY = Setting("FUSIONCACHE_DIR")
+"""Names the directory of the record and the store."""
+STORE = Setting("FUSIONCACHE_STORE", _one_of("0", "1"))
+"""Says whether what is compiled is stored for later processes."""
+REMOTE = Setting("FUSIONCACHE_REMOTE")
+"""Is the URL of a store that is asked for what is not in the local one."""
+LOG = Setting("FUSIONCACHE_LOG", _find_demand_on_log)
+"""Says where events are written: stderr, stdout or a file."""
+EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", _one_of("0", "1"))
+"""Says whether each miss is explained on stderr."""
+VERIFY = Setting("FUSIONCACHE_VERIFY", _one_of("0", "1", "all"))
+"""Says whether templates are compared with their regions: in the first call for each layout, or in all calls."""
+JOBS = Setting("FUSIONCACHE_JOBS", _find_demand_on_number)
+"""Says how many processes compile beside the one that traces, 0 for none; by default as many as pay."""
+PROGRAMS = Setting("FUSIONCACHE_PROGRAMS", _one_of("0", "1"))
+"""Says whether what Thunder makes of a model is stored too, so that a later process need not trace it again."""
+SIZES = Setting("FUSIONCACHE_SIZES", _one_of("auto", "static", "dynamic"))
+"""Says whether regions that differ only in sizes share a compilation: those of one function, none, or all."""
+GRAPHS = Setting("FUSIONCACHE_GRAPHS", _one_of("0", "1"))
+"""Says whether forward and backward are captured in CUDA graphs."""
+ACCELERATORS = Setting("FUSIONCACHE_ACCELERATORS")
+"""Lists the accelerators that may be used, with commas between them, or says none."""
+PASSES = Setting("FUSIONCACHE_PASSES", _one_of("0", "1"))
+"""Says whether each trace is written to a file after each pass that changed it."""
 SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS, ACCELERATORS, PASSES)
 
 

@@ -62,77 +62,60 @@ def _folders() -> list[str]:
 
 SILENCE = 5.0
 """After how many seconds without a word there is one."""
-_PERIOD = 0.5
 _ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Writes a line to a terminal, again and again, and erases it in the end. Elsewhere it writes nothing.
+    """Writes a line to stderr where that is a terminal, and erases it in the end. Elsewhere it writes nothing."""
 
-    Args:
-        stream: the terminal; None for stderr as it is when something begins.
-        clock: returns seconds.
-        wait: waits for an event, for so many seconds at most, and returns whether it happened.
-    """
-
-    def __init__(
-        self,
-        stream: Any = None,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
-    ):
-        self._stream = stream
-        self._clock = clock
-        self._wait = wait
+    def __init__(self) -> None:
         self._begun = self._ended = float("-inf")
+        self._stream: Any = None
         self._text = ""
         self._shown = False
-        self._showing = False
         self._lock = forks.lock()
 
     @contextmanager
     def show(self, text: Callable[[], str]) -> Iterator[None]:
         """Shows what is done in the body, if that or what was done just before takes long. ``say`` changes it.
 
-        ``text`` is asked once, where there is a terminal. A thread writes the line, and ends with the body. In the body
-        of another one there is only the first one's.
+        ``text`` is asked once, where there is a terminal. In the body of another line there is only the first one's.
         """
-        stream = sys.stderr if self._stream is None else self._stream
-        if self._showing or not _is_terminal(stream):
+        if self._stream is not None or not _is_terminal(sys.stderr):
             yield
             return
-        self._showing, self._text = True, text()
-        if self._clock() - self._ended > SILENCE:
-            self._begun = self._clock()
-        ended = threading.Event()
-        thread = threading.Thread(
-            target=self._write_until, args=(ended, stream), name="fusioncache progress", daemon=True
-        )
-        thread.start()
+        self._stream, self._text, now = sys.stderr, text(), time.monotonic()
+        if now - self._ended > SILENCE:
+            self._begun = now
+        timer = threading.Timer(max(self._begun + SILENCE - now, 0.0), self._write)
+        timer.daemon = True
+        timer.start()
         try:
             yield
         finally:
-            ended.set()
-            thread.join()
-            self._write(stream, None)
-            self._showing, self._ended = False, self._clock()
+            timer.cancel()
+            timer.join()
+            self._erase()
+            self._stream, self._ended = None, time.monotonic()
 
     def say(self, text: str) -> None:
         """Changes what the line says, where there is one."""
         self._text = text
+        if self._shown:
+            self._write()
 
-    def _write_until(self, ended: threading.Event, stream: Any) -> None:
-        while not self._wait(ended, _PERIOD):
-            if self._clock() - self._begun >= SILENCE:
-                self._write(stream, self._text)
-
-    def _write(self, stream: Any, text: str | None) -> None:
-        """Writes the line anew, or erases it if there is one."""
+    def _write(self) -> None:
         with self._lock, suppress(Exception):  # nothing that is only said may end what it is about
-            if text is not None or self._shown:
-                stream.write(_ERASE if text is None else f"{_ERASE}fusioncache: {text}")
-                stream.flush()
-            self._shown = text is not None
+            self._shown = True
+            self._stream.write(f"{_ERASE}fusioncache: {self._text}")
+            self._stream.flush()
+
+    def _erase(self) -> None:
+        with self._lock, suppress(Exception):
+            if self._shown:
+                self._shown = False
+                self._stream.write(_ERASE)
+                self._stream.flush()
 
 
 @cache

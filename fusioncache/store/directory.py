@@ -179,12 +179,10 @@ class EntryFile:
     Attributes:
         size: in bytes.
         used: when it was last used, in nanoseconds since the epoch.
-        inode: another one when it was replaced.
     """
 
     size: int
     used: int
-    inode: int
 
 
 class _Shards:
@@ -210,7 +208,7 @@ class _Shards:
             if self.names.fullmatch(file.name):
                 with suppress(FileNotFoundError):
                     status = file.stat(follow_symlinks=False)
-                    files[file.name] = EntryFile(status.st_size, status.st_mtime_ns, status.st_ino)
+                    files[file.name] = EntryFile(status.st_size, status.st_mtime_ns)
         return files
 
     def remove(self, name: str) -> bool:

@@ -154,17 +154,21 @@ class Remote:
         """
         self._transport.put_file(_object_path(artifact.object), content)
 
-    def list_files(self) -> RemoteFiles:
+    def list_files(self, *, make: bool) -> RemoteFiles:
         """Returns what is there. Files of other names are not the store's.
 
-        Raises:
-            StoreError: if it cannot be listed.
-        """
-        return RemoteFiles(self._transport.sizes("entries", ID), self._transport.sizes("objects", DIGEST))
+        Where nothing is, the place has to be, or a wrong address would be an empty store.
 
-    def require(self, *, make: bool = False) -> None:
-        """Does nothing if the place is there, even if nothing is in it. See ``Transport.require``."""
-        self._transport.require(make=make)
+        Args:
+            make: whether it is going to be written.
+
+        Raises:
+            StoreError: if the place is not there, or cannot be listed.
+        """
+        there = RemoteFiles(self._transport.sizes("entries", ID), self._transport.sizes("objects", DIGEST))
+        if not (there.entries or there.objects):
+            self._transport.require(make=make)
+        return there
 
 
 def _entry_path(id_: str) -> str:
@@ -339,7 +343,7 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, copying = _require_disk(store), _Copying("push", remote, progress)
     if not remote.writable:
         raise StoreError(f"{remote} can only be read")
-    there = list_remote(remote, make=True)
+    there = remote.list_files(make=True)
     wanted: dict[str, tuple[Artifact, ...]] = {}
     gone: set[str] = set()
 
@@ -396,7 +400,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, copying = _require_disk(store), _Copying("pull", remote, progress)
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    there, sizes = list_remote(remote, make=False), disk.sizes()
+    there, sizes = remote.list_files(make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
     copying.counts["skipped"] = len(there.entries) - len(wanted)
     # For all of it, or what comes first would make room for what comes last.
@@ -428,22 +432,6 @@ def _require_disk(store: Store) -> DiskStore:
         raise StoreError("there is no directory to share")
     store.disk.directory.require()
     return store.disk
-
-
-def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
-    """Returns what is there. Where nothing is, the place has to be, or a wrong address would be an empty store.
-
-    Args:
-        remote: to look at.
-        make: whether it is going to be written.
-
-    Raises:
-        StoreError: if the place is not there, or cannot be listed.
-    """
-    there = remote.list_files()
-    if not (there.entries or there.objects):
-        remote.require(make=make)
-    return there
 
 
 def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:

@@ -91,7 +91,6 @@ _EXTRAS = {
 }
 """The package that a scheme needs, and the extra that installs it."""
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _LINK = re.compile(r"""(?i)href[ ]{0,9}=[ ]{0,9}["']([^"'<>]{1,2048})["']""")
 """In a page of a web server. What it matches is bounded, so that no page takes long."""
@@ -177,54 +176,33 @@ def _last(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
+def find_absence(files: Any, root: str, *, make: bool) -> str | None:
     """Returns what is missing of a location, and what to do; None if it is there.
 
     Args:
         files: the file system.
         root: the location in it.
-        url: that names the location.
         make: whether writing would make its last folder.
 
     Raises:
         Exception: whatever the file system raises.
     """
-    kinds = get_protocols(files)
+    kinds, folder = get_protocols(files), root.rstrip("/")
     if "memory" in kinds:
         return None
-    if kinds & {"file", "local"}:
-        return _local_absence(root, url, make)
     if kinds & {"http", "https"}:
-        return _web_absence(files, root)
+        with _open_page(files, root):
+            return None
     if kinds & OBJECT_STORES:
         bucket = root.partition("/")[0]
         seen = files.exists(root) or files.exists(bucket)
         return None if seen else f"there is no bucket {bucket} that can be seen from here: make it, or {_CHECK}"
-    above = root.rstrip("/").rpartition("/")[0]
-    seen = files.exists(root) or (make and files.exists(above))
-    return None if seen else f"there is no such folder: make it, or {_CHECK}"
-
-
-def _local_absence(path: str, url: str, make: bool) -> str | None:
-    if os.path.isdir(path):
+    if files.isdir(folder):
         return None
-    if os.path.lexists(path):
-        return f"it is no folder: {_CHECK}"
-    if "://" not in url and _SCHEME.match(url):
-        return "as it is written it is a path, and there is none: an address is written as in s3://bucket/folder"
-    above = os.path.dirname(path.rstrip("/"))
-    if not make:
-        return f"there is no such folder: {_CHECK}"
-    return None if os.path.isdir(above) else f"there is no folder {above}: make it, or {_CHECK}"
-
-
-def _web_absence(files: Any, root: str) -> str | None:
-    try:
-        with _open_page(files, root):
-            pass
-    except FileNotFoundError:
-        return f"its server knows no such folder: {_CHECK}"
-    return None
+    above = folder.rpartition("/")[0]
+    if make and files.isdir(above) and not files.exists(folder):
+        return None
+    return f"there is no folder {above}: make it, or {_CHECK}" if make else f"there is no such folder: {_CHECK}"
 
 
 def advice(scheme: str, error: BaseException) -> str:
@@ -370,12 +348,12 @@ class Transport:
         """
 
         def look(files: Any, root: str) -> str | None:
-            return find_absence(files, root, self._url, make=make)
+            return find_absence(files, root, make=make)
 
         try:
             missing = self._try("look", look, SECONDS)
-        except FileNotFoundError as error:
-            missing = self._describe(error)
+        except FileNotFoundError:
+            missing = f"there is no such folder: {_CHECK}"
         if missing:
             raise StoreError(f"{self.name} cannot be used, {missing}")
 

@@ -227,30 +227,19 @@ def _shield(part: Callable[[], str | None]) -> str | None:
 
 def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
     """Yields the definitions of the region and of its template; None where the compiler is given no text."""
-    instance, template = site.instance, site.call.template
+    instance, template, backend = site.instance, site.call.template, site.backend
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)
     yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
-    executables = site.call.executables(site.binding.arities)
-    for executable in executables:
+    yield (
+        f"{backend.title}'s definition of the region",
+        lambda: backend.definition(instance.region, pick(args, instance.inputs)),
+    )
+    for executable in site.call.executables(site.binding.arities):
+        values = args if _is_inlined(site, executable) else None
         for source in executable.sources:
             yield "what was compiled for the template", partial(graph_text, source)
-    yield f"{site.backend.title}'s definition of the region", lambda: _define_region(site, args)
-    for executable in executables:
-        inlined = len(executables) == 1 and _is_inlined(site, executable)
-        for source in executable.sources:
-            yield (
-                f"{site.backend.title}'s definition for the template",
-                partial(_define_source, site.backend, source, args if inlined else None),
-            )
-
-
-def _define_region(site: Site, args: Sequence[Any]) -> str | None:
-    # What Thunder's wrapper ran, if it was what ran.
-    definition = getattr(site.fallback.call, "last_used", None)
-    if definition is not None and site.own_backend == site.backend.name:
-        return repr(definition)
-    return site.backend.definition(site.instance.region, pick(args, site.instance.inputs))
+            yield f"{backend.title}'s definition for the template", partial(_define_source, backend, source, values)
 
 
 def _define_source(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:

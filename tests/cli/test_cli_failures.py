@@ -7,7 +7,7 @@ import pytest
 from commands import CHAIN, get_error, save_run
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
-from fusioncache.observe.record.database import SCHEMA, record_path
+from fusioncache.observe.record.database import FORMAT, record_path
 
 _READERS = [("stats",), ("stats", "--runs"), ("ls",), ("ls", "--json")]
 _READERS += [("show", "x"), ("graph", "x"), ("diff",), ("diff", "a", "b")]
@@ -39,8 +39,8 @@ def test_a_record_that_was_damaged_after_it_was_opened(command):
 @pytest.mark.parametrize("command", _READERS, ids=" ".join)
 def test_a_record_of_another_format(command):
     with closing(sqlite3.connect(record_path())) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
-    formats = f"has format {SCHEMA.version + 1} and this fusioncache reads format {SCHEMA.version}"
+        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    formats = f"has format {FORMAT + 1} and this fusioncache reads format {FORMAT}"
     assert get_error(*command).startswith(f"Error: {record_path()} {formats}: move it away")
 
 

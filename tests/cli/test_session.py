@@ -54,7 +54,7 @@ def test_show_lists_the_region_of_that_layer():
 
 def test_the_map_shows_the_odd_layer():
     cells = [line for line in Page(read_newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
-    odd = [cell for cell in cells if f'aria-label="layer {CHANGED_LAYER}, ' in cell and "cell once" in cell]
+    odd = [cell for cell in cells if f'aria-label="transformer.h.{CHANGED_LAYER}, ' in cell and "cell once" in cell]
     assert len(odd) == 1 and "norm_1, forward" in odd[0]
     # Its neighbour is one of many.
-    assert not [cell for cell in cells if 'aria-label="layer 1, ' in cell and "cell once" in cell]
+    assert not [cell for cell in cells if 'aria-label="transformer.h.1, ' in cell and "cell once" in cell]

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from fusioncache.observe.record.database import SCHEMA, open_for_writing, record_path
+from fusioncache.observe.record.database import open_for_reading, open_for_writing, record_path
 from fusioncache.process.files import make_folders, open_privately
 
 
@@ -21,7 +21,7 @@ def modes(folder):
 
 
 def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
-    with SCHEMA.open_to_write(tmp_path / "new", 1.0) as database:
+    with open_for_writing(tmp_path / "new") as database:
         database.execute("INSERT INTO records VALUES (0, '', 0, '')")
         assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
     assert modes(tmp_path) == {"new": 0o600}
@@ -29,30 +29,30 @@ def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_p
 
 def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path):
     path = tmp_path / "old"
-    with SCHEMA.open_to_write(path, 1.0):
+    with open_for_writing(path):
         pass
     path.chmod(0o644)
-    with SCHEMA.open_to_read(path, 1.0):
+    with open_for_reading(path):
         assert modes(tmp_path) == {"old": 0o600}
     path.chmod(0o666)
-    with SCHEMA.open_to_write(path, 1.0):
+    with open_for_writing(path):
         assert modes(tmp_path)["old"] == 0o600
 
 
 def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch, tmp_path):
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
     (tmp_path / "record-12.sqlite").touch()
-    with open_for_writing(record_path(), 1.0):
+    with open_for_writing(record_path()):
         pass
     assert set(modes(tmp_path).values()) == {0o600} and len(modes(tmp_path)) == 2
 
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
     path = tmp_path / "file"
-    with SCHEMA.open_to_write(path, 1.0) as database:
+    with open_for_writing(path) as database:
         database.execute("INSERT INTO records VALUES (0, '', 0, ?)", ("zqword" * 1000,))
     assert b"zqword" in path.read_bytes()
-    with SCHEMA.open_to_write(path, 1.0) as database:
+    with open_for_writing(path) as database:
         database.execute("DELETE FROM records")
     assert b"zqword" not in path.read_bytes()
 

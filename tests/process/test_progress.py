@@ -1,8 +1,13 @@
-"""The line on a terminal that says what is being compiled. No second passes, and the terminal is a fake one."""
+"""The line on a terminal that says what is being compiled."""
 
 import io
+import sys
 import threading
+import time
 
+import pytest
+
+from fusioncache.process import warning
 from fusioncache.process.warning import ProgressLine
 
 
@@ -11,70 +16,57 @@ class Terminal(io.StringIO):
         return True
 
 
-class Time:
-    """A clock that only goes on while a line waits, half a second each time."""
-
-    def __init__(self, longest: float = 0.0):
-        self.now = 100.0
-        self.until = 100.0 + longest
-        self.over = threading.Event()
-
-    def read(self) -> float:
-        return self.now
-
-    def wait(self, ended: threading.Event, seconds: float) -> bool:
-        if self.now >= self.until:
-            self.over.set()
-            return ended.wait()
-        self.now += seconds
-        return False
-
-    def pass_(self, seconds: float) -> None:
-        self.over.clear()
-        self.until = self.now + seconds
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    return sys.stderr
 
 
-def make(seconds: float) -> tuple[ProgressLine, Terminal, Time]:
-    time, terminal = Time(seconds), Terminal()
-    return ProgressLine(terminal, time.read, time.wait), terminal, time
+def wait_for(terminal: Terminal, text: str) -> None:
+    end = time.monotonic() + 10.0
+    while text not in terminal.getvalue():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
-def test_nothing_is_said_for_less_than_five_seconds():
-    line, terminal, time = make(4.5)
-    with line.show(lambda: "compiling"):
-        assert time.over.wait(10)
+def test_nothing_is_said_for_less_than_five_seconds(terminal):
+    with ProgressLine().show(lambda: "compiling"):
+        pass
     assert terminal.getvalue() == ""
 
 
-def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays():
-    before = threading.active_count()
-    line, terminal, time = make(5.0)
+def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(terminal, monkeypatch):
+    monkeypatch.setattr(warning, "SILENCE", 0.0)
+    before, line = threading.active_count(), ProgressLine()
     with line.show(lambda: "compiling 3 regions, 3 left"):
-        assert time.over.wait(10)
-        line.say("compiling 3 regions, 2 left")
-        assert threading.active_count() == before + 1
+        wait_for(terminal, "3 left")
         with line.show(lambda: "one inside"):
-            assert threading.active_count() == before + 1
-    assert terminal.getvalue() == "\r\x1b[Kfusioncache: compiling 3 regions, 3 left\r\x1b[K"
+            line.say("compiling 3 regions, 2 left")
+    said = "".join(f"\r\x1b[Kfusioncache: compiling 3 regions, {left} left" for left in (3, 2))
+    assert terminal.getvalue() == f"{said}\r\x1b[K"
     assert threading.active_count() == before
 
 
-def test_where_there_is_no_terminal_there_is_neither_line_nor_thread():
+def test_where_there_is_no_terminal_there_is_neither_line_nor_thread(monkeypatch):
     before = threading.active_count()
     closed = io.StringIO()
     closed.close()
     for stream in (io.StringIO(), closed, object()):
-        line = ProgressLine(stream)
-        with line.show(lambda: "compiling"):
-            assert threading.active_count() == before
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stream)
+            with ProgressLine().show(lambda: "compiling"):
+                assert threading.active_count() == before
 
 
-def test_a_terminal_that_fails_ends_nothing():
+def test_a_terminal_that_fails_ends_nothing(monkeypatch):
+    failed = threading.Event()
+
     class Broken(Terminal):
         def write(self, text: str) -> int:
+            failed.set()
             raise OSError
 
-    time = Time(6.0)
-    line = ProgressLine(Broken(), time.read, time.wait)
-    with line.show(lambda: "compiling"):
-        assert time.over.wait(10)
+    monkeypatch.setattr(warning, "SILENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", Broken())
+    with ProgressLine().show(lambda: "compiling"):
+        assert failed.wait(10)

@@ -170,7 +170,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         put(lambda m: Base, "bias_scale", property(lambda self: 0.25)),
         "`mutated_model.Base.bias_scale`",
     ),
-    "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is another function"),
+    "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is <function"),
     "method of torch.nn.Module": (
         put(lambda m: torch.nn.Module, "__call__", lambda self, *args: self.forward(*args)),
         "`torch.nn.modules.module.Module.__call__`",

@@ -13,10 +13,9 @@ import time
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ from fusioncache.observe.record.observations import (
     Run,
 )
 from fusioncache.observe.record.stats import Stats, TemplateStats
-from fusioncache.process import files, forks
-from fusioncache.process.files import Schema, make_folders, protect
+from fusioncache.process import forks
+from fusioncache.process.files import free, make_folders, protect
 from fusioncache.process.secrets import list_options
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.process.warning import warn
@@ -76,17 +75,8 @@ class RecordError(Exception):
     """The record cannot be read or written; the message says what is wrong and what to do."""
 
 
-def _make_error(path: Path, version: int) -> RecordError:
-    return RecordError(
-        f"{path} has format {version} and this fusioncache reads format {SCHEMA.version}: move it away, or set "
-        f"{DIRECTORY.name} to another directory"
-    )
-
-
-# What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
-# disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(17, _TABLES, "PRAGMA synchronous = OFF", _make_error, is_vacuumed=True)
-"""Its version is in the name of the file: what another version wrote stays as it is, in a file of its own.
+FORMAT = 17
+"""Of the record. It is in the name of the file: what another version wrote stays as it is, in a file of its own.
 
 Those before 13 have the values of command lines.
 """
@@ -94,13 +84,70 @@ Those before 13 have the values of command lines.
 
 def record_path() -> Path:
     """Returns where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
-    return find_directory() / f"record-{SCHEMA.version}.sqlite"
+    return find_directory() / f"record-{FORMAT}.sqlite"
 
 
-def put_row(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """Inserts a row, or updates the one with the same key."""
-    names, marks, new = (", ".join(each.format(name) for name in row) for each in ("{0}", ":{0}", "{0} = excluded.{0}"))
-    database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {new}", row)
+@contextmanager
+def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """Opens the record for one transaction, which is undone where anything is raised. A new file gets the tables.
+
+    Raises:
+        sqlite3.Error: if the file cannot be written.
+        RecordError: if it is no record of this format.
+    """
+    make_folders(path.parent)
+    for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
+        protect(other)  # which another version made
+    free(path, follows=True)
+    free(path.with_name(f"{path.name}-journal"))
+    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database, database:
+        database.execute("PRAGMA secure_delete = ON")
+        # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait
+        # for the disk, which takes fifty times as long, in the middle of a step.
+        database.execute("PRAGMA synchronous = OFF")
+        _first(database, "PRAGMA user_version")
+        protect(path)  # while a new one is empty; what sqlite makes beside it has its permissions
+        # Later it would do nothing to the file but write to it, also to one that is left alone.
+        if _first(database, "PRAGMA page_count") == 0:
+            database.execute("PRAGMA auto_vacuum = FULL")
+        # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
+        database.execute("BEGIN IMMEDIATE")
+        # Any other program's sqlite file may have version 0, but only a new file has nothing in it.
+        is_new = _first(database, "SELECT 1 FROM sqlite_master") is None
+        if not is_new or _first(database, "PRAGMA user_version"):
+            _check_format(path, database)
+        else:
+            for table in _TABLES:
+                database.execute(table)
+            database.execute(f"PRAGMA user_version = {FORMAT}")
+        yield database
+
+
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Opens the record, to read rows by the names of their columns.
+
+    Raises:
+        sqlite3.Error: if the file cannot be read.
+        RecordError: if it is no record of this format.
+    """
+    # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
+    # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
+    protect(path)
+    address = f"{path.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as database:
+        database.row_factory = sqlite3.Row
+        _check_format(path, database)
+        yield database
+
+
+def _check_format(path: Path, database: sqlite3.Connection) -> None:
+    version = _first(database, "PRAGMA user_version")
+    if version != FORMAT:
+        raise RecordError(
+            f"{path} has format {version} and this fusioncache reads format {FORMAT}: move it away, or set "
+            f"{DIRECTORY.name} to another directory"
+        )
 
 
 def find_run(database: sqlite3.Connection, run: str) -> int | None:
@@ -112,7 +159,8 @@ def put_run(database: sqlite3.Connection, run: Run) -> int:
     """Writes a run. Returns its number."""
     totals = {name: getattr(run.stats, name) for name in TOTALS}
     row = {"id": run.id, "started": run.started, "updated": run.updated, **totals, "content": encode_record(run)}
-    put_row(database, "runs", row)
+    names, marks, new = (", ".join(each.format(name) for name in row) for each in ("{0}", ":{0}", "{0} = excluded.{0}"))
+    database.execute(f"INSERT INTO runs ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {new}", row)
     found = find_run(database, run.id)
     assert found is not None
     return found
@@ -129,15 +177,9 @@ def put_template(database: sqlite3.Connection, run: int, template: TemplateStats
     put_record(database, run, USES, number, encode_record(share))
 
 
-def has_template(database: sqlite3.Connection, run: int, digest: str) -> bool:
-    """Returns whether a template has a share in a run, by its number."""
-    query = f"SELECT 1 FROM records JOIN templates ON id = number WHERE run = ? AND kind = '{USES}' AND digest = ?"
-    return _first(database, query, run, digest) is not None
-
-
 def put_record(database: sqlite3.Connection, run: int, kind: str, number: int, content: bytes) -> None:
     """Writes what a run observed, or replaces what it has under this number."""
-    put_row(database, "records", {"run": run, "kind": kind, "number": number, "content": content})
+    database.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (run, kind, number, content))
 
 
 def make_room(
@@ -173,15 +215,10 @@ def make_room(
 
 def measure(database: sqlite3.Connection) -> int:
     """Returns the bytes that the file has when the transaction has ended."""
-    pages, free, size = (
+    pages, unused, size = (
         database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
-    return int((pages - free) * size)
-
-
-def has_room(database: sqlite3.Connection) -> bool:
-    """Returns whether more may be written into the file."""
-    return measure(database) <= MAX_BYTES
+    return int((pages - unused) * size)
 
 
 def _forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
@@ -280,10 +317,10 @@ class RecordReader:
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         try:
-            with SCHEMA.open_to_read(self.path, LOCK_SECONDS) as database:
+            with open_for_reading(self.path) as database:
                 return database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
-            if files.is_locked(error):
+            if "locked" in str(error):
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
             raise self._unreadable(error) from error
         except UnicodeEncodeError:
@@ -342,10 +379,22 @@ def forget(path: Path) -> bool:
     if not os.path.lexists(path):
         return False
     try:
-        files.remove_database(path, LOCK_SECONDS)
+        if not free(path, follows=True):
+            _remove_unused(path)
     except (sqlite3.Error, OSError) as error:
         raise RecordError(f"{path} cannot be removed ({error}): try again, or remove it yourself") from error
     return True
+
+
+def _remove_unused(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            pass  # it is no database, so no process writes it
+        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +423,7 @@ def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Prune
         RecordError: if others write it all the time, or it is no record of this format.
     """
     try:
-        with SCHEMA.open_to_write(path, LOCK_SECONDS) as database:
+        with open_for_writing(path) as database:
             runs = make_room(database, max_bytes=max_bytes, max_age=max_age)
             pruned = Pruned(runs, measure(database))
             if dry_run:
@@ -384,10 +433,8 @@ def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Prune
         raise RecordError(f"{path} cannot be written ({error}): try again") from error
 
 
-APPEND_LOCK_SECONDS = 1.0
-"""How long a step waits while another process writes."""
 APPEND_SECONDS = 0.5
-"""How long what happens in steps is gathered after something was written."""
+"""How long what happens in steps is gathered before it is written."""
 
 
 _Records = dict[tuple[str, int | str], Any]
@@ -408,55 +455,34 @@ class RecordWriter:
         self._pid = os.getpid()
         self._lock = forks.lock()
         self._saved: tuple[Stats, tuple[str, ...]] | None = None
-        self._known: _Records = {}  # what was written, or had no room
-        self._left_out = 0
-        self._broken = self._contended = False
-        self._next_append = 0.0
+        self._left_out: _Records = {}
+        self._written: _Records = {}
+        self._broken = False
         self._waiting: threading.Timer | None = None
         # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
         atexit.register(self.end)
 
     def save(self) -> None:
         """Writes what was counted since the last time. Never raises."""
-        self._guard(lambda: self._save(LOCK_SECONDS))
-
-    def append(self) -> None:
-        """Does the same in the middle of a step, where nothing may wait for other processes. Never raises.
-
-        If they write all the time, what happens in steps is left to ``save`` from then on. What happens shortly after
-        something was written is written together, beside the steps: a program may call a hundred templates.
-        """
-        if self._contended:
-            return
-        wait = self._next_append - time.monotonic()
-        if wait <= 0.0:
-            self._append_now()
-        elif self._waiting is None or not self._waiting.is_alive():
-            self._waiting = threading.Timer(wait, self._append_now)
-            self._waiting.daemon = True
-            self._waiting.start()
-
-    def _append_now(self) -> None:
-        self._guard(self._append)
-        self._next_append = time.monotonic() + APPEND_SECONDS
-
-    def _guard(self, do: Callable[[], None]) -> None:
         if self._broken or os.getpid() != self._pid:
             return
         with self._lock:
             try:
-                do()
+                self._save()
             except Exception as error:  # whatever it is, a record is not worth a model
                 self._broken = True
                 _warn(self._path, error)
 
-    def _append(self) -> None:
-        try:
-            self._save(APPEND_LOCK_SECONDS)
-        except sqlite3.OperationalError as error:
-            if not files.is_locked(error):
-                raise
-            self._contended = True
+    def append(self) -> None:
+        """Does the same soon, beside the steps: a program may call a hundred templates. Never waits or raises."""
+        if self._waiting is None:
+            self._waiting = threading.Timer(APPEND_SECONDS, self._save_gathered)
+            self._waiting.daemon = True
+            self._waiting.start()
+
+    def _save_gathered(self) -> None:
+        self._waiting = None  # before it saves: what happens meanwhile is for the next one
+        self.save()
 
     def end(self) -> None:
         """Saves the run as one that ended. It is called when the process exits."""
@@ -467,30 +493,32 @@ class RecordWriter:
 
     def _mark_as_ended(self) -> None:
         if self._path.exists():
-            with open_for_writing(self._path, LOCK_SECONDS) as database:
+            with open_for_writing(self._path) as database:
                 if find_run(database, self._run) is not None:
                     self._put_run(database, self._left_out, ended=True)
 
-    def _save(self, lock_seconds: float) -> None:
+    def _save(self) -> None:
         start = time.perf_counter()
         history = self._ledger.history
         # The counts that are a reason to save a run when they change. Seconds of phases are not.
         now, records = (self._ledger.stats(), history.models), self._list_records()
         # A run is one that traced something, even if there was nothing in it to fuse.
-        if (now[0] == Stats() and not history.traces) or (now == self._saved and records == self._known):
+        if (now[0] == Stats() and not history.traces) or (now == self._saved and records == self._written):
             return
-        with open_for_writing(self._path, lock_seconds) as database:
+        with open_for_writing(self._path) as database:
             # Other processes may have let this run be forgotten since.
             is_new = find_run(database, self._run) is None
-            known, left_out = ({}, 0) if is_new else (self._known, self._left_out)
-            changed = {key: record for key, record in records.items() if record != known.get(key)}
-            number = self._put_run(database, left_out)
-            if is_new or changed:
+            written = {} if is_new else self._written
+            left_out = {key: record for key, record in records.items() if record != written.get(key)}
+            number = self._put_run(database, {})
+            if is_new or left_out:
                 make_room(database, number)
-                if lacking := self._put_details(database, number, changed, known):
-                    left_out += lacking
+                if measure(database) <= MAX_BYTES:
+                    _put_records(database, number, left_out)
+                    written, left_out = records, {}
+                else:
                     self._put_run(database, left_out)
-        self._saved, self._known, self._left_out = now, records, left_out
+        self._saved, self._written, self._left_out = now, written, left_out
         history.add_seconds("recording", time.perf_counter() - start)
 
     def _list_records(self) -> _Records:
@@ -504,28 +532,10 @@ class RecordWriter:
             found |= {(kind.__name__, number): each for number, each in enumerate(history.records(kind))}
         return found
 
-    def _put_details(self, database: sqlite3.Connection, run: int, changed: _Records, known: _Records) -> int:
-        """Writes what is new; only what a template counted that is there, if the file is as large as it may be.
-
-        Returns:
-            How many templates and observations had no room.
-        """
-        is_full, lacking = not has_room(database), 0
-        for (kind, number), record in changed.items():
-            if isinstance(number, str):
-                if is_full and not has_template(database, run, number):
-                    lacking += 1
-                else:
-                    put_template(database, run, record)
-            elif is_full:
-                before = known.get((kind, number), ())
-                lacking += sum(map(ne, record, (*before, *[None] * len(record)))) if kind == TRACES else 1
-            else:
-                put_record(database, run, kind, number, (pack_trace if kind == TRACES else encode_record)(record))
-        return lacking
-
-    def _put_run(self, database: sqlite3.Connection, left_out: int, *, ended: bool = False) -> int:
+    def _put_run(self, database: sqlite3.Connection, left_out: _Records, *, ended: bool = False) -> int:
+        """Writes the run and how many details the file has no room for. Returns its number."""
         ledger = self._ledger
+        lacking = sum(len(record) if kind == TRACES else 1 for (kind, _), record in left_out.items())
         run = Run(
             id=self._run,
             started=self._started,
@@ -533,7 +543,7 @@ class RecordWriter:
             command=shlex.join(list_options(sys.argv)),
             stats=ledger.stats(),
             phases=ledger.phases(),
-            unrecorded=ledger.history.unrecorded + left_out,
+            unrecorded=ledger.history.unrecorded + lacking,
             models=ledger.history.models,
             updated=time.time(),
             ended=ended,
@@ -541,14 +551,12 @@ class RecordWriter:
         return put_run(database, run)
 
 
-@contextmanager
-def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
-    """Opens the record for one transaction, which is undone where anything is raised."""
-    make_folders(path.parent)
-    for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
-        protect(other)  # which another version made
-    with SCHEMA.open_to_write(path, lock_seconds) as database:
-        yield database
+def _put_records(database: sqlite3.Connection, run: int, records: _Records) -> None:
+    for (kind, number), record in records.items():
+        if isinstance(number, str):
+            put_template(database, run, record)
+        else:
+            put_record(database, run, kind, number, (pack_trace if kind == TRACES else encode_record)(record))
 
 
 def _warn(path: Path, error: Exception) -> None:

@@ -26,11 +26,11 @@ TRACE = """
     [
         (
             ("attribute", SILU, f"<function {SILU} {ONE} defaults (False, )>", f"<function mine.silu {OTHER}>"),
-            f"`{SILU}` is another function (mine.silu, and not {SILU}) than when this program was made",
+            f"`{SILU}` is <function mine.silu fedcba98>, and was <function {SILU} 01234567 defaults (False, )> when",
         ),
         (
             ("attribute", SILU, f"<function {SILU} {ONE}>", "<builtin torch._C._nn.silu>"),
-            f"`{SILU}` is another function (torch._C._nn.silu, and not {SILU}) than when this program was made",
+            f"`{SILU}` is <builtin torch._C._nn.silu>, and was <function {SILU} 01234567> when this program was made",
         ),
         (
             (
@@ -39,11 +39,11 @@ TRACE = """
                 f"<function f.<locals>.<lambda> {ONE}>",
                 f"<function f.<locals>.<lambda> {OTHER}>",
             ),
-            "`mine.f` is another function than when this program was made",
+            "`mine.f` is not what it was when this program was made",
         ),
         (
             ("global", "mine.f", f"<function f.<locals>.<lambda> {ONE}>", f"<function g {OTHER} defaults (1, )>"),
-            "`mine.f` is another function (g, and not f.<locals>.<lambda>) than when this program was made",
+            "`mine.f` is <function g fedcba98 defaults (1, )>, and was <function f.<locals>.<lambda> 01234567> when",
         ),
         (
             ("a line", "layers.1.act", "@model.layers.0.act", "<builtin torch.relu>"),
@@ -55,9 +55,12 @@ TRACE = """
         ),
         (
             ("global", "mine.A", f"class mine.A#{ONE}", f"class mine.A#{OTHER}"),
-            "`mine.A` is another class than when this program was made",
+            "`mine.A` is not what it was when this program was made",
         ),
-        (("global", "mine.A", f"class mine.A#{ONE}", f"<function mine.A {OTHER}>"), "`mine.A` is not what it was when"),
+        (
+            ("global", "mine.A", f"class mine.A#{ONE}", f"<function mine.A {OTHER}>"),
+            "`mine.A` is <function mine.A fedcba98>, and was class mine.A#01234567 when",
+        ),
         (
             ("global", "mine.EPS", "1e-05", "1e-06"),
             "`mine.EPS` is 1e-06, and was 1e-05 when this program was made",
@@ -66,7 +69,7 @@ TRACE = """
             ("global", "mine.f", f"<function mine.f {ONE}>", "3"),
             "`mine.f` is 3, and was <function mine.f 01234567> when this program was made",
         ),
-        (("attribute", "mine.g", "3", None), "`mine.g` is not there or has no value, and was 3 when this"),
+        (("attribute", "mine.g", "3", None), "`mine.g` is absent, and was 3 when this program was made"),
         (
             ("variable", "SCALE", f"hash {ONE}", f"hash {OTHER}"),
             "the variable `SCALE` of the environment is not what it was when this program was made",
@@ -115,9 +118,9 @@ def test_a_line_of_a_key_that_differs():
         **{"before": "4", "after": "5"},
     }
     (gone,) = compare_program_keys(one, {"settings": "width 8", "backend": "x"})
-    assert gone.sentence == "the setting depth is not there or has no value, and was 4 when this program was made"
+    assert gone.sentence == "the setting depth is absent, and was 4 when this program was made"
     (new,) = compare_program_keys({**one, "settings": "width 8"}, one)
-    assert new.sentence == "the setting depth is 4, and was not there when this program was made"
+    assert new.sentence == "the setting depth is 4, and was absent when this program was made"
     assert compare_program_keys(one, dict(reversed(one.items()))) == ()
 
 
@@ -126,14 +129,14 @@ def test_a_line_of_a_key_that_differs():
     [
         ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 4", ["`m.A.x` is 4, and was 3 when this program was made"]),
         ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was 1 when this program was made"]),
-        ("m.A 1", "m.A 2\nm.A:x 3", ["`m.A.x` is 3, and was not there when this program was made"]),
-        ("m.A 1\nm.A:x 3", "m.A 2", ["`m.A.x` is not there or has no value, and was 3 when this program was made"]),
-        ("", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was not there when this program was made"]),
+        ("m.A 1", "m.A 2\nm.A:x 3", ["`m.A.x` is 3, and was absent when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2", ["`m.A.x` is absent, and was 3 when this program was made"]),
+        ("", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was absent when this program was made"]),
         (
             f"m.A 1\nm.A:f <function m.A.f {ONE}>\nm.B 1",
             f"m.A 2\nm.A:f <function m.A.f {OTHER}>\nm.B 2",
             [
-                "`m.A.f` is another function than when this program was made",
+                "`m.A.f` is not what it was when this program was made",
                 "the class `m.B` is 2, and was 1 when this program was made",
             ],
         ),

@@ -12,7 +12,7 @@ from recorded_templates import make_chain_template, make_full_ledger, make_ledge
 
 from fusioncache.observe.record import database as record
 from fusioncache.observe.record import database as recorder
-from fusioncache.observe.record.database import SCHEMA, RecordError, RecordReader, RecordWriter, record_path
+from fusioncache.observe.record.database import FORMAT, RecordError, RecordReader, RecordWriter, record_path
 from fusioncache.process.settings import DIRECTORY
 
 
@@ -68,7 +68,7 @@ def _foreign_database() -> None:
 def _later_format() -> None:
     RecordWriter(make_ledger(make_chain_template())).save()
     with closing(_database()) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
+        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
 
 
 def _cut_off() -> None:
