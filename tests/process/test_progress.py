@@ -5,8 +5,6 @@ import sys
 import threading
 import time
 
-import pytest
-
 from fusioncache.process import warning
 from fusioncache.process.warning import ProgressLine
 
@@ -16,12 +14,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    return sys.stderr
-
-
 def wait_for(terminal: Terminal, text: str) -> None:
     end = time.monotonic() + 10.0
     while text not in terminal.getvalue():
@@ -29,13 +21,17 @@ def wait_for(terminal: Terminal, text: str) -> None:
         time.sleep(0.005)
 
 
-def test_nothing_is_said_for_less_than_five_seconds(terminal):
+def test_nothing_is_said_for_less_than_five_seconds(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     with ProgressLine().show(lambda: "compiling"):
         pass
     assert terminal.getvalue() == ""
 
 
-def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(terminal, monkeypatch):
+def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(warning, "SILENCE", 0.0)
     before, line = threading.active_count(), ProgressLine()
     with line.show(lambda: "compiling 3 regions, 3 left"):
