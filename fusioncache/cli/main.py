@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RecordError as error:
-            raise _fit_message(click.ClickException(f"{error}{_point_to_store()}")) from error
+            raise _fit_message(click.ClickException(str(error))) from error
         except click.ClickException as error:
             _fit_message(error)
             raise
@@ -56,16 +56,6 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
     message = wrap(f"{_ERROR}{error.format_message()}", count_columns()).removeprefix(_ERROR)
     error.format_message = lambda: message  # type: ignore[method-assign]
     return error
-
-
-def _point_to_store() -> str:
-    """Returns where to look if there is no record but a store, as after a pull; else nothing."""
-    from fusioncache.cli.things import is_expected
-    from fusioncache.observe.record.database import has_record
-
-    if has_record() or not is_expected(None):
-        return ""
-    return ". There is a store: 'fusioncache stats' and 'fusioncache ls' show what is in it"
 
 
 COMMANDS = {

@@ -42,7 +42,7 @@ from fusioncache.humanize import (
 )
 from fusioncache.ir.keys import BACKEND
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.observe.record.observations import PHASES, Lifetime, Run, format_run_name
+from fusioncache.observe.record.observations import PHASES, Lifetime, Run
 from fusioncache.observe.record.stats import Stats, TemplateStats, find_bypasses, find_not_given
 
 TITLES = {
@@ -105,8 +105,8 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     """Show what a run shared, compiled, loaded and saved.
 
     It is the newest run, or the one that --run names: by the start of its id, by any part of its name (script, model
-    or time) that no other run has, or as 'last'. What a run counts is on record as soon as the first call of a template
-    is over, so a run may still go on, or have been killed.
+    or time) that no other run has, or as 'last'. What a run counts is on record half a second after the first call of a
+    template, so a run may still go on, or have been killed.
 
     The saved seconds are an estimate: the seconds that the process would have spent longer without fusioncache on
     compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is a loss.
@@ -134,7 +134,7 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
         click.echo("No run is on record here. The store has what other runs compiled:")
         _print_sections(_describe_store(usage), _label("next", _NEXT_IN_STORE))
     elif all_runs:
-        rows = [(run.id, _format_name(run), *_list_numbers(run.stats)) for run in runs]
+        rows = [(run.id, run.name, *_list_numbers(run.stats)) for run in runs]
         click.echo(format_table(_COLUMNS, rows, most=_WIDTH))
     elif verbose:
         click.echo(format_pairs(_list_counts(runs[0], lifetime)))
@@ -150,15 +150,10 @@ def encode_run(run: Run) -> dict[str, Any]:
     return {**head, **what, **encode_fields(run.stats), "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}
 
 
-def _format_name(run: Run) -> str:
-    """Returns a run's name as a table shows it: a run of today without its day."""
-    return escape_controls(format_run_name(run.command, run.models, run.started, today=time.time()))
-
-
 def format_run_label(run: Run) -> str:
     """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
     id_ = run.id[:_ID_DIGITS]
-    return f"{shorten(_format_name(run), _find_width() - _LABEL - len(id_) - 8, _END)}  (run {id_})"
+    return f"{shorten(escape_controls(run.name), _find_width() - _LABEL - len(id_) - 8, _END)}  (run {id_})"
 
 
 def _find_width() -> int:
@@ -308,8 +303,6 @@ def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
 
 _SORTED_BY = {"seconds": "compile_seconds", "regions": "regions", "hits": "hits", "name": "name", "size": "ops"}
 """The fields of templates that can be sorted by."""
-_STORED_BY = ("seconds", "name", "size")
-"""Those of what a store has."""
 _LISTS: Mapping[str, StoredKind] = {"--store": "executable", "--programs": "program", "--families": "family"}
 """What each option lists."""
 
@@ -428,14 +421,20 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **
     if record := None if given else find_record(run_id):
         _list_templates(record, run_id, only, as_json=as_json, wide=wide)
     else:
-        _refuse(given, run_id, only)
-        _list_stored(given, directory, only, as_json=as_json, wide=wide)
+        kind = _LISTS[given[0]] if given else "executable"
+        _refuse(kind, given, run_id, only)
+        _list_stored(kind, given, directory, only, as_json=as_json, wide=wide)
 
 
 def _list_stored(
-    given: Sequence[str], directory: Path | None, only: Mapping[str, Any], *, as_json: bool, wide: bool
+    kind: StoredKind,
+    given: Sequence[str],
+    directory: Path | None,
+    only: Mapping[str, Any],
+    *,
+    as_json: bool,
+    wide: bool,
 ) -> None:
-    kind = _LISTS[given[0]] if given else "executable"
     path, stored = list_stored(directory, kind)
     found = [one for one in stored if only["backend"] in (None, one.entry.backend)]
     rows = [one.to_dict() for one in _select(found, only, only["sort"])]
@@ -459,25 +458,21 @@ def _select(found: Sequence[Any], only: Mapping[str, Any], field: str | None) ->
     return ordered[: only["limit"]]
 
 
-def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
+def _refuse(kind: StoredKind, given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
     """Refuses options that are not about the list of what a store has.
 
     Raises:
         click.UsageError: if there is one.
     """
-    sort = only["sort"]
-    of_templates = {"--run": run_id, "--text": only["text"], f"--sort {sort}": sort if sort not in _STORED_BY else None}
-    for said in (option for option, value in of_templates.items() if value is not None):
-        if not given:
-            raise click.UsageError(f"{said} is about templates of a run, and no run is on record here: leave it out.")
-        listed = given[-1]
-        raise click.UsageError(f"{said} is about templates, and {listed} lists no templates: leave one of them out.")
-    if len(given) > 1 or (only["backend"] and given and given != ["--store"]):
-        raise click.UsageError(
-            f"{given[-1]} lists what Thunder made of models: leave out --store, --backend and the other list."
-        )
-    if given == ["--families"] and sort == "seconds":
-        raise click.UsageError("--families has no seconds: sort by name or size.")
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are lists: give one of them.")
+    sort, backend = only["sort"], only["backend"]
+    is_known = sort in ((None, "name", "size") if kind == "family" else (None, "name", "size", "seconds"))
+    about = {"--run": run_id, "--text": only["text"], f"--sort {sort}": None if is_known else sort}
+    about |= {"--backend": None if kind == "executable" else backend}
+    where = given[0] if given else "no run is on record here, and the store"
+    for option in (option for option, value in about.items() if value is not None):
+        raise click.UsageError(f"{option} is about templates, and {where} lists {_PLURALS[kind]}: leave it out.")
 
 
 def _list_templates(

@@ -17,7 +17,7 @@ from fusioncache.cli.console import ID_DIGITS, cut, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir.keys import read_key, read_values
 from fusioncache.observe.explain.difference import Varying, find_relatives
-from fusioncache.observe.record.database import RecordError, RecordReader, has_record, record_path
+from fusioncache.observe.record.database import RecordError, RecordReader, has_record
 from fusioncache.observe.record.observations import RegionRecord, Run
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.secrets import blur
@@ -529,15 +529,8 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
             f"{wanted!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
             f"see 'fusioncache {hint}'"
         )
-    if not (is_expected(directory) or has_record()):
-        advice = (
-            f"There is neither a record of runs nor a store in {record_path().parent}: run a model with fusioncache "
-            "first, or copy a store with 'fusioncache pull URL'."
-        )
-    else:
-        lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
-        advice = f"Give the start of one: {lists}."
-    return click.ClickException(f"no ID or name starts with {wanted!r}. {advice}")
+    lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
+    return click.ClickException(f"no ID or name starts with {wanted!r}. Give the start of one: {lists}.")
 
 
 def _join(parts: Sequence[str], word: str) -> str:

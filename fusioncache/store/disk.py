@@ -52,40 +52,6 @@ class _Seen:
     useless: bool = False
 
 
-def measure(entries: EntryFolder, objects: ObjectFolder) -> tuple[int, float]:
-    """Returns the bytes of all entries and objects, and the longest time in seconds that an entry was not used."""
-    found, now = entries.list_files(), time.time()
-    size = sum(objects.sizes().values()) + sum(file.size for file in found.values())
-    return size, max((_age(file, now) for file in found.values()), default=0.0)
-
-
-def sweep(
-    root: Path, entries: EntryFolder, objects: ObjectFolder, limit: int, max_age: float, *, dry_run: bool = False
-) -> SweepResult:
-    """Removes entries that are too old, then the least recently used until all fits, and what needs no entry.
-
-    Args:
-        root: of the store, whose lock the caller holds alone unless nothing is to be removed.
-        entries: in it.
-        objects: in it.
-        limit: the most bytes that may stay.
-        max_age: the most seconds that an entry may stay unused.
-        dry_run: whether to remove nothing and say what would be removed. Litter is left out of account then.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
-    seen = {id_: _look(entries, id_, file) for id_, file in entries.list_files().items()}
-    sizes = objects.sizes()
-    victims = _choose_victims(seen, sizes, limit, max_age)
-    gone = {id_ for id_ in victims if dry_run or entries.remove(id_)}
-    left = [entry for id_, entry in seen.items() if id_ not in gone]
-    orphans = [digest for digest in _find_orphans(left, sizes) if dry_run or objects.remove(digest)]
-    litter = 0 if dry_run else _remove_litter(root, entries, objects, max_age)
-    size = sum(sizes.values()) - sum(sizes[digest] for digest in orphans) + sum(entry.file.size for entry in left)
-    return SweepResult(len(gone), len(orphans), litter, size)
-
-
 def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
     try:
         entry = entries.get(id_)
@@ -401,14 +367,14 @@ class DiskStore:
             return self._sweep(room)
 
     def plan(self) -> SweepResult:
-        """Returns what ``sweep`` would remove now. Removes nothing.
+        """Returns what ``sweep`` would remove now. Removes nothing, and leaves litter out of account.
 
         Raises:
             StoreError: if the directory is no longer what it was.
             OSError: if it cannot be read.
         """
         self.directory.require()
-        return sweep(self.directory.path, self.entries, self._objects, self.max_bytes, self._max_age, dry_run=True)
+        return self._clean(self.max_bytes, dry_run=True)
 
     def _entry(self, id_: str, text: str) -> Entry | None:
         entry = self.entries.get(id_)
@@ -432,17 +398,35 @@ class DiskStore:
             if time.monotonic() < self._full_until:
                 raise Refusal(_FULL)
             if self._size is None or self._since > self.max_bytes // _PARTS:
-                self._size, age = measure(self.entries, self._objects)
-                self._since = 0
-                if age > self._max_age:
+                self._size, self._since = self._measure(), 0
+                if any(_age(file, time.time()) > self._max_age for file in self.entries.list_files().values()):
                     with suppress(Refusal):  # there may be room all the same
                         self._sweep(size)
             if self._size + size > self.max_bytes and self._sweep(size).bytes_left + size > self.max_bytes:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 raise Refusal(_FULL)
 
+    def _measure(self) -> int:
+        """Returns the bytes of all entries and objects."""
+        return sum(self.sizes().values()) + sum(file.size for file in self.entries.list_files().values())
+
     def _sweep(self, room: int) -> SweepResult:
         with hold_alone(self._lock_path):
-            swept = sweep(self.directory.path, self.entries, self._objects, self.max_bytes - room, self._max_age)
+            swept = self._clean(self.max_bytes - room)
         self._size, self._since = swept.bytes_left, 0
         return swept
+
+    def _clean(self, limit: int, *, dry_run: bool = False) -> SweepResult:
+        """Removes entries that are too old, then the least recently used until all fits, and what needs no entry.
+
+        The caller holds the lock of the store alone unless nothing is to be removed.
+        """
+        seen = {id_: _look(self.entries, id_, file) for id_, file in self.entries.list_files().items()}
+        sizes = self.sizes()
+        victims = _choose_victims(seen, sizes, limit, self._max_age)
+        gone = {id_ for id_ in victims if dry_run or self.entries.remove(id_)}
+        left = [entry for id_, entry in seen.items() if id_ not in gone]
+        orphans = [digest for digest in _find_orphans(left, sizes) if dry_run or self._objects.remove(digest)]
+        litter = 0 if dry_run else _remove_litter(self.directory.path, self.entries, self._objects, self._max_age)
+        size = sum(sizes.values()) - sum(sizes[digest] for digest in orphans) + sum(entry.file.size for entry in left)
+        return SweepResult(len(gone), len(orphans), litter, size)

@@ -20,7 +20,8 @@ from report_records import HOSTILE
 from fusioncache.observe.record import database
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import find_script, format_run_name
+from fusioncache.observe.record.observations import Run, find_script
+from fusioncache.observe.record.stats import Stats
 
 
 @pytest.fixture(autouse=True)
@@ -121,9 +122,11 @@ def test_a_run_that_ended_says_so(monkeypatch):
 
 def test_names_of_runs():
     noon = 1_700_000_000.0
-    assert format_run_name("train.py --depth", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
-    assert format_run_name("train.py", ["A", "B", "C", "D"], noon) == "train.py · A, B and 2 more · 2023-11-14 22:13"
-    assert format_run_name("train.py", [], noon, today=noon + 86400) == "train.py · 2023-11-14 22:13"
+    for models, name in (
+        (["A", "B", "C", "D"], "train.py · A, B and 2 more · 2023-11-14 22:13"),
+        ([], "train.py · 2023-11-14 22:13"),
+    ):
+        assert Run("a", noon, 1, "train.py --depth", Stats(), models=tuple(models)).name == name
 
 
 @pytest.mark.parametrize(

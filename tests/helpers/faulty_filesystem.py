@@ -57,6 +57,8 @@ class Faulty(AbstractFileSystem):
         self._do("exists", path)
         return True
 
+    isdir = exists
+
 
 class _Counted(io.BytesIO):
     def read(self, size: int | None = -1) -> bytes:

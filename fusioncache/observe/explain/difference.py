@@ -26,7 +26,7 @@ from fusioncache.ir.keys import (
 from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
 from fusioncache.observe.explain.pairing import Pairing, pair_graphs
 from fusioncache.template.generalization import make_family
-from fusioncache.template.skeleton import Skeleton, read_holes, skeleton_of
+from fusioncache.template.skeleton import Skeleton, skeleton_of
 from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
 
 Texts = Mapping[str, str]
@@ -74,20 +74,11 @@ def compare(a: Texts, b: Texts) -> Difference:
 
 
 def _find_sizes(a: Texts, b: Texts) -> tuple[tuple[int, int], ...]:
-    """Returns the sizes of A with those of B in their places, each pair once, if the graphs differ in these alone.
-
-    Nothing is returned if they differ in anything else, or cannot be read.
-    """
-    try:
-        one, other = read_exactly(a), read_exactly(b)
-    except ValueError:
-        return ()
-    if skeleton_of(one) != skeleton_of(other):
-        return ()
-    pairs = dict.fromkeys(zip(read_holes(one), read_holes(other), strict=True))
-    differing = [(x, y) for x, y in pairs if x != y]
-    sizes = tuple((x, y) for x, y in differing if isinstance(x, int) and isinstance(y, int))
-    return sizes if len(sizes) == len(differing) else ()
+    """Returns the sizes of A with those of B in their places, each pair once, if the graphs differ in these alone."""
+    relatives = find_relatives([{name: key[name] for name in GRAPH if name in key} for key in (a, b)])
+    pairs = dict.fromkeys(varying.values for each in relatives for varying in each.varying)
+    sizes = tuple((x, y) for x, y in pairs if isinstance(x, int) and isinstance(y, int))
+    return sizes if len(sizes) == len(pairs) else ()
 
 
 def _write_sizes(sizes: tuple[tuple[int, int], ...], a: str, b: str) -> str:

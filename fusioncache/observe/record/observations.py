@@ -391,7 +391,6 @@ class Lifetime:
     saved_seconds: float
 
 
-SEPARATOR = " · "
 _MOST_MODELS = 2
 
 
@@ -439,21 +438,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What people call the run, such as ``train.py · GPT · 2026-01-31 14:03``."""
-        return format_run_name(self.command, self.models, self.started)
-
-
-def format_run_name(command: str, models: Sequence[str], started: float, *, today: float | None = None) -> str:
-    """Returns a run's name, such as ``train.py · GPT · 2026-01-31 14:03``, in local time.
-
-    Args:
-        command: its command line.
-        models: that it compiled.
-        started: seconds since the epoch.
-        today: a moment of a day; the name of a run that started on that day lacks the day. None names every day.
-    """
-    parts = (find_script(command), _format_models(models), _format_moment(started, today))
-    return SEPARATOR.join(part for part in parts if part)
+        """What people call the run, such as ``train.py · GPT · 2026-01-31 14:03``, in local time."""
+        moment = f"{datetime.fromtimestamp(self.started):%Y-%m-%d %H:%M}"
+        return " · ".join(filter(None, (find_script(self.command), _format_models(self.models), moment)))
 
 
 def find_script(command: str) -> str:
@@ -479,10 +466,3 @@ def _format_models(models: Sequence[str]) -> str:
     whole = find_whole_models(models)
     first = ", ".join(whole[:_MOST_MODELS])
     return first if len(whole) <= _MOST_MODELS else f"{first} and {len(whole) - _MOST_MODELS} more"
-
-
-def _format_moment(started: float, today: float | None) -> str:
-    moment = datetime.fromtimestamp(started)
-    if today is not None and moment.date() == datetime.fromtimestamp(today).date():
-        return f"{moment:%H:%M}"
-    return f"{moment:%Y-%m-%d %H:%M}"
