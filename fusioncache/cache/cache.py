@@ -12,7 +12,7 @@ from fusioncache.cache.length_rule import LengthRule
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.observe.record.database import RecordWriter
-from fusioncache.observe.record.events import EventPublisher, open_log
+from fusioncache.observe.record.events import open_log
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.process import forks
@@ -54,7 +54,7 @@ class Cache:
         self._templates: LruMap[Key, Template] = LruMap(capacity)
         self._keys: LruMap[tuple[Graph, tuple[tuple[str, str], ...]], Key] = LruMap(capacity)
         self._executables: LruMap[Key, Executable] = LruMap(capacity)
-        self.ledger = Ledger(events=EventPublisher(open_log()))
+        self.ledger = Ledger(log=open_log())
         self._recorder = RecordWriter(self.ledger) if record else None
         self._store_option = _read_store_option(store)
         self._store: Store | None = None
@@ -99,7 +99,7 @@ class Cache:
             self._recorder.save()
 
     def append(self) -> None:
-        """Does as ``save`` in the middle of a step, where nothing may wait long for other processes. Never raises."""
+        """Does as ``save`` half a second later, beside the steps. Never waits or raises."""
         if self._recorder:
             self._recorder.append()
 

@@ -131,19 +131,16 @@ def count_columns() -> int | None:
     return None
 
 
-def format_table(
-    columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False, most: int | None = None, indent: int = 0
-) -> str:
+def format_table(columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False, indent: int = 0) -> str:
     """Returns rows of values under the columns' titles, in the width of the terminal, with colours if it has them.
 
     Args:
         columns: how each looks.
         rows: the values.
         wide: whether to leave nothing out on a terminal either.
-        most: the width if the output goes elsewhere; None if nothing is left out then.
         indent: by how much the caller will indent the lines.
     """
-    width = None if wide else count_columns() or most
+    width = None if wide else count_columns()
     cells = [[column.cell(value) for column, value in _pair(columns, row)] for row in rows]
     if width is not None:
         width = max(width - indent, 1)
@@ -291,13 +288,13 @@ def show_progress(what: str) -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with click.progressbar(length=0, label=what, file=sys.stderr, show_pos=True) as bar:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        def move(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield move
 
 
 class ThingId(click.ParamType):

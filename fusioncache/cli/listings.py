@@ -75,8 +75,7 @@ def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...
 
 def find_line(region: RegionRecord) -> Line | None:
     """Returns the line that a region comes from: the first of the user's, or else of a library's."""
-    lines = region.source.lines
-    return next((line for line in lines if not line.library), next(iter(lines), None))
+    return next(iter(region.source.lines), None)
 
 
 def format_locations(locations: Sequence[SourceLocation]) -> list[str]:

@@ -135,7 +135,7 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
         _print_sections(_describe_store(usage), _label("next", _NEXT_IN_STORE))
     elif all_runs:
         rows = [(run.id, run.name, *_list_numbers(run.stats)) for run in runs]
-        click.echo(format_table(_COLUMNS, rows, most=_WIDTH))
+        click.echo(format_table(_COLUMNS, rows))
     elif verbose:
         click.echo(format_pairs(_list_counts(runs[0], lifetime)))
     else:
@@ -363,8 +363,6 @@ _STORED_COLUMNS: Mapping[StoredKind, tuple[Column, ...]] = {
     ),
 }
 _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "programs", "family": "families"}
-_MOST_COLUMNS = 100
-"""The width of a list of programs where that of the terminal is not known: a model has a dozen inputs."""
 
 
 @click.command()
@@ -402,8 +400,8 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **
     Without a record of runs, as after a pull, it lists the executables of the store.
 
     A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
-    middle. Where the output is no terminal, the list of programs has 100 columns. --wide leaves nothing out. IDs work
-    in every command that takes one.
+    middle. Where the output is no terminal, and with --wide, nothing is left out. IDs work in every command that takes
+    one.
 
     \b
     Examples:
@@ -470,9 +468,9 @@ def _refuse(kind: StoredKind, given: Sequence[str], run_id: str | None, only: Ma
     is_known = sort in ((None, "name", "size") if kind == "family" else (None, "name", "size", "seconds"))
     about = {"--run": run_id, "--text": only["text"], f"--sort {sort}": None if is_known else sort}
     about |= {"--backend": None if kind == "executable" else backend}
-    where = given[0] if given else "no run is on record here, and the store"
+    why = "" if given else ", which are listed because no run is on record here"
     for option in (option for option, value in about.items() if value is not None):
-        raise click.UsageError(f"{option} is about templates, and {where} lists {_PLURALS[kind]}: leave it out.")
+        raise click.UsageError(f"{option} is not for {_PLURALS[kind]}{why}: leave it out.")
 
 
 def _list_templates(
@@ -505,7 +503,7 @@ def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]], *, wide: 
     """Prints a table of what a store has, and below it why some of it cannot be stored."""
     reasons = Counter(row["refused"] for row in rows if row.get("refused"))
     columns = _STORED_COLUMNS[kind] if reasons or kind != "executable" else _STORED_COLUMNS[kind][:-1]
-    click.echo(format_table(columns, rows, wide=wide, most=_MOST_COLUMNS if kind == "program" else None))
+    click.echo(format_table(columns, rows, wide=wide))
     width, lead = None if wide else count_columns(), "\n"
     for reason, number in reasons.most_common():
         why = f"cannot be stored, so each process compiles them: {escape_controls(reason)}"

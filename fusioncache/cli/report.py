@@ -438,18 +438,11 @@ def _split_module(source: Source) -> tuple[tuple[str, str], str]:
     """Returns the module of a region up to the layer's number and what that is called, and the rest of the module."""
     module = source.module or ""
     if source.layer is None:
-        return (module, module.rpartition(".")[2] or name_line(source) or "the model"), ""
+        return (module, module.rpartition(".")[2] or next(map(_short, source.lines), "the model")), ""
     parts = module.split(".")
     end = next((index for index, part in enumerate(parts) if part.isdecimal()), len(parts) - 1) + 1
     path = ".".join(parts[:end])
     return (path, path), ".".join(parts[end:])
-
-
-def name_line(source: Source) -> str:
-    """Names the first line of a region, a user's before a library's, such as ``model.py:31``; empty if none."""
-    for line in source.lines:
-        return f"{line.file.replace('\\', '/').rpartition('/')[2]}:{line.number}"
-    return ""
 
 
 def _find_columns(rows: Iterable[Mapping[_Place, ReportRegion]]) -> list[_Place]:

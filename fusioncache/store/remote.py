@@ -154,7 +154,7 @@ class Remote:
         """
         self._transport.put_file(_object_path(artifact.object), content)
 
-    def list_files(self, *, make: bool) -> RemoteFiles:
+    def list_files(self, *, make: bool = False) -> RemoteFiles:
         """Returns what is there. Files of other names are not the store's.
 
         Where nothing is, the place has to be, or a wrong address would be an empty store.

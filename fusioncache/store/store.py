@@ -115,7 +115,11 @@ class Store:
         self._counts = StoreCounts()
         if disk:
             disk.report = self._counts.count_bypass
-        self._read_through = _open_remote(remote, self._counts) if remote else None
+        self._read_through: ReadThrough | None = None
+        if remote:
+            from fusioncache.store.remote import ReadThrough  # most stores have none
+
+            self._read_through = ReadThrough(remote, self._counts)
 
     @classmethod
     def open(
@@ -340,12 +344,6 @@ class Store:
                 f"{what} failed: {name_cause(error)}", f"cannot {what} what was compiled: {error}"
             )
         return otherwise
-
-
-def _open_remote(url: str, counts: StoreCounts) -> ReadThrough:
-    from fusioncache.store.remote import ReadThrough  # most stores have none
-
-    return ReadThrough(url, counts)
 
 
 def get_host() -> str:

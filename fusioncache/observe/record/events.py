@@ -196,27 +196,20 @@ def open_log() -> EventFile | EventStream | None:
     return EventFile(Path(os.path.expanduser(target)).absolute())
 
 
-class EventPublisher:
-    """Hands events to the logger and to a log.
+def publish(log: EventFile | EventStream | None, what: What, template: Template | None = None, **fields: Any) -> None:
+    """Hands an event with these fields of ``Event`` to the logger, and to a log if there is one.
 
-    Args:
-        log: gets each event as well; by default there is none.
+    This costs next to nothing if nothing listens.
     """
-
-    def __init__(self, log: EventFile | EventStream | None = None):
-        self._log = log
-
-    def publish(self, what: What, template: Template | None = None, **fields: Any) -> None:
-        """Publishes an event with these fields of ``Event``. This costs next to nothing if nothing listens."""
-        level = logging.DEBUG if what == "hit" else logging.INFO
-        logged = logger.isEnabledFor(level)
-        if not logged and self._log is None:
-            return
-        if template is not None:
-            key = template.key
-            fields |= {"template": template.name, "digest": key.digest, "backend": key.texts.get(BACKEND)}
-        event = Event(time.time(), os.getpid(), what, **fields)
-        if logged:
-            logger.log(level, "%s", event, extra=asdict(event))
-        if self._log is not None:
-            self._log.log_event(event)
+    level = logging.DEBUG if what == "hit" else logging.INFO
+    logged = logger.isEnabledFor(level)
+    if not logged and log is None:
+        return
+    if template is not None:
+        key = template.key
+        fields |= {"template": template.name, "digest": key.digest, "backend": key.texts.get(BACKEND)}
+    event = Event(time.time(), os.getpid(), what, **fields)
+    if logged:
+        logger.log(level, "%s", event, extra=asdict(event))
+    if log is not None:
+        log.log_event(event)

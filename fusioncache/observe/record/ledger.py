@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.ir import Template
-from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventPublisher, What
+from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventFile, EventStream, What, publish
 from fusioncache.observe.record.observations import Alone, CompileRecord, Phases, Record, RegionRecord, Source
 from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
@@ -211,17 +211,17 @@ class Ledger:
 
     Args:
         parent: everything is also counted there.
-        events: publishes events, if there is no parent.
+        log: gets each event, if there is no parent.
 
     Attributes:
         history: what happened one by one; the parent's, if there is one.
         observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
     """
 
-    def __init__(self, parent: Ledger | None = None, events: EventPublisher | None = None):
+    def __init__(self, parent: Ledger | None = None, log: EventFile | EventStream | None = None):
         self._lineage: tuple[Ledger, ...] = (self, *(parent._lineage if parent else ()))
         self._lock: threading.RLock = parent._lock if parent else forks.lock()
-        self._events: EventPublisher = parent._events if parent else events or EventPublisher()
+        self._log: EventFile | EventStream | None = parent._log if parent else log
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
         self._counts: dict[str, Any] = {each.name: _NOTHING.get(each.name, {}) for each in fields(Stats)}
@@ -254,14 +254,14 @@ class Ledger:
             Whether this is the first time for this reason.
         """
         first = self.count(_COUNTED_AS[what], of=reason)
-        self._events.publish(what, template, reason=reason, **fields)
+        publish(self._log, what, template, reason=reason, **fields)
         return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
         """Counts a region that has this template."""
         what: What = "hit" if hit else "miss"
         self._count_template(template, {"regions": 1, "hits": int(hit), "misses": int(not hit)}, arities=arities)
-        self._events.publish(what, template, arities=arities)
+        publish(self._log, what, template, arities=arities)
 
     def count_bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
         """Counts a region that is left as Thunder made it.
@@ -288,7 +288,7 @@ class Ledger:
             counts = {"compiles": 1, "compile_seconds": seconds}
         self._count_template(template, counts, event.alone or Alone(compiled, compiled))
         self.history.add(CompileRecord(digest, event.loaded, time.time() - seconds, seconds, compiled))
-        self._events.publish("load" if event.loaded else "compile", template, seconds=seconds)
+        publish(self._log, "load" if event.loaded else "compile", template, seconds=seconds)
         for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
             observer(event)
 

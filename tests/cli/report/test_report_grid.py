@@ -53,7 +53,7 @@ def test_what_is_of_no_layer_stands_where_it_runs():
 
 def test_a_region_of_the_model_itself_has_the_row_of_its_line():
     (grid,) = arrange(*(of_line(number, line, "", None) for number, line in enumerate((7, 9, 7))))
-    assert drawn(grid) == ["model.py:7: 0 2 | ", "model.py:9: 1 . | "]
+    assert drawn(grid) == ["me/model.py:7: 0 2 | ", "me/model.py:9: 1 . | "]
 
 
 def test_two_lists_of_layers_are_told_apart():

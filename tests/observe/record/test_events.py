@@ -18,8 +18,7 @@ from recorded_templates import count_compile, count_load, make_cast_template, ma
 
 import fusioncache
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record import ledger as ledger_module
-from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
+from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventStream, open_log, publish
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
@@ -75,11 +74,8 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
     check(events(file), stats)
 
 
-def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
-    monkeypatch.setattr(
-        ledger_module, "EventPublisher", lambda: EventPublisher(EventFile(file))
-    )  # of every ledger that was given none
-    parent = Ledger()
+def test_each_thing_is_told_once_by_the_ledger_at_the_root(file):
+    parent = Ledger(log=EventFile(file))
     child = Ledger(parent)
     for ledger in (child, Ledger(child)):
         ledger.count_region(CHAIN, (1,), hit=False)
@@ -97,7 +93,7 @@ def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
 
 
 def test_each_field(file):
-    ledger = Ledger(events=EventPublisher(EventFile(file)))
+    ledger = Ledger(log=EventFile(file))
     before = time.time()
     ledger.count_region(CHAIN, (3,), hit=True)
     ledger.count_region(EAGER, (), hit=False)
@@ -151,9 +147,9 @@ def test_what_is_said_to_people():
 
 
 def _work(number: int) -> None:
-    told = EventPublisher(open_log())
+    log = open_log()
     for _ in range(500):
-        told.publish("bypass", reason=f"{number}" * 300)
+        publish(log, "bypass", reason=f"{number}" * 300)
 
 
 def test_processes_share_a_file(file):
@@ -226,7 +222,7 @@ def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
 
 def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
-    EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
+    publish(EventStream("stderr"), "unkept", reason="two\nlines\x1b[31m")
     describe = "fusioncache [rank 3]: unkept: two\\nlines\\x1b[31m\n"
     assert capsys.readouterr().err == describe
 
@@ -238,5 +234,5 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
     if gone:
         gone.close()
     monkeypatch.setattr("sys.stderr", gone)
-    EventPublisher(EventStream("stderr")).publish("unkept", reason="one")
+    publish(EventStream("stderr"), "unkept", reason="one")
     assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
