@@ -32,8 +32,8 @@ ID_DIGITS = 12
 """How much of an id a terminal shows, which is all that the commands need."""
 
 _GAP = 2
-_END = 9
-"""How many characters of a name's end stay: as many as the digest in it has, and what is before that."""
+_END = len("GPT · 2023-11-14 22:13")
+"""How many characters of a name's end stay at most: a digest, or the last model of a run and when it started."""
 _LEAST = 24
 """Characters that a cell which may be shortened or folded has at least, as long as another column can be left out."""
 
@@ -101,7 +101,6 @@ class Column:
         id: whether a terminal shows only the start of each value.
         cut: whether a terminal may show less of its values, without their middle.
         fold: whether a terminal may show its values in several lines.
-        end: how many characters of the end of a value that is cut stay.
         rank: whether it may be left out where there is no room, the largest first; 0 if it may not.
     """
 
@@ -112,7 +111,6 @@ class Column:
     id: bool = False
     cut: bool = False
     fold: bool = False
-    end: int = _END
     rank: int = 0
 
     def cell(self, value: Any) -> str:
@@ -186,17 +184,15 @@ def format_lines(heading: str, lines: Iterable[str]) -> str:
     return format_block(heading, text or "(none)")
 
 
-def shorten(text: str, width: int, end: int = _END) -> str:
-    """Shortens a text to so many characters. So many at its end stay, because that is where names differ."""
-    if len(text) <= width:
-        return text
-    end = min((width - 1) // 2, end)
-    return f"{text[: width - end - 1]}…{text[len(text) - end :]}" if width > 0 else ""
+def shorten(text: str, width: int) -> str:
+    """Shortens a text to so many characters. Up to half of it are its end, because that is where names differ."""
+    end = min((width - 1) // 2, _END)
+    return text if len(text) <= width else f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
 
 def cut(text: str, width: int) -> str:
     """Shortens a text to so many characters. Its beginning stays."""
-    return shorten(text, width, 0)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def wrap(text: str, width: int | None, indent: int | None = None) -> str:
@@ -252,7 +248,7 @@ def _fit(
 def _shrink(column: Column, cell: str, width: int) -> str:
     if column.fold:
         return _fold(cell, width)
-    return shorten(cell, width, column.end) if column.cut else cell
+    return shorten(cell, width) if column.cut else cell
 
 
 def _fold(cell: str, width: int) -> str:

@@ -83,11 +83,9 @@ _LABEL = 12
 _MOST_PHASES = 4
 _MOST_REASONS = 3
 _ID_DIGITS = 8
-_END = len("GPT · 2023-11-14 22:13")
-"""Characters of the end of a run's name that stay: the last model, and when it started."""
 _COLUMNS = (
     Column("id", lambda id_: str(id_[:_ID_DIGITS])),
-    Column("run", cut=True, end=_END),
+    Column("run", cut=True),
     *(Column(title, number=True) for title in ("regions", "compiles", "loads", "saved")),
 )
 _NEXT_IN_STORE = ("fusioncache ls               the executables", "fusioncache ls --programs    the programs")
@@ -153,7 +151,7 @@ def encode_run(run: Run) -> dict[str, Any]:
 def format_run_label(run: Run) -> str:
     """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
     id_ = run.id[:_ID_DIGITS]
-    return f"{shorten(escape_controls(run.name), _find_width() - _LABEL - len(id_) - 8, _END)}  (run {id_})"
+    return f"{shorten(escape_controls(run.name), _find_width() - _LABEL - len(id_) - 8)}  (run {id_})"
 
 
 def _find_width() -> int:

@@ -32,11 +32,9 @@ FORMAT = 1
 """The format of everything in the directory. Raise it with every change that an older version could misread."""
 
 FOLDERS = ("objects", "entries", "locks")
-INDEX = "index.sqlite"
-"""The name of a file that earlier versions kept beside the entries. It goes when it has not been used for long."""
 _FORMAT_FILE = "format"
 _TAG_FILE = "CACHEDIR.TAG"
-_OURS = {*FOLDERS, "uses", _FORMAT_FILE, _TAG_FILE}
+_OURS = {*FOLDERS, _FORMAT_FILE, _TAG_FILE}
 _MARK = "fusioncache store, format "
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds what fusioncache compiled. It can be removed at any time, and backups can leave it out.
@@ -144,7 +142,7 @@ def _check_format(path: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _OURS or name.startswith((TEMPORARY, INDEX, ASIDE))
+    return name in _OURS or name.startswith((TEMPORARY, ASIDE))
 
 
 def _format_text() -> bytes:

@@ -14,7 +14,7 @@ from typing import Literal
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.process.files import ASIDE, remove
-from fusioncache.store.directory import INDEX, Directory, EntryFile, EntryFolder, ObjectFolder
+from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
 from fusioncache.store.locks import FileLock, hold_alone, hold_shared
@@ -63,14 +63,10 @@ def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
     return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
 
 
-def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder, max_age: float) -> int:
-    litter = [*entries.find_litter(), *objects.find_litter()]
-    # What is written at opening, when no other process is kept out, and the index of an earlier version.
-    ages = {TEMPORARY: _LITTER_SECONDS, INDEX: max_age}
-    for name in os.listdir(root):
-        if any(name.startswith(start) and _is_older(root / name, limit) for start, limit in ages.items()):
-            litter.append(root / name)
-    return sum(map(remove, litter)) + _remove_locks(root / "locks")
+def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder) -> int:
+    # What is written at opening, when no other process is kept out.
+    opening = (path for path in root.glob(f"{TEMPORARY}*") if _is_older(path, _LITTER_SECONDS))
+    return sum(map(remove, [*entries.find_litter(), *objects.find_litter(), *opening])) + _remove_locks(root / "locks")
 
 
 def _remove_locks(folder: Path) -> int:
@@ -427,6 +423,6 @@ class DiskStore:
         gone = {id_ for id_ in victims if dry_run or self.entries.remove(id_)}
         left = [entry for id_, entry in seen.items() if id_ not in gone]
         orphans = [digest for digest in _find_orphans(left, sizes) if dry_run or self._objects.remove(digest)]
-        litter = 0 if dry_run else _remove_litter(self.directory.path, self.entries, self._objects, self._max_age)
+        litter = 0 if dry_run else _remove_litter(self.directory.path, self.entries, self._objects)
         size = sum(sizes.values()) - sum(sizes[digest] for digest in orphans) + sum(entry.file.size for entry in left)
         return SweepResult(len(gone), len(orphans), litter, size)
