@@ -1,56 +1,71 @@
-"""Other sizes for Dynamo's graphs: those that its guards allow."""
+"""Programs of Dynamo's graphs with symbols are filled in from the third length on."""
+
+from itertools import pairwise
 
 import pytest
+import thunder
 import torch
+from behind_dynamo import compile_behind_dynamo
 
-from fusioncache.accelerators.sizes.values import vary_sizes
+pytestmark = pytest.mark.usefixtures("eager_regions")
 
-
-def capture(function, *calls, **options):
-    """Returns the graph that Dynamo makes last of a function, and what it is called with."""
-    torch._dynamo.reset()
-    seen = []
-
-    def take(graph, _):
-        def run(*args):
-            seen.append((graph, args))
-            return graph(*args)
-
-        return run
-
-    compiled = torch.compile(function, backend=take, **options)
-    for args in calls:
-        compiled(*args)
-    return seen[-1]
+WIDTH = 12
+WEIGHT = torch.nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
 
 
-def list_sizes(args):
-    return [tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in args]
+def flattens(x):
+    """Rows and lengths, and numbers that are made of both."""
+    rows, length = x.shape[:2]
+    y = (x.reshape(rows * length, WIDTH) @ WEIGHT).view(rows, length, WIDTH) / (rows + length)
+    return y + y.mean(1, keepdim=True) + torch.arange(length)[:, None]
 
 
-def capture_lengths(function, *lengths):
-    return capture(function, *((torch.zeros(2, each),) for each in lengths))
+def picks(x):
+    """Some of the rows, whose number no argument tells, as an expert does."""
+    return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
 
 
-@pytest.mark.parametrize(
-    ("length", "other"), [(96, 160), (65, 67), (24, 40), (512, 640), (2048, 2176), (2, 6), (3, 5), (6, 10)]
-)
-def test_another_size_is_divisible_alike(length, other):
-    graph, args = capture_lengths(lambda x: x * 2, 7, length)
-    assert list_sizes(vary_sizes(graph, args)) == [other, (2, other)]
+def make(length, rows=2):
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(rows, length, WIDTH, generator=generator, requires_grad=True)
 
 
-@pytest.mark.parametrize(
-    ("program", "other"),
-    [
-        (lambda x: x * 2 if x.shape[1] < 100 else x + 1, 32),  # a step back, as 160 is too long
-        (lambda x: x * 2 if 95 < x.shape[1] <= 98 else x + 1, 98),
-        (lambda x: x * 2 if x.shape[1] % 3 == 0 else x + 1, None),  # where those that are tried would be another graph
-        (lambda x: x * 2 if 95 < x.shape[1] < 97 else x + 1, None),
-    ],
-)
-def test_guards_hold(program, other):
-    """The other way through the program is another graph."""
-    graph, args = capture_lengths(program, 90, 96)
-    found = vary_sizes(graph, args)
-    assert found is None if other is None else list_sizes(found) == [other, (2, other)]
+def train(compiled, x):
+    """Returns the result and the gradients."""
+    result = compiled(x)
+    return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
+
+
+def list_functions(compiled):
+    """Returns what Thunder compiled, graph by graph."""
+    return [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
+
+
+def count_traces(compiled):
+    return sum(thunder.compile_stats(each).cache_misses for each in list_functions(compiled))
+
+
+def run(compiled, model, sizes):
+    """Returns how many programs are derived in each call, and checks what these return."""
+    counted = [count_traces(compiled)]
+    for each in sizes:
+        torch.testing.assert_close(train(compiled, make(*each)), train(model, make(*each)))
+        counted.append(count_traces(compiled))
+    return [after - before for before, after in pairwise(counted)]
+
+
+def test_rows_and_lengths_may_both_vary(tmp_path):
+    compiled, transform = compile_behind_dynamo(flattens, store=tmp_path, dynamic=True)
+    assert run(compiled, flattens, ((24, 2), (36, 3), (25, 2), (7, 7), (9, 4))) == [1, 1, 0, 1, 0]
+    # A pass asks whether there are as many rows as the length. It does where the one length is tried as well.
+    assert all("args[1][0]" in reason for reason in transform.stats().passes_repeated)
+    assert len(transform.stats().passes_repeated) == 2
+
+
+def test_a_number_of_tokens_that_no_argument_tells(tmp_path):
+    """What is computed before and behind the choice are graphs of their own."""
+    compiled, transform = compile_behind_dynamo(picks, store=tmp_path)
+    traced = run(compiled, picks, ((8,), (13,), (9,), (30,), (21,)))
+    assert all(traced[:2])
+    assert traced[3:] == [0, 0]
+    assert not transform.stats().programs_refused

@@ -22,7 +22,6 @@ from typing import Any
 
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome, gpu_in_use
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs
-from fusioncache.accelerators.programs.program_list import is_ahead
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.cache import Cache
@@ -489,8 +488,6 @@ class Precompilation(Accelerator):
         """Has the helpers compile what the calls of a trace will ask for. Never raises."""
         prediction = LayoutPrediction(context.left.get(self.name))
         context.leaves[self.name] = prediction.layouts
-        if is_ahead():
-            return
         try:
             prediction.read_trace(trace, {one.position: one for one in regions})
             wanted = {

@@ -9,14 +9,6 @@ Where a function has many programs, most are for other sizes. Then the entry tha
 the sizes of its arguments come next, then all others, those first that were taken last. The prologue decides, so that
 any order is right. Of the entries that can be had again a bounded number is held: a program of a length that comes once
 would stay for ever.
-
-Dynamo makes a graph with symbols where a second length comes, or where it was told that many will. What tells the
-numbers of its first program apart is a second one. So Thunder derives that behind the first one, at sizes we choose,
-and it is proved and kept as any other. Nothing of it is compiled or run: of the tensors that it is derived for no
-number is read, and a graph does nothing while it is interpreted, as a function might. The next length is filled in.
-
-Thunder 0.2.6 may end the process where an operation raises in a graph that it interprets, as it interprets how torch.fx
-then writes a message. So the operations that the first program called are called again at these sizes before that.
 """
 
 from __future__ import annotations
@@ -24,8 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from functools import partial, wraps
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,9 +25,8 @@ from weakref import ref
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
 from fusioncache.accelerators.programs.derivation import Derivation
 from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, Candidate, ProgramKeeper, find_keeper
-from fusioncache.accelerators.sizes.lengths import Lengths, note_form
-from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes, has_symbols, vary_sizes
-from fusioncache.ir import Scope, is_declined
+from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
 
@@ -108,68 +98,6 @@ class EntryIndex:
             row = self._rows.pop(id(taken), None)
             if row is not None:
                 self._rows[id(taken)] = row
-
-
-_IS_AHEAD: ContextVar[bool] = ContextVar("fusioncache_ahead", default=False)
-_COUNTS = frozenset({"calls", "cache_hits", "cache_misses", "interpreter_cache"})
-"""What Thunder counts and keeps of a function. All else that it has is about its last call."""
-
-
-def is_ahead() -> bool:
-    """True if what is derived here is for no user's call."""
-    return _IS_AHEAD.get()
-
-
-def derive_ahead(first: Derivation, lengths: Lengths) -> None:
-    """Has Thunder derive a second program of a graph with symbols, if the first one was derived just now. Never raises.
-
-    Args:
-        first: of the program that was derived.
-        lengths: what is known of the programs of its function, this one included.
-    """
-    if is_ahead() or not has_symbols(first.call.compile_data.fn) or not lengths.is_first(first):
-        return
-    try:
-        other = _find_other(first)
-        if other is not None:
-            lengths.try_again(other)
-            _derive(other.call)
-    except Exception as error:  # whatever it is, the program is derived at the next length
-        reason = str(error) if is_declined(error, Scope.LENGTH) else type(error).__name__
-        first.keeper.refuse(f"it is not traced ahead: {reason}")
-
-
-def _find_other(first: Derivation) -> Derivation | None:
-    """Returns the derivation of a program of the same form for other sizes; None if there is none."""
-    compiled = first.call.compile_data
-    args = None if first.call.kwargs else vary_sizes(compiled.fn, first.call.args)
-    if args is None:
-        return None
-    call = Call(compiled, args, {})
-    other = Derivation(first.keeper, call, *first.keeper.describe(call))
-    return other if note_form(other) == first.form else None
-
-
-def _derive(call: Call) -> None:
-    compiled = call.compile_data
-    stats = compiled._thunder_module_map[id(compiled.fn)]._lc_cs
-    token = _IS_AHEAD.set(True)
-    try:
-        with _keep_last(compiled, stats):
-            compiled.get_computation_and_inputs(*call.args)
-    finally:
-        _IS_AHEAD.reset(token)
-
-
-@contextmanager
-def _keep_last(compiled: Any, stats: Any) -> Iterator[None]:
-    """Has what Thunder knows of a function's last call be what it was."""
-    last, has_gradients = dict(vars(stats)), compiled.is_grad_enabled
-    try:
-        yield
-    finally:
-        vars(stats).update((name, value) for name, value in last.items() if name not in _COUNTS)
-        compiled.is_grad_enabled = has_gradients
 
 
 FEW = 4
@@ -273,7 +201,6 @@ class ProgramList(list[Any]):
             is_kept = derivation.finish(entry)
             self.kept += is_kept
             self.lengths.learn(derivation, entry)
-            derive_ahead(derivation, self.lengths)
         self.add(self.capture(entry), derivation, can_be_had=is_kept)
 
     def capture(self, entry: Any) -> Any:
@@ -356,8 +283,7 @@ class ProgramList(list[Any]):
 
     def _derive(self, derivation: Derivation) -> None:
         """Says that no program fits, and that Thunder derives one now."""
-        if not is_ahead():
-            derivation.explain()
+        derivation.explain()
         if self.kept >= MOST_KINDS:
             derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
             derivation.is_kept = False

@@ -37,7 +37,7 @@ from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, replay
 from fusioncache.accelerators.sizes.passes import go_through_passes, list_sharing
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
-from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes, has_symbols
+from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
@@ -277,11 +277,7 @@ class Lengths:
         others = [key for key, other in self._forms.items() if other.instances]
         if fixed and any(differ_in_arguments(key, note_form(derivation)) for key in others):
             self._count(derivation, fixed)
-        if (
-            not (is_known or has_symbols(call.compile_data.fn))
-            or self._find_reason(derivation)
-            or len(form.ways) >= MOST_WAYS
-        ):
+        if not is_known or self._find_reason(derivation) or len(form.ways) >= MOST_WAYS:
             return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(call.compile_data)
         if foreign is not None:
@@ -289,22 +285,6 @@ class Lengths:
             return _interpret_as_called(derivation, interpret)
         results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
         return results
-
-    def is_first(self, derivation: Derivation) -> bool:
-        """True if a program is kept, and the only one of its form that is known."""
-        same = [each.known for each in self._find_form(derivation).instances]
-        return derivation.program is not None and same == [derivation.program]
-
-    def try_again(self, derivation: Derivation) -> None:
-        """Calls the operations again that are known of a program's form, and does nothing with what comes of it.
-
-        Raises:
-            Declined: if interpreting the program might do something else, such as raise.
-        """
-        ways = self._find_form(derivation).ways
-        if not ways:
-            raise Declined("its operations are not known", Scope.LENGTH)
-        self._do_again(ways[0], derivation)
 
     def learn(self, derivation: Derivation, entry: Any) -> None:
         """Takes note of a program that was interpreted.

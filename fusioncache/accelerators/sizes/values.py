@@ -5,9 +5,6 @@ that have it. What a program does with such an integer is watched as with any ot
 otherwise there. A batch is often a dictionary of tensors, and what a decoder remembers a list of pairs. The tensors in
 such containers have sizes as well, unless something is beside them that may be written as a tensor's sizes are.
 
-For a graph of Dynamo's there are arguments of other sizes: those for which its guards hold. These guards decide nothing
-but whether what is made of such arguments is of any use: whatever the sizes, Thunder derives the right program.
-
 The class of ``x.numel`` is an integer that can be called, as torch has a method where Thunder first had a property.
 Thunder makes it anew whenever something is looked up in a tensor. A class is taken for it if it is one like ours in all
 that a class can have, and its functions look their names up where Thunder's do: then it does what Thunder's does.
@@ -28,7 +25,6 @@ from types import CodeType, FunctionType, GetSetDescriptorType
 from typing import Any
 
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.transform.dynamo_graphs import is_graph
 
 type Place = int | str | tuple[int | str, ...]
 """Where an argument is: its position, or its name; of what is in one, that and the keys that lead there."""
@@ -137,128 +133,6 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
 def _is_plain_text(value: Any) -> bool:
     """True if something is a text with nothing in it that could be taken for the sizes of a tensor."""
     return type(value) is str and "(" not in value
-
-
-_MOST_ALIKE = 64
-"""By which power of two, at most, a size and the one in its stead are divisible alike: attention may ask for that."""
-
-type Values = Mapping[Any, int]
-"""What each symbol is."""
-
-
-def has_symbols(function: Any) -> bool:
-    """True if a function is a graph that Dynamo made for many sizes."""
-    return is_graph(function) and any(map(_is_symbolic, chain.from_iterable(_read_sizes(function))))
-
-
-def vary_sizes(graph: Any, args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Returns arguments of other sizes for a graph. What has no symbols is the same.
-
-    Args:
-        graph: a ``torch.fx.GraphModule``.
-        args: that it is called with.
-
-    Returns:
-        Arguments for which Dynamo's guards hold as well, with tensors that hold any numbers; None if nothing varies,
-        or a symbol may have no other value.
-    """
-    import torch
-
-    sizes = _read_sizes(graph)
-    if len(sizes) != len(args):
-        return None
-    varying = [(size.node, arg) for each, arg in zip(sizes, args, strict=True) for size in each if _is_symbolic(size)]
-    if not all(type(arg) in (int, torch.Tensor) for _, arg in varying):
-        return None
-    known = _read_symbols(sizes, args)
-    if not known or not all(node.expr.free_symbols <= known.keys() for node, _ in varying):
-        return None
-    present = frozenset(chain.from_iterable(map(_list_sizes, args)))
-    values = _choose_values(known, present, varying[0][0].shape_env)
-    return None if values is None else tuple(_vary(*each, values) for each in zip(args, sizes, strict=True))
-
-
-def _read_sizes(graph: Any) -> list[tuple[Any, ...]]:
-    """Returns the sizes of each argument of a graph, symbols among them."""
-    return [_list_sizes(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"]
-
-
-def _list_sizes(value: Any) -> tuple[Any, ...]:
-    """Returns the sizes of an argument: of a tensor in each dimension, or an integer alone."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape)
-    return (value,) if isinstance(value, int | torch.SymInt) else ()
-
-
-def _is_symbolic(size: Any) -> bool:
-    import torch
-
-    return isinstance(size, torch.SymInt)
-
-
-def _read_symbols(sizes: Iterable[tuple[Any, ...]], args: Sequence[Any]) -> Values:
-    """Returns the value of each symbol that is a size by itself."""
-    return {
-        size.node.expr: actual
-        for each, arg in zip(sizes, args, strict=True)
-        for size, actual in zip(each, _list_sizes(arg), strict=True)
-        if _is_symbolic(size) and size.node.expr.is_Symbol
-    }
-
-
-def _choose_values(known: Values, present: frozenset[int], environment: Any) -> Values | None:
-    """Returns another value for each symbol, which none of the sizes has that are present; None if one may have none.
-
-    A length that is as large as a width would be another program, in which both are one.
-    """
-    values = dict(known)
-    for symbol, actual in known.items():
-        taken = {*present, *values.values()}
-        others = [actual + step for step in _list_steps(actual)]
-        fitting = (each for each in others if each > 1 and each not in taken)
-        found = next((each for each in fitting if _holds(environment, {**values, symbol: each})), None)
-        if found is None:
-            return None
-        values[symbol] = found
-    return values
-
-
-def _list_steps(size: int) -> tuple[int, ...]:
-    """Returns how far from a size others may lie, first those that are divisible as it is."""
-    alike = min(size & -size, _MOST_ALIKE)
-    return (2 * alike, -2 * alike, alike, -alike, 2, -2, 1, -1)
-
-
-def _holds(environment: Any, values: Values) -> bool:
-    """True if Dynamo's guards hold for these values, as far as they are about nothing else."""
-    ranges = [(environment.var_to_range.get(symbol), value) for symbol, value in values.items()]
-    if any(known is not None and value not in known for known, value in ranges):
-        return False
-    guards = [guard.expr for guard in environment.guards if guard.expr.free_symbols <= values.keys()]
-    return all(_evaluate(each, values) for each in guards)
-
-
-def _evaluate(expression: Any, values: Values) -> Any:
-    """Returns an expression, or a condition, with these values: an integer, or whether it is true."""
-    import sympy
-
-    return expression.xreplace({symbol: sympy.Integer(value) for symbol, value in values.items()})
-
-
-def _vary(arg: Any, sizes: tuple[Any, ...], values: Values) -> Any:
-    """Returns an argument with other values for its symbols."""
-    import torch
-
-    if not any(map(_is_symbolic, sizes)):
-        return arg
-    shape = [int(_evaluate(each.node.expr, values)) if _is_symbolic(each) else each for each in sizes]
-    if isinstance(arg, int):
-        return shape[0]
-    with torch.enable_grad():
-        new = torch.empty(shape, dtype=arg.dtype, device=arg.device, requires_grad=arg.requires_grad)
-        return new if arg.is_leaf else new.view_as(new)
 
 
 _MOST_ITEMS = 10_000
