@@ -378,15 +378,15 @@ def is_generated(file: str, module: str | None) -> bool:
 @cache
 def shorten_file(file: str) -> str:
     """Returns the path of a source from where its package begins; empty if it is in none of those."""
-    folders = _list_folders()
+    folders = _list_folders(_PACKAGES.intersection(sys.modules))  # some are imported late
     return next((f"{name}/{file[len(folder) :]}" for name, folder in folders if file.startswith(folder)), "")
 
 
 @cache
-def _list_folders() -> tuple[tuple[str, str], ...]:
+def _list_folders(imported: frozenset[str]) -> tuple[tuple[str, str], ...]:
     """Returns the folder of each package, and those of Python's own modules. Packages may lie in a folder of those."""
     # The module that stands for nvFuser's old name is in no file.
-    packages = [(name, getattr(sys.modules[name], "__file__", None)) for name in sorted(_PACKAGES & sys.modules.keys())]
+    packages = [(name, getattr(sys.modules[name], "__file__", None)) for name in sorted(imported)]
     library = sysconfig.get_path("stdlib")
     own = [(f"python/{name}", os.path.join(library, name)) for name in sorted(sys.stdlib_module_names)]
     return (
