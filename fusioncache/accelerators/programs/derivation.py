@@ -31,7 +31,7 @@ from fusioncache.observe.explain.program_difference import (
     compare_read,
     write_program_miss,
 )
-from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions, encode_regions
+from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.process.collector import without_collector
@@ -182,7 +182,6 @@ class Derivation:
         first: Thunder's first traces, where its transforms write into those that they are given.
         reads: what it was derived from, as soon as that is known.
         program: what was derived, if that is kept.
-        is_in_family: whether the store has programs at other lengths from which it is known.
     """
 
     keeper: ProgramKeeper
@@ -199,7 +198,6 @@ class Derivation:
     first: FirstTraces | None = None
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
-    is_in_family: bool = False
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
@@ -261,28 +259,6 @@ class Derivation:
             self.keeper.report_failure(error)
             return False
 
-    def finish_filled(self, candidate: Candidate, *, keep: bool) -> bool:
-        """Counts a program that is known from other lengths, and keeps it; returns whether it was kept.
-
-        It is not where later processes find its family: they fill it in as well.
-        """
-        seconds = time.perf_counter() - self._started
-        self.keeper.note_filled(candidate, self.call)
-        store = self.keeper.cache.store
-        if store is None or not keep or self.is_in_family:
-            return False
-        try:
-            with self.keeper.time("record"), without_collector():
-                self.reads = candidate.reads
-                kept = candidate.regions
-                if isinstance(kept, KeptRegions):
-                    kept = encode_regions(kept.regions, kept.choices, kept.placements)
-                program = KnownProgram(candidate.text, self.sizes, kept)
-                return self._put(store, program, seconds, candidate.bytecode)
-        except Exception as error:
-            self.keeper.report_failure(error)
-            return False
-
     def _keep(self, entry: Any, seconds: float) -> bool:
         store = self.keeper.cache.store
         if store is None or (self._recorder is None and self.reads is None):
@@ -295,14 +271,8 @@ class Derivation:
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)
         self.program = KnownProgram(text, self.sizes, regions)
-        return self._put(store, self.program, seconds)
-
-    def _put(self, store: Store, program: KnownProgram, seconds: float, bytecode: bytes | None = None) -> bool:
-        """Puts a program into the store; returns whether it is kept there."""
-        assert self.reads is not None
-        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "bytecode": bytecode}
-        others: dict[str, Any] = {"unfit": self.unfit, "regions": program.regions}
-        kept = keep_program(store, self.key, program.text, self.reads, **about, **others)
+        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
+        kept = keep_program(store, self.key, text, self.reads, **about)
         if kept:
             self.keeper.ledger.emit("program made", model=self.call.name)
             self.keeper.cache.save()

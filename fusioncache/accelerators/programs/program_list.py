@@ -293,9 +293,8 @@ class ProgramList(list[Any]):
         derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - started)
 
     def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
-        keep = self.kept < MOST_KINDS
         self.derived.add(derivation.key.digest)
-        self.kept += derivation.finish_filled(candidate, keep=keep)
+        derivation.keeper.note_filled(candidate, derivation.call)
 
     def _watch(self, entry: Any, note: Callable[[Derivation], None], derivation: Derivation) -> Any:
         """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.

@@ -136,7 +136,6 @@ def keep_program(
     seconds: float,
     unfit: Collection[str] = (),
     regions: bytes | None = None,
-    bytecode: bytes | None = None,
 ) -> bool:
     """Keeps a program, unless one with the same reads is there. If all slots are taken, the oldest program goes.
 
@@ -149,7 +148,6 @@ def keep_program(
         seconds: that deriving it took.
         unfit: the slots with programs that were tried in vain, whatever their reads are.
         regions: what a run has on record of its regions, if that is known.
-        bytecode: what Python compiled of the traces, if that is known.
 
     Returns:
         Whether it was kept.
@@ -157,7 +155,7 @@ def keep_program(
     Raises:
         ValueError: if the traces are no Python.
     """
-    artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: bytecode or encode_code(text)}
+    artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
     known = {} if regions is None else {REGIONS: regions}
     # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
     with store.take_turn(key, PROGRAM_SLOTS[0], _PATIENCE):

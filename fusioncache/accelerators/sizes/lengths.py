@@ -117,9 +117,7 @@ class Form:
             try:
                 check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
-                    candidate = _fill(family, derivation)
-                derivation.is_in_family = family.is_stored
-                return candidate
+                    return _fill(family, derivation)
             except Exception as error:  # whatever it is, Thunder can derive the program
                 if is_declined(error, Scope.LENGTH):
                     reason = error.reason
@@ -462,7 +460,6 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
             logger.info("a stored family is not used", exc_info=error)
             here = []
         if here == list_digests(known):
-            family.is_stored = True
             yield family
         else:
             _count_repeated(derivation, "its templates are others here")
@@ -470,19 +467,14 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     """Keeps a family for later processes, and has it ready for the next length in this one."""
-
-    def keep(store: Store) -> None:
-        family.is_stored = keep_family(store, form, family, derivation.call.name)
-
     try:
         family.prepare()
     except Exception as error:  # that is counted where a program is to be filled in
         logger.info("a family is not ready for further lengths", exc_info=error)
-    family.is_stored = False
-    _tell_store(derivation, keep)
+    _tell_store(derivation, partial(keep_family, form=form, family=family, name=derivation.call.name))
 
 
-def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
+def _tell_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
     """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
     store = derivation.keeper.cache.store
     if store is None:
