@@ -313,14 +313,9 @@ def list_stored(directory: Path | None, kind: StoredKind) -> tuple[Path, tuple[S
 
 
 def list_sources(text: ProgramText) -> Mapping[str, str]:
-    """Returns the source of each trace of a program, without a backward that is not there.
-
-    Before each trace stand those of its parts that CUDA graphs capture.
-    """
-    from fusioncache.accelerators.programs.text import texts_of
-
+    """Returns the source of each trace of a program, without a backward that is not there."""
     traces = zip(TRACES, (text.prologue, text.computation, text.backward, text.epilogue), strict=True)
-    return {name: "\n\n".join(part.source for part in texts_of(trace)) for name, trace in traces if trace is not None}
+    return {name: trace.source for name, trace in traces if trace is not None}
 
 
 def or_none[T](read: Callable[[], T]) -> T | None:

@@ -66,7 +66,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.torch": "to_torch_distributed_reduce_op",
         "thunder.transforms": "ExtractionOnlyPrologueTransform MaterializationTransform",
         "thunder.transforms.autodiff": "grad_transform_on_trace split_into_forward_and_backward",
-        "thunder.transforms.cudagraph": "CUDAGraphRunner CUDAGraphTransform",
     }
 )
 """The names by the modules of Thunder that have them."""

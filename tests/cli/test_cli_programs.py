@@ -9,7 +9,7 @@ import pytest
 from commands import call, drop_first_break, get_error, get_output
 from kept_programs import FORWARD, OTHER_SILU, OWN_SILU, SILU, TEMPLATE, TENSOR, SavedProgram
 
-from fusioncache.accelerators.programs.text import CudaGraphReference, TraceText, encode, encode_reads
+from fusioncache.accelerators.programs.text import encode
 from fusioncache.cli.things import format_inputs
 from fusioncache.store import Store, default_path
 
@@ -80,15 +80,6 @@ def test_verify_prune_and_clear_treat_them_as_all_entries():
     assert get_output("prune", "--max-bytes", "1", "--dry-run").startswith("would remove 2 entries and 3 objects")
     get_output("clear", "--store", "-y")
     assert "has no programs." in call("ls", "--programs").stderr
-
-
-def test_parts_that_cuda_graphs_capture_stand_before_the_trace_that_calls_them():
-    inner = TraceText("graph1", "def graph1(x):\n  return x\n")
-    outer = TraceText("computation", FORWARD, {"graph1": CudaGraphReference(inner, None)})
-    store = Store.open()
-    artifacts = {"program": encode(replace(PROGRAM.make_text(), computation=outer)), "reads": encode_reads(())}
-    assert store.save(PROGRAM.make_key(), "program", artifacts, name="Llama")
-    assert get_output("show", "Llama", "--trace", "forward") == f"{inner.source}\n\n{FORWARD}"
 
 
 def test_several_programs_of_one_key_go_by_their_slots():

@@ -14,7 +14,6 @@ import contextlib
 import enum
 import functools
 import hashlib
-import importlib
 import json
 import os
 import sys
@@ -23,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import quick_process  # isort: split
 
@@ -182,22 +180,6 @@ def run_checkpoint(compile_: Compile) -> list[torch.Tensor]:
 
 def run_buffers(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Counter(), compile_, torch.randn(3, 4))
-
-
-def run_litgpt_with_cuda_graphs(compile_: Compile) -> list[torch.Tensor]:
-    """A model that makes a module in its forward pass, where Dynamo ran before. Parts are not captured but run."""
-    from litgpt import GPT, Config
-    from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
-
-    importlib.import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
-    config = Config.from_name("pythia-14m", n_layer=1, n_embd=8, n_head=2, padded_vocab_size=16, block_size=8)
-    with mock.patch.object(CUDAGraphRunner, "call_cuda_graph", play_part):
-        return train_module(GPT(config), compile_, torch.randint(16, (2, 4)), more=[CUDAGraphTransform()])
-
-
-def play_part(runner: Any, name: str, *args: Any) -> Any:
-    function, _ = runner.python_callables[name]
-    return function(*args)
 
 
 CASES: dict[str, Callable[[Compile], list[torch.Tensor]]] = {

@@ -29,7 +29,6 @@ from fusioncache.accelerators.graphs.cuda import CudaRecorder, find_recorder
 from fusioncache.accelerators.graphs.memory import GraphMemory, SavedTensorsLease, find_lease
 from fusioncache.accelerators.programs.build import LoadedTrace
 from fusioncache.accelerators.programs.functions import list_names
-from fusioncache.accelerators.programs.options import TRANSFORM
 from fusioncache.backends.bound_symbols import may_write
 from fusioncache.ir import Graph
 from fusioncache.ir.errors import Declined, Scope, is_declined
@@ -468,7 +467,7 @@ def _explain_refusal(compile_data: Any, transforms: Collection[Any]) -> str | No
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 
     classes = {f"{base.__module__}.{base.__qualname__}" for each in transforms for base in type(each).__mro__}
-    if TRANSFORM in classes:
+    if "thunder.transforms.cudagraph.CUDAGraphTransform" in classes:
         return "Thunder's CUDAGraphTransform captures it"
     if compile_data.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
         return "a function whose sizes are not fixed"

@@ -37,9 +37,7 @@ import torch
 
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.functions import list_names
-from fusioncache.accelerators.programs.options import capture, find_captured
 from fusioncache.accelerators.programs.text import (
-    CudaGraphReference,
     ModuleReference,
     NamedReference,
     ProgramText,
@@ -281,10 +279,12 @@ class _TraceWriter:
         Raises:
             Declined: if no reference leads back to the value.
         """
-        called = self._refer_to_call(value) if isinstance(value, FunctionType) else self._find_reference(value)
         try:
             found = (
-                called or _refer_to_module(value) or self._refer_to_symbol(name, value) or self._refer_by_name(value)
+                self._find_reference(value)
+                or _refer_to_module(value)
+                or self._refer_to_symbol(name, value)
+                or self._refer_by_name(value)
             )
         except Declined as error:
             error.require(Scope.VALUE, Scope.AMOUNT)
@@ -294,13 +294,6 @@ class _TraceWriter:
         if found is None:
             raise Declined(f"it {_describe_use(name, value)}, which another process cannot find again", Scope.PROGRAM)
         return found
-
-    def _refer_to_call(self, function: FunctionType) -> Reference | None:
-        captured = find_captured(function)
-        if captured is None:
-            return self._find_reference(function)
-        name, part, static_inputs = captured
-        return CudaGraphReference(self.write(_find_function(part, name)), static_inputs)
 
     def _refer_to_symbol(self, name: str, value: Any) -> SymbolReference | None:
         from fusioncache.thunder_adapter.api import get_all_executors
@@ -356,7 +349,7 @@ def encode_code(program: ProgramText) -> bytes:
     Raises:
         ValueError: if one of them is no Python.
     """
-    body = marshal.dumps(tuple(map(compile_trace, program.texts())))
+    body = marshal.dumps(tuple(map(compile_trace, program.traces())))
     return _write_header(program, body) + body
 
 
@@ -396,12 +389,12 @@ def compile_program(program: ProgramText, bytecode: bytes | None) -> CompiledPro
             return CompiledProgram(decode_code(bytecode, program))
         except ValueError:  # another Python's, most likely; the text is what counts
             logger.info("a stored program is compiled again", exc_info=True)
-    return CompiledProgram(tuple(map(compile_trace, program.texts())))
+    return CompiledProgram(tuple(map(compile_trace, program.traces())))
 
 
 def _write_header(program: ProgramText, body: bytes) -> bytes:
     sources = hashlib.sha256()
-    for trace in program.texts():
+    for trace in program.traces():
         source = trace.source.encode()
         sources.update(b"%s %d\n%s\n" % (trace.name.encode(), len(source), source))
     fields = CODE_FORMAT, MAGIC_NUMBER.hex(), sources.hexdigest(), hashlib.sha256(body).hexdigest()
@@ -561,8 +554,6 @@ class _Builder:
                 return self.resolver.find_value(reference)
             case SymbolReference():
                 return self.resolver.find_function(reference)
-            case CudaGraphReference(trace, static_inputs):
-                return capture(self.build(_reveal(trace))[0], static_inputs)
         return self.resolve(reference)
 
 

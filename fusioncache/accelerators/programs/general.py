@@ -24,7 +24,6 @@ from typing import Any
 from fusioncache.accelerators.programs import build
 from fusioncache.accelerators.programs.build import FUNCTION_OBJECT, CompiledProgram
 from fusioncache.accelerators.programs.text import (
-    CudaGraphReference,
     ProgramText,
     Reference,
     TemplateReference,
@@ -146,9 +145,6 @@ class GeneralProgram:
             if self._templates.setdefault(name, part) != part:
                 raise Declined("two templates have one name", Scope.LENGTH)
             self._layouts.setdefault(name, tuple(use.layouts for use in first.uses))
-        elif isinstance(first, CudaGraphReference):
-            _require_same([(type(each), each.static_inputs) for each in references])
-            return replace(first, trace=self._unify_traces([each.trace for each in references]))
         else:
             _require_same(references)
         return first
@@ -190,7 +186,7 @@ class GeneralProgram:
         Raises:
             Declined: if a number is where none can be filled in.
         """
-        self._codes = self._codes or tuple(map(_compile, self._places.texts()))
+        self._codes = self._codes or tuple(map(_compile, self._places.traces()))
 
     def fill(self, numbers: Numbers, identify: Identify) -> FilledProgram:
         """Returns the program at other sizes.
@@ -208,7 +204,7 @@ class GeneralProgram:
         names = {name: each.name for name, each in identities.items()}
         known = {name: self._add_process_facts(name, each, identities[name].digest) for name, each in templates.items()}
         text = self._places.map_traces(lambda trace: _fill_trace(trace, values, names, known))
-        files = map(build.name_file, text.texts())
+        files = map(build.name_file, text.traces())
         codes = tuple(_fill_code(*each, values, names) for each in zip(self._codes, files, strict=True))
         digests = tuple(identities[f"{_TEMPLATE}{number}"].digest for number in range(len(identities)))
         compiled = CompiledProgram(codes, lambda prologue: self._rewrite_prologue(prologue, values, names))
@@ -254,7 +250,7 @@ def list_templates(program: ProgramText) -> list[str]:
         Declined: if the program has a template that it does not call.
     """
     known = program.templates()
-    words = (word for trace in program.texts() for word in re.findall(r"\w+", trace.source))
+    words = (word for trace in program.traces() for word in re.findall(r"\w+", trace.source))
     called = list(dict.fromkeys(word for word in words if word in known))
     if len(called) < len(known):
         raise Declined("it names a template that it does not call", Scope.LENGTH)
@@ -328,13 +324,7 @@ def _fill_trace(
     templates: Mapping[str, TemplateReference],
 ) -> TraceText:
     """Returns a trace with these values for marks, and with these names and templates."""
-
-    def fill(name: str, reference: Reference) -> Reference:
-        if isinstance(reference, CudaGraphReference):
-            return replace(reference, trace=_fill_trace(reference.trace, values, names, templates))
-        return templates.get(name, reference)
-
-    context = {names.get(name, name): fill(name, reference) for name, reference in trace.context.items()}
+    context = {names.get(name, name): templates.get(name, reference) for name, reference in trace.context.items()}
     source = re.sub(rf"{_TEMPLATE}\d+", lambda found: names[found[0]], _fill_text(trace.source, values))
     return TraceText(trace.name, source, dict(sorted(context.items())))
 

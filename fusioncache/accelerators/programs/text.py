@@ -199,22 +199,6 @@ class TraceText:
 
 
 @dataclass(frozen=True, slots=True)
-class CudaGraphReference:
-    """A part of a trace that Thunder's ``CUDAGraphTransform`` captures in a CUDA graph and replays.
-
-    Attributes:
-        trace: the part.
-        static_inputs: for each of its arguments, whether it always lies at the same place; None if that is asked when
-            it is called.
-    """
-
-    TAG: ClassVar[str] = "cuda graph"
-
-    trace: TraceText
-    static_inputs: tuple[bool, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
 class GroupReference:
     """A process group of the model that a program is for.
 
@@ -242,15 +226,7 @@ class AgreementReference:
     stretches: tuple[tuple[GroupReference, tuple[str, ...]], ...]
 
 
-Reference = (
-    ModuleReference
-    | NamedReference
-    | SymbolReference
-    | TemplateReference
-    | CudaGraphReference
-    | GroupReference
-    | AgreementReference
-)
+Reference = ModuleReference | NamedReference | SymbolReference | TemplateReference | GroupReference | AgreementReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +251,6 @@ class ProgramText:
         """Yields the traces that there are, in the order in which they run."""
         yield from filter(None, (self.prologue, self.computation, self.epilogue, self.backward))
 
-    def texts(self) -> Iterator[TraceText]:
-        """Yields all texts of a program: the traces, and before each those of its parts that are captured."""
-        for trace in self.traces():
-            yield from texts_of(trace)
-
     def map_traces(self, new: Callable[[TraceText], TraceText]) -> ProgramText:
         """Returns a program with other traces, for which it asks in the order in which they run."""
         prologue, computation, epilogue = map(new, (self.prologue, self.computation, self.epilogue))
@@ -288,16 +259,8 @@ class ProgramText:
 
     def templates(self) -> dict[str, TemplateReference]:
         """Returns the templates that the traces call, by the names of the calls."""
-        named = (item for trace in self.texts() for item in trace.context.items())
+        named = (item for trace in self.traces() for item in trace.context.items())
         return {name: reference for name, reference in named if isinstance(reference, TemplateReference)}
-
-
-def texts_of(trace: TraceText) -> Iterator[TraceText]:
-    """Yields the texts of a trace: those of its parts that are captured, and its own last."""
-    for reference in trace.context.values():
-        if isinstance(reference, CudaGraphReference):
-            yield from texts_of(reference.trace)
-    yield trace
 
 
 def encode(program: ProgramText) -> bytes:

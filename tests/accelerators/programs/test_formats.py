@@ -8,7 +8,6 @@ from report_records import make_placement, make_region_record
 from fusioncache.accelerators.programs import build, key, text
 from fusioncache.accelerators.programs.text import (
     AgreementReference,
-    CudaGraphReference,
     GroupReference,
     ModuleReference,
     NamedReference,
@@ -36,7 +35,6 @@ def make_program() -> text.ProgramText:
         "template": TemplateReference("eager", (("option", ("a",)), ("other", None)), graph, "0" * 64, (use,)),
         "group": (group := GroupReference(1, "ranks 0,1 of 2 over nccl")),
         "agree": AgreementReference(((group, ("all_gather float32 (2,)",)),)),
-        "part": CudaGraphReference(TraceText("part", "def part(x):\n  return x\n"), (True, False)),
     }
     prologue, epilogue = (TraceText(name, f"def {name}(x):\n  return x\n") for name in ("prologue", "epilogue"))
     return text.ProgramText(prologue, TraceText("run", "def run(x):\n  return x\n", context), None, epilogue, True)

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs.text import (
-    CudaGraphReference,
     ModuleReference,
     NamedReference,
     ProgramText,
@@ -48,11 +47,10 @@ def templates(draw: st.DrawFn) -> TemplateReference:
     return TemplateReference(draw(NAMES), tuple(options.items()), draw(random_regions.graphs()), digest, used)
 
 
-def references(*others):
+def references():
     modules = st.sampled_from(["torch", "thunder.core.dtypes", "operator"])
     names, texts = st.sampled_from(["Tensor", "Outer.Inner"]), st.text(max_size=3)
     return st.one_of(
-        *others,
         st.builds(ModuleReference, modules),
         st.builds(NamedReference, modules | st.just("__main__"), names, texts),
         st.builds(SymbolReference, texts, NAMES, texts),
@@ -61,16 +59,15 @@ def references(*others):
 
 
 @st.composite
-def traces(draw: st.DrawFn, *others: st.SearchStrategy) -> TraceText:
+def traces(draw: st.DrawFn) -> TraceText:
     name = draw(NAMES)
     head = draw(st.lists(st.sampled_from(HEADS), max_size=3))
     comments = draw(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=8), max_size=3))
     body = [f"def {name}(x):", *(f"  # {comment}" for comment in comments), "", "  return x"]
-    return TraceText(name, "\n".join([*head, *body]), draw(st.dictionaries(NAMES, references(*others), max_size=3)))
+    return TraceText(name, "\n".join([*head, *body]), draw(st.dictionaries(NAMES, references(), max_size=3)))
 
 
-PARTS = st.builds(CudaGraphReference, traces(), st.none() | st.lists(st.booleans(), max_size=3).map(tuple))
-PROGRAMS = st.builds(ProgramText, traces(), traces(PARTS), st.none() | traces(PARTS), traces(), st.booleans())
+PROGRAMS = st.builds(ProgramText, traces(), traces(), st.none() | traces(), traces(), st.booleans())
 
 
 @settings(max_examples=40)
