@@ -5,7 +5,6 @@ For a block that was copied, the entries are those of the block it was copied fr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,8 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.accelerators.layers.block_independence import is_internal
+from fusioncache.accelerators.programs.introspection import find_tagging
+from fusioncache.accelerators.programs.native import iterate_actors
 from fusioncache.accelerators.sizes.journal import (
     Entry,
     FirstTraces,
@@ -551,11 +552,7 @@ def _is_internal() -> bool:
 
 def _is_tagging() -> bool:
     """True if Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
-    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
-    tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)
-    code = getattr(getattr(tracker, "tag", None), "__code__", None)
-    return code is not None and any(frame.code is code for frame in get_interpreterruntimectx().frame_stack)
+    return find_tagging().is_at_work(each.code for each in iterate_actors())
 
 
 def _is_private(args: tuple[Any, ...]) -> bool:
