@@ -3,8 +3,8 @@
 import re
 from dataclasses import replace
 
-from fusioncache.accelerators.programs.general import list_templates
-from fusioncache.accelerators.programs.text import CudaGraphReference, TemplateReference, TraceText
+from fusioncache.accelerators.programs.general import drop_comments, list_templates
+from fusioncache.accelerators.programs.text import TemplateReference, TraceText
 
 
 def blank(program):
@@ -19,14 +19,7 @@ def rename_templates(program, names):
 
     def rename(trace):
         source = pattern.sub(lambda found: names[found[0]], trace.source) if pattern else trace.source
-        context = {
-            names.get(name, name): (
-                replace(reference, trace=rename(reference.trace))
-                if isinstance(reference, CudaGraphReference)
-                else reference
-            )
-            for name, reference in trace.context.items()
-        }
+        context = {names.get(name, name): reference for name, reference in trace.context.items()}
         return TraceText(trace.name, source, dict(sorted(context.items())))
 
     return program.map_traces(rename)
@@ -34,14 +27,10 @@ def rename_templates(program, names):
 
 def _blank_trace(trace):
     context = {name: _blank_reference(reference) for name, reference in trace.context.items()}
-    source = re.sub(r"^# Constructed by .*\n", "", trace.source, flags=re.MULTILINE)
-    return replace(trace, source=source, context=context)
+    return replace(trace, source=drop_comments(trace.source), context=context)
 
 
 def _blank_reference(reference):
-    match reference:
-        case TemplateReference(uses=uses):
-            return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in uses))
-        case CudaGraphReference(trace):
-            return replace(reference, trace=_blank_trace(trace))
-    return reference
+    if not isinstance(reference, TemplateReference):
+        return reference
+    return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in reference.uses))

@@ -6,19 +6,19 @@ constant has to be one, and those that have the right value in each program rema
 sizes, there is no program for these.
 
 In a text a *mark* stands for each number that varies: a number that no text has. Python compiles the text with marks
-once, and the code at other sizes is that code with other constants and names. What is equal in templates is there once,
-and at other sizes only what has a variable in it is made: that takes less time, and leaves less to Python's collector.
+once, and the code at other sizes is that code with other constants and names. Comments, in which are sizes that no code
+has, are left out. Of templates only what has a variable in it is made at other sizes: that takes less time, and leaves
+less to Python's collector.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from math import isfinite
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any
 
 from fusioncache.accelerators.programs import build
@@ -39,21 +39,13 @@ from fusioncache.template.strides import lay_out_alike
 
 type Numbers = Mapping[int, int]
 """The values of the numbers that sizes are made of, by their positions."""
-type Shapes = Mapping[str, tuple[Expression, ...]]
-"""Sizes of tensors, by their names in traces."""
-type _Part = int
-"""The position of a part of a template among all."""
-type _Step = tuple[Callable[..., Any] | None, tuple[int, ...]]
-"""What makes a part of other parts; None and the position of a variable if the part is that."""
 
-_NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
 _TEMPLATE = "template__"
 """The names that stand for templates begin with it, and no other name of a program may."""
-_MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
-_COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
-"""What tells the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
+_COMMENT = re.compile(r"""^((?:[^"'#\n]++|"[^"\n]*+"|'[^'\n]*+')*+)#.*$""", re.MULTILINE)
+"""A line with a comment, and what is before that. In comments are sizes of which no code is made."""
 _FIRST, _DIGITS = "7317317", 9
 """What a mark begins with, and how many other digits it has, which say for which number it stands."""
 _MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
@@ -102,24 +94,16 @@ class GeneralProgram:
     Args:
         programs: each with the numbers that it was made for.
         expressions: of which each number that is no constant is one.
-        shapes: of tensors whose sizes are in comments alone, and may be none of the expressions.
 
     Raises:
         Declined: if they differ in something else, or a number is none of these.
     """
 
-    def __init__(
-        self,
-        programs: Sequence[tuple[ProgramText, Numbers]],
-        expressions: Collection[Expression],
-        shapes: Shapes = _NO_SHAPES,
-    ):
+    def __init__(self, programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]):
         texts, sizes = zip(*programs, strict=True)
         self._variables = _Variables(sizes, expressions)
-        self._parts = _Parts(self._variables)
-        self._shapes = shapes
         self._names = [{name: f"{_TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
-        self._templates: dict[str, _Part] = {}
+        self._templates: dict[str, tuple[Sequence[TemplateReference], Any]] = {}
         self._layouts: dict[str, tuple[tuple[ArgumentLayouts, ...], ...]] = {}
         _require_same([(text.backward is None, text.returns_none_for_gradients) for text in texts])
         waiting = zip(*(text.traces() for text in texts), strict=True)
@@ -136,15 +120,17 @@ class GeneralProgram:
         ]
         _require_same([context.keys() for context in contexts])
         unified = {name: self._unify_references(name, [each[name] for each in contexts]) for name in contexts[0]}
-        return TraceText(traces[0].name, self._unify_texts([_MADE.sub("", each.source) for each in traces]), unified)
+        return TraceText(traces[0].name, self._unify_texts([drop_comments(each.source) for each in traces]), unified)
 
     def _unify_references(self, name: str, references: Sequence[Any]) -> Reference:
         first: Reference = references[0]
         if isinstance(first, TemplateReference):
-            part = self._parts.unify([_drop_process_facts(each) for each in references])
-            if self._templates.setdefault(name, part) != part:
+            known = [_drop_process_facts(each) for each in references]
+            if name not in self._templates:
+                self._templates[name] = known, _unify_parts(known, self._variables)
+                self._layouts[name] = tuple(use.layouts for use in first.uses)
+            elif repr(self._templates[name][0]) != repr(known):
                 raise Declined("two templates have one name", Scope.LENGTH)
-            self._layouts.setdefault(name, tuple(use.layouts for use in first.uses))
         else:
             _require_same(references)
         return first
@@ -154,27 +140,18 @@ class GeneralProgram:
             raise Declined(f"it has names with {_TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
-        told = dict(self._find_told(sources[0]))
         split = [_WORD.split(source) for source in sources]
         _require_same([(len(pieces), pieces[::2]) for pieces in split])
-        unified, start = split[0], 0
+        unified = split[0]
         for place, words in enumerate(zip(*split, strict=True)):
             if place % 2:
-                unified[place] = self._unify_words(words, told.get(start))
-            start += len(words[0])
+                unified[place] = self._unify_words(words)
         return "".join(unified)
 
-    def _find_told(self, source: str) -> Iterator[tuple[int, Expression]]:
-        """Yields what the numbers at some positions are, by the names of the tensors that have them for sizes."""
-        for found in _COMMENT.finditer(source):
-            numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
-            if len(numbers) == len(shape):
-                yield from ((found.start(2) + each.start(), size) for each, size in zip(numbers, shape, strict=True))
-
-    def _unify_words(self, words: Sequence[str], told: Expression | None) -> str:
+    def _unify_words(self, words: Sequence[str]) -> str:
         numbers = [number for number in map(read_number, words) if number is not None]
         if len(numbers) == len(words):
-            found = self._variables.explain(numbers, told)
+            found = self._variables.explain(numbers)
             return str(found) if isinstance(found, int | Float) else _mark(*found)
         named = [names.get(word, word) for names, word in zip(self._names, words, strict=True)]
         _require_same(named)
@@ -221,8 +198,7 @@ class GeneralProgram:
     def fill_templates(self, numbers: Numbers) -> tuple[dict[str, TemplateReference], Sequence[int | float]]:
         """Returns the templates at other sizes, by what stands for their names, and the values of variables."""
         values = self._variables.evaluate_all(numbers)
-        made = self._parts.make_all(values)
-        return {name: made[part] for name, part in self._templates.items()}, values
+        return {name: _fill_part(part, values) for name, (_, part) in self._templates.items()}, values
 
     def _rewrite_prologue(
         self, prologue: Callable[..., Any], values: Sequence[int | float], names: Mapping[str, str]
@@ -241,6 +217,11 @@ class GeneralProgram:
         written = self._prologue[1]
         code = _fill_code(written.code, rewriting.name_file(function.__code__.co_filename), values, names)
         return replace(written, text=_fill_text(written.text, values), code=code).bind(function)
+
+
+def drop_comments(source: str) -> str:
+    """Returns a source with the same lines and without comments."""
+    return _COMMENT.sub(lambda found: found[1].rstrip(), source)
 
 
 def list_templates(program: ProgramText) -> list[str]:
@@ -379,28 +360,22 @@ class _Variables:
     def _list_values(self, expression: Expression) -> tuple[Expression, ...]:
         return tuple(_evaluate(expression, numbers) for numbers in self._sizes)
 
-    def explain(
-        self, numbers: Sequence[int | float], told: Expression | None = None
-    ) -> int | Float | tuple[int, tuple[Expression, ...]]:
+    def explain(self, numbers: Sequence[int | float]) -> int | Float | tuple[int, tuple[Expression, ...]]:
         """Returns the constant that numbers are, or the position of the variable that they are, and its expressions.
 
         Args:
             numbers: one of each program, in the same place.
-            told: what they are made of, if that is known.
 
         Raises:
             Declined: if they are made of something else.
         """
         values = tuple(map(write_constant, numbers))
-        if told is not None and values != self._list_values(told):
-            raise Declined(f"a size is {', '.join(map(str, values))}, and not {told}", Scope.LENGTH)
-        constant = values[0] if told is None and len(set(values)) == 1 else told
-        if isinstance(constant, int | Float):
-            return constant
-        if told is None and values not in self._known:
+        if len(set(values)) == 1 and isinstance(values[0], int | Float):
+            return values[0]
+        if values not in self._known:
             listed = ", ".join(map(str, values))
             raise Declined(f"a number is {listed} at the known lengths: Thunder computed no such size", Scope.LENGTH)
-        expressions = tuple(self._known[values]) if told is None else (told,)
+        expressions = tuple(self._known[values])
         return self._found.setdefault(expressions, len(self._found)), expressions
 
     def evaluate_all(self, numbers: Numbers) -> Sequence[int | float]:
@@ -430,96 +405,90 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
         raise Declined(str(error), Scope.LENGTH) from error
 
 
-class _Parts:
-    """Parts of templates, each of which is there once, and how those are made that vary."""
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """A number in a template that varies.
 
-    def __init__(self, variables: _Variables):
-        self._variables = variables
-        self._known: dict[Hashable, _Part] = {}
-        self._made: list[Any] = []
-        self._steps: list[tuple[_Part, Callable[..., Any] | None, tuple[int, ...]]] = []
-        self._varying: set[_Part] = set()
+    Attributes:
+        position: of the variable that it is.
+    """
 
-    def unify(self, values: Sequence[Any]) -> _Part:
-        """Returns the part that is these values: one of each program, in the same place.
-
-        Raises:
-            Declined: if they differ in more than numbers.
-        """
-        _require_same(list(map(type, values)))
-        first = values[0]
-        if isinstance(first, tuple):
-            _require_same(list(map(len, values)))
-            return self._make(_list, *map(self.unify, zip(*values, strict=True)))
-        if isinstance(first, TensorType):
-            _require_same([len(value.shape) for value in values])
-            sizes = map(self._unify_sizes, zip(*(value.shape for value in values), strict=True))
-            others = (self.unify([getattr(value, name) for value in values]) for name in ("dtype", "device"))
-            return self._make(_make_type, self._make(_list, *sizes), *others)
-        if isinstance(first, _PARTED):
-            kind: Any = type(first)
-            parts = (self.unify([getattr(each, name) for each in values]) for name in _list_fields(kind))
-            return self._make(kind, *parts)
-        numbers = [number for value in values if (number := _read_constant(value)) is not None]
-        if len(numbers) == len(values):
-            return self._make(_write_number, self._unify_equal([value.kind for value in values]), self._take(numbers))
-        return self._unify_equal(values)
-
-    def _unify_equal(self, values: Sequence[Any]) -> _Part:
-        _require_same(list(map(repr, values)))
-        return self._keep(values[0])
-
-    def _unify_sizes(self, sizes: Sequence[Any]) -> _Part:
-        is_number = all(isinstance(size, int) for size in sizes)
-        return self._take(sizes) if is_number else self.unify(sizes)
-
-    def _keep(self, value: object) -> _Part:
-        """Returns the part that is this, whatever the sizes."""
-        # What is equal may not be the same: 1 and 1.0, 0.0 and -0.0.
-        return self._find((type(value), repr(value)), value)
-
-    def _take(self, numbers: Sequence[int | float]) -> _Part:
-        """Returns the part that is a constant or a variable."""
-        found = self._variables.explain(numbers)
-        if isinstance(found, int | Float):
-            return self._keep(evaluate(found, {}))
-        return self._find(("number", found[0]), step=(None, (found[0],)))
-
-    def _make(self, make: Callable[..., Any], *of: _Part) -> _Part:
-        """Returns the part that is made of others: now, or anew at other sizes."""
-        if self._varying.isdisjoint(of):
-            return self._find((make, of), make(*(self._made[part] for part in of)))
-        return self._find((make, of), step=(make, of))
-
-    def _find(self, identity: Hashable, value: Any = None, step: _Step | None = None) -> _Part:
-        """Returns a part that may be new."""
-        part = self._known.setdefault(identity, len(self._made))
-        if part == len(self._made):
-            self._made.append(value)
-            if step is not None:
-                self._steps.append((part, *step))
-                self._varying.add(part)
-        return part
-
-    def make_all(self, values: Sequence[int | float]) -> list[Any]:
-        """Returns all parts as they are with these values of variables."""
-        made = self._made.copy()
-        for part, make, of in self._steps:
-            made[part] = values[of[0]] if make is None else make(*[made[each] for each in of])
-        return made
+    position: int
 
 
-@cache
-def _list_fields(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind) if each.init)
+@dataclass(frozen=True, slots=True)
+class _Varying:
+    """A part of a template with a variable in it.
+
+    Attributes:
+        make: makes it.
+        of: what of: variables, other such parts, and what is the same at all sizes.
+    """
+
+    make: Callable[..., Any]
+    of: tuple[Any, ...]
+
+
+def _make_part(make: Callable[..., Any], *of: Any) -> Any:
+    """Returns what is made of these: now, or anew at other sizes if a variable is in them."""
+    return _Varying(make, of) if any(isinstance(each, _Variable | _Varying) for each in of) else make(*of)
+
+
+def _fill_part(part: Any, values: Sequence[int | float]) -> Any:
+    """Returns a part as it is with these values of variables."""
+    match part:
+        case _Variable(position):
+            return values[position]
+        case _Varying(make, of):
+            return make(*[_fill_part(each, values) for each in of])
+    return part
+
+
+def _unify_parts(values: Sequence[Any], variables: _Variables) -> Any:
+    """Returns what these values have in common: one of each program, in the same place.
+
+    Raises:
+        Declined: if they differ in more than numbers.
+    """
+    _require_same(list(map(type, values)))
+    first = values[0]
+    if isinstance(first, tuple):
+        _require_same(list(map(len, values)))
+        return _make_part(_list, *(_unify_parts(each, variables) for each in zip(*values, strict=True)))
+    if isinstance(first, TensorType):
+        _require_same([len(value.shape) for value in values])
+        sizes = (_unify_sizes(each, variables) for each in zip(*(value.shape for value in values), strict=True))
+        dtype, device = (_unify_equal([getattr(value, name) for value in values]) for name in ("dtype", "device"))
+        return _make_part(TensorType, dtype, _make_part(_list, *sizes), device)
+    if isinstance(first, _PARTED):
+        names = [each.name for each in fields(first) if each.init]
+        parts = (_unify_parts([getattr(each, name) for each in values], variables) for name in names)
+        return _make_part(type(first), *parts)
+    numbers = [number for value in values if (number := _read_constant(value)) is not None]
+    if len(numbers) == len(values):
+        return _make_part(_write_number, _unify_equal([value.kind for value in values]), _take(numbers, variables))
+    return _unify_equal(values)
+
+
+def _unify_equal(values: Sequence[Any]) -> Any:
+    # What is equal may not be the same: 1 and 1.0, 0.0 and -0.0.
+    _require_same(list(map(repr, values)))
+    return values[0]
+
+
+def _unify_sizes(sizes: Sequence[Any], variables: _Variables) -> Any:
+    is_number = all(isinstance(size, int) for size in sizes)
+    return _take(sizes, variables) if is_number else _unify_parts(sizes, variables)
+
+
+def _take(numbers: Sequence[int | float], variables: _Variables) -> Any:
+    """Returns a constant, or the variable that numbers are."""
+    found = variables.explain(numbers)
+    return evaluate(found, {}) if isinstance(found, int | Float) else _Variable(found[0])
 
 
 def _list(*items: Any) -> tuple[Any, ...]:
     return items
-
-
-def _make_type(shape: tuple[Any, ...], dtype: str, device: str) -> TensorType:
-    return TensorType(dtype, shape, device)
 
 
 def _read_constant(value: object) -> int | float | None:

@@ -12,7 +12,7 @@ program that is known ``program-0``, ``program-1`` and so on, ``regions-0`` wher
     family = what passes looked at, and the sizes of each program: a ``_FamilyOutline``, written by ``ir/codec.py``
 
 The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
-filled in from a family that is stored is not stored itself: a later process fills it in as well.
+filled in from a family is not stored itself: a later process fills it in as well.
 
 What the passes looked at is data. Some of it is decided by code that is not interpreted, as by the library that has a
 kernel or has none. A question says what a function is asked about, with expressions for sizes, so that it can be asked
@@ -165,8 +165,6 @@ def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
 
 type Expressions = tuple[Expression, ...]
 
-_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class PassJournal:
@@ -178,7 +176,6 @@ class PassJournal:
         unequal: arguments of operations that would be the same operation if they were equal.
         decisions: of others.
         expressions: each that may be in a final trace or a region.
-        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
     """
 
     sizes: Mapping[Place, tuple[int | Number, ...]]
@@ -186,7 +183,6 @@ class PassJournal:
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: frozenset[Expression]
-    shapes: Mapping[str, tuple[Expression, ...]] = _NO_SHAPES
 
     def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the value of each number where the arguments have these sizes.
@@ -251,7 +247,6 @@ class _FamilyOutline:
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: Expressions
-    shapes: Mapping[str, Expressions]
     known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
 
     def validate(self) -> None:
@@ -261,7 +256,7 @@ class _FamilyOutline:
             ValueError: if a number is not the size of one argument, or lists differ in length.
         """
         numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions))
         if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
             raise ValueError("does not have all numbers, each once")
         if any(len(one) != len(other) for one, other in self.unequal):
@@ -283,7 +278,6 @@ def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes
         passes.unequal,
         passes.decisions,
         tuple(sorted(passes.expressions, key=repr)),
-        passes.shapes,
         tuple(tuple(each.items()) for each in sizes),
     )
     return codec.encode(outline, format=FAMILY_FORMAT)
@@ -297,7 +291,7 @@ def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ..
     """
     found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
     expressions = frozenset(found.expressions)
-    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions, found.shapes)
+    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions)
     return passes, tuple(map(dict, found.known))
 
 
@@ -341,7 +335,6 @@ class Family:
         reads: as above.
         passes: as above.
         known: the programs that it is made of.
-        is_stored: whether a later process finds it.
 
     Raises:
         Declined: if they differ in more than numbers, or something else may depend on sizes.
@@ -353,7 +346,6 @@ class Family:
             raise Declined("its collectives are in other places", Scope.LENGTH)
         self.reads = reads
         self.passes = passes
-        self.is_stored = False
         self.known = tuple(known)
         self._general = self._generalize(self.known)
         self._digests = list_digests(known[0].text)
@@ -362,7 +354,7 @@ class Family:
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
-        return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
+        return GeneralProgram(programs, self.passes.expressions)
 
     def is_same(self, other: Family) -> bool:
         """True if another family is of the same programs, whichever of these it knows."""

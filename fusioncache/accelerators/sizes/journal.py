@@ -20,7 +20,7 @@ from fusioncache.accelerators.sizes.sizes import COMPARISONS, Expression, Number
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, exchange, is_numel
 from fusioncache.ir.errors import Declined, Scope
 
-FAMILY_FORMAT = 6
+FAMILY_FORMAT = 7
 """Of a form, and of what is stored for it: what ``accelerators/sizes/families.py`` writes."""
 
 
@@ -91,10 +91,6 @@ class FirstTraces:
                 way = ways[bound.output.name] = (*ways[bound.args[0].name], bound.args[1])
                 if isinstance(bound.output, TensorProxy | IntegerProxy):
                     yield way if len(way) > 1 else way[0], bound.output
-
-    def inputs(self) -> tuple[Any, ...]:
-        """Returns the proxies that the computation is given."""
-        return tuple(self.computation.args)
 
     def with_computation(self, computation: Any, sizes: ArgumentSizes) -> FirstTraces:
         """Returns them for another computation, which differs from this one in sizes only.

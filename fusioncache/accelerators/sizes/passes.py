@@ -9,7 +9,7 @@ but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -63,7 +63,7 @@ def go_through_passes(
         listener.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
     looks, unequal, decisions = tuple(listener.looks), tuple(found.unequal()), tuple(listener.decisions)
-    return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions), found.list_shapes(expressions))
+    return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions))
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -209,7 +209,6 @@ class Findings:
 
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
-        self._shapes: dict[str, Expressions] = {}
         self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
@@ -232,19 +231,9 @@ class Findings:
             self._see(each)
 
     def _find(self, leaf: Any, *, is_whole: bool) -> None:
-        shape, name = getattr(leaf, "shape", None), getattr(leaf, "name", None)
-        if shape is not None and is_whole and isinstance(name, str):
-            self._shapes[name] = tuple(map(express, shape))
-            return
-        self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
-
-    def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
-        """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
-        return {
-            name: shape
-            for name, shape in self._shapes.items()
-            if not all(isinstance(size, int) or size in expressions for size in shape)
-        }
+        shape = getattr(leaf, "shape", None)
+        if shape is None or not is_whole:
+            self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""

@@ -80,11 +80,3 @@ def test_what_has_no_number_that_varies_is_there_once():
         True,
     ]
     assert first.ops[0].args is second.ops[0].args and first.inputs[1] is second.inputs[1]
-
-
-def test_what_is_equal_in_one_program_is_there_once():
-    one = fill(general_at(96, 128), 200)
-    first, second = (one[f"template__{number}"] for number in (0, 1))
-    assert first.graph is second.graph and first.uses[0].instance.region is second.uses[1].instance.region
-    assert all(op in first.uses[0].instance.region.ops for op in first.graph.ops)
-    assert first.graph.ops[0].outputs[0] is first.graph.inputs[0]
