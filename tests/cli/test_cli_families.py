@@ -15,11 +15,11 @@ from fusioncache.store import Store
 NOW = 1_700_000_000.0
 ROWS, LENGTH = Number(1, "args[0][0]"), Number(2, "args[0][1]")
 PASSES = PassJournal(
-    {0: (ROWS, LENGTH), "mask": (Number(3, "mask[0]"),)},
+    ((0, (ROWS, LENGTH)), ("mask", (Number(3, "mask[0]"),))),
     (Look(">", LENGTH, 100, False, "compares", "model.py:12"),),
     (((LENGTH,), (Operation("*", ROWS, 2),)),),
     (Decision("_fused_sdp_choice", (True,), "MATH"),),
-    frozenset({ROWS, LENGTH}),
+    (ROWS, LENGTH),
 )
 SIZES = [{0: (2, 64), "mask": (64,)}, {0: (2, 96), "mask": (96,)}]
 KEY = SavedProgram({"arguments": "args 1 mask"}).make_key()

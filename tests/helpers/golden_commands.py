@@ -235,7 +235,7 @@ def _fill_store(store: Store) -> dict[str, str]:
 def _derive_family(store: Store) -> str:
     rows, length = Number(1, "args[0][0]"), Number(2, "args[0][1]")
     look = Look(">", length, 100, False, "compares", "model.py:12")
-    passes = PassJournal({0: (rows, length)}, (look,), (), (), frozenset({rows, length}))
+    passes = PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length))
     outline = encode_outline(passes, [{0: (2, 64)}, {0: (2, 96)}])
     reads = encode_reads([Read("attribute", SILU, OWN_SILU)])
     key = SavedProgram({"arguments": "args 1 mask"}).make_key()

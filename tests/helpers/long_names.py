@@ -103,7 +103,7 @@ def _describe_model(seed: int) -> str:
 def _save_family(store: Store) -> str:
     rows, length = Number(1, "args[0][0]"), Number(2, "kwargs['a_rather_long_name_of_the_argument'][1]")
     look = Look(">", length, 100, False, "compares two lengths that the model was given", f"{_FILE}:12")
-    passes = PassJournal({0: (rows, length)}, (look,), (), (), frozenset({rows, length}))
+    passes = PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length))
     sizes = [{0: (1234, 123456 * number)} for number in range(1, 7)]
     key = SavedProgram({"arguments": "args 1"}).make_key()
     artifacts = {"family": encode_outline(passes, sizes), "reads": encode_reads(Read(*read) for read in _READS)}

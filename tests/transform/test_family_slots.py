@@ -39,9 +39,7 @@ def make_program(length, extra=""):
 
 
 def make_family(*lengths, most=100, reads="", place="model.py:1"):
-    passes = PassJournal(
-        {0: (LENGTH,)}, (Look("<", LENGTH, most, True, "compares", place),), (), (), frozenset([LENGTH])
-    )
+    passes = PassJournal(((0, (LENGTH,)),), (Look("<", LENGTH, most, True, "compares", place),), (), (), (LENGTH,))
     return Family((Read("global", "model.SCALE", reads),), passes, [make_program(length) for length in lengths])
 
 

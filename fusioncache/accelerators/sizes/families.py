@@ -171,18 +171,33 @@ class PassJournal:
     """What Thunder's passes did with the sizes of one program.
 
     Attributes:
-        sizes: of each argument, by its place: numbers of which this is about, and those that may be no others.
+        sizes: the place of each argument, and its sizes: numbers of which this is about, and those that may be no
+            others.
         looks: comparisons.
         unequal: arguments of operations that would be the same operation if they were equal.
         decisions: of others.
-        expressions: each that may be in a final trace or a region.
+        expressions: each that may be in a final trace or a region, in a fixed order.
     """
 
-    sizes: Mapping[Place, tuple[int | Number, ...]]
+    sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
     looks: tuple[Look, ...]
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
-    expressions: frozenset[Expression]
+    expressions: Expressions
+
+    def validate(self) -> None:
+        """Checks what types do not say.
+
+        Raises:
+            ValueError: if a number is not the size of one argument, or lists differ in length.
+        """
+        numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions))
+        if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
+            raise ValueError("does not have all numbers, each once")
+        if any(len(one) != len(other) for one, other in self.unequal):
+            raise ValueError("compares lists of two lengths")
+        _check_places([place for place, _ in self.sizes])
 
     def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the value of each number where the arguments have these sizes.
@@ -222,10 +237,10 @@ class PassJournal:
         Raises:
             Declined: if a size is another one that is no number.
         """
-        if arguments.keys() != self.sizes.keys():
+        if arguments.keys() != {place for place, _ in self.sizes}:
             raise Declined("there are other arguments", Scope.LENGTH)
         numbers: dict[int, int] = {}
-        for place, sizes in self.sizes.items():
+        for place, sizes in self.sizes:
             for size, value in zip(sizes, arguments[place], strict=True):
                 if isinstance(size, Number) and value > 1:
                     numbers[size.position] = value
@@ -236,33 +251,23 @@ class PassJournal:
 
 @dataclass(frozen=True, slots=True)
 class _FamilyOutline:
-    """What is stored of a family beside its programs. Attributes are as in ``PassJournal``, in a fixed order.
+    """What is stored of a family beside its programs.
 
     Attributes:
+        passes: what they looked at.
         known: the sizes of the arguments of each program.
     """
 
-    sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
-    looks: tuple[Look, ...]
-    unequal: tuple[tuple[Expressions, Expressions], ...]
-    decisions: tuple[Decision, ...]
-    expressions: Expressions
+    passes: PassJournal
     known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
 
     def validate(self) -> None:
         """Checks what types do not say.
 
         Raises:
-            ValueError: if a number is not the size of one argument, or lists differ in length.
+            ValueError: if programs have other arguments.
         """
-        numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions))
-        if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
-            raise ValueError("does not have all numbers, each once")
-        if any(len(one) != len(other) for one, other in self.unequal):
-            raise ValueError("compares lists of two lengths")
-        _check_places([place for place, _ in self.sizes])
-        if any(list(map(_count, each)) != list(map(_count, self.sizes)) for each in self.known):
+        if any(list(map(_count, each)) != list(map(_count, self.passes.sizes)) for each in self.known):
             raise ValueError("has sizes of other arguments")
 
 
@@ -272,14 +277,7 @@ def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes
     Raises:
         ValueError: if there is a number in it that JSON has not.
     """
-    outline = _FamilyOutline(
-        tuple(passes.sizes.items()),
-        passes.looks,
-        passes.unequal,
-        passes.decisions,
-        tuple(sorted(passes.expressions, key=repr)),
-        tuple(tuple(each.items()) for each in sizes),
-    )
+    outline = _FamilyOutline(passes, tuple(tuple(each.items()) for each in sizes))
     return codec.encode(outline, format=FAMILY_FORMAT)
 
 
@@ -290,9 +288,7 @@ def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ..
         ValueError: if this is anything else.
     """
     found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
-    expressions = frozenset(found.expressions)
-    passes = PassJournal(dict(found.sizes), found.looks, found.unequal, found.decisions, expressions)
-    return passes, tuple(map(dict, found.known))
+    return found.passes, tuple(map(dict, found.known))
 
 
 def _find_numbers(value: Any) -> Iterator[Number]:

@@ -63,7 +63,7 @@ def go_through_passes(
         listener.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
     looks, unequal, decisions = tuple(listener.looks), tuple(found.unequal()), tuple(listener.decisions)
-    return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions))
+    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)))
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:

@@ -58,7 +58,7 @@ def test_what_is_trusted_is_so_wherever_it_is():
     names = start()
     with names.trusting():
         name = names.name(mine)
-    assert names.name([mine]) == f"list({name})" and not names.has_refused
+    assert name in names.name([mine]) and not names.has_refused
 
 
 def test_what_is_described_shows_nothing_of_what_was_before():
@@ -74,7 +74,8 @@ def test_what_is_described_shows_nothing_of_what_was_before():
     texts = []
     for pair in ((mine, yours), (yours, mine)):
         definitions = start()
-        texts.append({each: definitions.name(each) for each in pair})
+        with definitions.trusting():
+            texts.append({each: definitions.name(each) for each in pair})
     assert texts[0] == texts[1]
 
 

@@ -213,7 +213,7 @@ def test_a_decision_is_asked_for_again(monkeypatch):
         hooks.LISTENER.reset(token)
     assert asked == [(2, 96)]  # of two tensors that are alike once
     assert all(look.symbol == ">=" for look in listener.looks)  # when the tensors were made
-    journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(listener.decisions), frozenset())
+    journal = PassJournal(((0, (2, LENGTH)),), (), (), tuple(listener.decisions), ())
     assert journal.check({0: (2, 200)}) == {1: 200}
     with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
         journal.check({0: (2, 400)})
