@@ -46,29 +46,21 @@ RUN_BY = {
     "benchmarks.budget": "benchmarks/test_budget.py",
     "benchmarks.canonical": "template/test_sharing.py",
     "benchmarks.code_size": "benchmarks/test_smoke.py",
-    "benchmarks.commands": "benchmarks/test_smoke.py",
-    "benchmarks.detours": "benchmarks/test_smoke.py",
     "benchmarks.distributed": "benchmarks/test_wiring.py",
     "benchmarks.equality": "benchmarks/test_smoke.py",
     "benchmarks.first_step": "benchmarks/test_smoke.py",
-    "benchmarks.fold_widths": "benchmarks/test_fold_widths.py",
     "benchmarks.growth": "benchmarks/test_smoke.py",
     "benchmarks.inference": "benchmarks/test_smoke.py",
     "benchmarks.lengths": "benchmarks/test_smoke.py",
     "benchmarks.loss_curve": "benchmarks/test_wiring.py",
     "benchmarks.memory": "benchmarks/test_smoke.py",
     "benchmarks.nvfuser_seconds": "benchmarks/test_wiring.py",
-    "benchmarks.overhead": "benchmarks/test_smoke.py",
     "benchmarks.prices": "benchmarks/test_prices.py",
-    "benchmarks.random_lengths": "benchmarks/test_smoke.py",
     "benchmarks.saved_memory": "benchmarks/test_smoke.py",
     "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
-    "benchmarks.sequence_parallel": "benchmarks/test_wiring.py",
     "benchmarks.starts": "benchmarks/test_smoke.py",
     "benchmarks.step_overhead": "benchmarks/test_smoke.py",
     "benchmarks.store": "benchmarks/test_smoke.py",
-    "benchmarks.walks": "benchmarks/test_walks.py",
-    "benchmarks.warm_ahead": "benchmarks/test_wiring.py",
     "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
     "docs/api_page.py": "repository/test_api_page.py",
     "docs/commands_page.py": "cli/test_cli_reference.py",
@@ -82,7 +74,11 @@ RUN_BY = {
     "build": "repository/test_packaging.py",
 }
 """Test files that do what a command does, on small work and without a GPU, by the command's name."""
-_OTHER_WORDS = {"make bench": "starts", "tests/helpers/thunder_suite/run.py": "thunder_suite"}
+_OTHER_WORDS = {
+    "make bench": "starts",
+    "make overhead": "step_overhead",
+    "tests/helpers/thunder_suite/run.py": "thunder_suite",
+}
 """What a test file calls a command that it does not call by the last word of its name."""
 NOT_RUN = {
     ".ci/run": "it runs all tests",

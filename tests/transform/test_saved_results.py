@@ -234,7 +234,7 @@ def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_p
 @pytest.fixture
 def kept(monkeypatch):
     """Programs are kept although what plays the kernels is nobody's that is known."""
-    monkeypatch.setattr(Definitions, "_check_trusted", lambda self, value: None)
+    monkeypatch.setattr(Definitions, "check_trusted", lambda self, value: None)
 
 
 def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, kept):

@@ -242,7 +242,7 @@ class Definitions:
         finally:
             self._is_trusting = False
 
-    def _check_trusted(self, value: Any) -> None:
+    def check_trusted(self, value: Any) -> None:
         """Refuses a function or a class of others that is not trusted: Thunder may run its code."""
         if not self._is_trusting:
             self.has_refused = True
@@ -323,7 +323,7 @@ class Definitions:
         """
         is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._unrelated):
-            self._check_trusted(function)
+            self.check_trusted(function)
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -350,7 +350,7 @@ class Definitions:
     def _name_class(self, value: type) -> str:
         if is_known(value.__module__):
             return place_of(value)
-        self._check_trusted(value)
+        self.check_trusted(value)
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -400,7 +400,7 @@ class Definitions:
 
     def _name_object(self, value: Any) -> str:
         if not is_known(type(value).__module__):
-            self._check_trusted(type(value))
+            self.check_trusted(type(value))
         try:
             return self._describe(value)
         except Declined as declined:
