@@ -45,9 +45,9 @@ class Compiled[F]:
 
     Attributes:
         run: the function, ready: a ``Run``, or a ``GeneralFunction``.
-        artifacts: what makes the same function in another process; None if nothing does.
-        reason: why nothing does: a short phrase; None if it is a matter of course for the backend.
-        lasting: whether nothing ever will, as far as is known, so that no process tries again.
+        artifacts: what makes the same function in another process; None if there are none.
+        reason: why there are no artifacts: a short phrase; None if the backend persists nothing at all.
+        lasting: whether that reason is permanent. Then the store notes it, and no process tries again.
         exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
             if nothing does.
         alone_seconds: what compiling it alone takes, without its artifacts: an estimate if it was compiled together
@@ -194,11 +194,11 @@ class Backend(ABC):
 
     @abstractmethod
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
-        """Returns what a compilation depends on, of the layouts of the arguments."""
+        """Returns the part of the arguments' layouts that compiled code depends on. Equal parts share one function."""
 
     @abstractmethod
     def arithmetic(self, device: str) -> Arithmetic:
-        """Returns what the bits of a value in a kernel for this type of device do not depend on."""
+        """Returns how kernels of this compiler round and contract on this type of device."""
 
     @abstractmethod
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:

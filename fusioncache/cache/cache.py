@@ -79,7 +79,7 @@ class Cache:
 
     @property
     def store(self) -> Store | None:
-        """The store with what was compiled for later processes, opened when first used; None if there is none."""
+        """The store, opened at its first use; None if the option ``store`` is off."""
         with self._lock:
             if self._store is None and self._store_option is not False:
                 self._store = Store.open(None if self._store_option is True else self._store_option)

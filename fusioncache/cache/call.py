@@ -42,7 +42,8 @@ logger = logging.getLogger("fusioncache")
 _MOST_LAYOUTS = 1024
 
 Begin = Callable[[Sequence[Any], tuple[int, ...] | None], tuple[Run, Sequence[Any]]]
-"""The function for arguments of a new layout, and what it returns for these. Takes the arities, where there are any."""
+"""Prepares and runs the first call for a new layout. Takes the arguments, and the arities where there are any; returns
+the function for this layout, and the results of this call."""
 
 Dispatcher = Callable[..., Sequence[Any]]
 """Takes a template's arguments and returns its outputs."""
@@ -188,7 +189,7 @@ class AllowedRegions:
         instance: the same in the terms of the template, where that is known.
         layouts: of the arguments, in each way that was foreseen.
         operations: runs one of the regions operation by operation, once that was needed.
-        source: what the function for any sizes was compiled from that serves them, if one does.
+        source: the graph of the function for any sizes that serves them; None if none does.
     """
 
     arities: Arities
@@ -267,7 +268,7 @@ class TemplateCall:
         self._regions.setdefault(arities, AllowedRegions(arities, plan, fallback, instance))
 
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
-        """True if this is the call of all these regions. If it is not that of one, nothing is decided of any.
+        """Claims these regions for this call; returns False and claims none if one differs from an earlier one.
 
         The first region with given arities fixes how the call is compiled, and later regions must equal it. Regions
         that write their template in different ways have calls of their own: where their operands do not lie alike in
@@ -287,7 +288,10 @@ class TemplateCall:
         return tuple(self._regions)
 
     def executables(self, arities: Arities) -> list[Executable]:
-        """Returns what is compiled for a call with these arities, in order of use. Compiles nothing."""
+        """Returns the executables of a call with these arities, in order of use.
+
+        Compiles nothing. Adds the source of a function for any sizes to the executable that it serves.
+        """
         regions = self._regions[arities]
         if regions.plan is Plan.INLINE:
             executable = self._inline_executable(arities)
@@ -299,7 +303,7 @@ class TemplateCall:
         return [self.compiler.executable(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
-        """Returns what the first call with these arities, and arguments of these layouts, will ask the store for.
+        """Notes these layouts of arguments. Returns what the first call with them will ask the store for.
 
         Of folds only those of contiguous terms are foreseen.
         """

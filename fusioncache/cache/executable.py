@@ -398,9 +398,10 @@ def not_kept(reason: str) -> str:
 class Executable:
     """Builds the functions of a graph, at most one for each layout, whichever threads and templates ask for it.
 
-    The backend compiles the first region that had this graph: nvFuser splits and schedules a kernel by the order of its
-    definition, so that only Thunder's own order gives Thunder's own bits. If the layouts of the arguments let the order
-    of operands show, each region compiles its own.
+    The backend compiles the first region that had this graph, in that region's own order: nvFuser splits and schedules
+    a kernel by the order of its definition, so that the canonical order might give other bits than Thunder's. Regions
+    of one graph differ only in the order of definitions and of commutative operands, and use the same function. If the
+    layouts of the arguments let the order of operands show, each region compiles its own.
 
     Args:
         graph: what to compute, in canonical order.
@@ -421,7 +422,7 @@ class Executable:
 
     @property
     def sources(self) -> tuple[Graph, ...]:
-        """The regions that functions were compiled from, here or where they come from; what will be, before that."""
+        """The regions that functions were compiled from. Before the first build: the region that will be compiled."""
         return tuple(self._sources) or (self._instance.region,)
 
     @property
@@ -484,7 +485,7 @@ class Executable:
         return self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
-        """Returns the region that has a function of its own, as the order of operands shows; None for the first."""
+        """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
         return (instance or self._instance) if depends_on_operand_order(self.graph, layouts) else None
 
     def _known(self, layouts: ArgumentLayouts, instance: Instance | None) -> Run | None:
@@ -513,7 +514,7 @@ class Executable:
                     return None
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
-                self.add_source(built.instance.region)
+                self.add_source(built.instance.region)  # takes the lock again, which its thread may
                 if not built.loaded:  # what was loaded was made for these very strides
                     self._variants[variant] = run
                 if built.exact is not None:

@@ -1,6 +1,6 @@
 """The keys: the registry of ingredients, everything that a key may be made of; and the text of a key.
 
-A key is made of everything that a result depends on. Three keys name compiled code:
+A key is made of everything that a result depends on. Four keys name compiled code:
 
 - The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
   the backend's environment when a trace was rewritten.
@@ -8,6 +8,7 @@ A key is made of everything that a result depends on. Three keys name compiled c
   of the compilation.
 - The *artifact key* names what outlives the process: an executable, and all else that its bytes depend on, such as the
   device, the layouts of the arguments, and, where it shows, the order of a region's operands.
+- The *general key* is the artifact key of code for any sizes: sizes are variables in its graph.
 
 One level up, the *program key* names what Thunder derives a program from. It has ingredients of its own.
 
@@ -129,7 +130,7 @@ class Level(Enum):
     ENVIRONMENT = auto()
     """What it is compiled with and for. It is in each key of compiled code."""
     ARTIFACT = auto()
-    """What the bytes of compiled code depend on besides. It is in artifact keys only."""
+    """What the bytes of compiled code depend on besides. It is in artifact keys and general keys."""
     PROGRAM = auto()
     """What Thunder derives a program from. It is in the keys of programs, which have no other level."""
 
@@ -269,6 +270,6 @@ def kind_of(name: str) -> IngredientKind:
 
 
 def graph_digest(digests: Iterable[tuple[str, str]]) -> str:
-    """Returns one digest of what a key, by its ingredients' names and digests, says of its graph; empty if nothing."""
+    """Returns one digest of a key's graph ingredients, of which names and digests are given; empty if it has none."""
     parts = [pair for pair in digests if pair[0] in GRAPH]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""

@@ -1,4 +1,10 @@
-"""The store: what was compiled, for later processes. Nothing that goes wrong in it reaches a model."""
+"""The store: what was compiled, for later processes. Nothing that goes wrong in it reaches a model.
+
+- On a full disk a save is refused, counted, and warned of once. It leaves no part of a file. Later saves try again.
+- From a directory that cannot be written, entries are loaded; all saves are refused.
+- Without a directory that can be used, or once it was removed or replaced, the process goes on without a store.
+- A damaged entry is a miss, and the next save of its key replaces it.
+"""
 
 from __future__ import annotations
 
@@ -327,7 +333,7 @@ class Store:
         return saved is not None
 
     def _discard(self, id_: str) -> None:
-        if self._disk:
+        if self._disk and not self._read_only:
             self._disk.remove(id_)
 
     def _guard[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:

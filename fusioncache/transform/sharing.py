@@ -63,7 +63,7 @@ class ShareRegions:
         calls: the calls of templates in the traces of this transform.
         ledger: counts regions.
         reports: takes what fails.
-        plan: of long sums; None for the cheapest.
+        plan: how to sum residual chains; None selects the cheapest plan.
         misses: explain new templates; None if nothing is explained.
         verifier: compares the results of templates with those of regions; None if nothing is compared.
         accelerators: learn the regions before their calls replace them.
@@ -135,7 +135,7 @@ class ShareRegions:
         return shared
 
     def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[SharedRegion, bool]:
-        """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
+        """Returns a region with its call, and whether the cache already had its template.
 
         Raises:
             Declined: if the region cannot be shared.
