@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 import torch
+from known_keys import few_of_thunder
 from program_keys import Model, assert_same, jit, key_of
 
 from fusioncache.ir import Key
+
+
+@pytest.fixture(scope="module")
+def few() -> Iterator[None]:
+    """A small part of Thunder stands for the whole: to describe all of it takes a third of a second for each key."""
+    patch = few_of_thunder()
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="module")

@@ -48,13 +48,3 @@ def test_a_copy_has_the_same_text(value):
         return type(part)(map(copy, part)) if isinstance(part, list | tuple | set) else part
 
     assert described(value) == described(copy(value))
-
-
-@given(st.lists(nested, min_size=1, max_size=4), st.data())
-def test_one_change_is_a_difference(values, data):
-    before = described(values)
-    place = data.draw(st.integers(0, len(values) - 1))
-    other = data.draw(nested)
-    same = exactly(values[place]) == exactly(other)
-    values[place] = other
-    assert (described(values) == before) == same

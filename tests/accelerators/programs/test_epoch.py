@@ -1,12 +1,11 @@
 """What is known of Thunder is known to all functions of a process, and each change of it is seen by each of them."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 from changed_things import OF_THUNDER, Model
-from known_keys import X, few_of_thunder, with_attributes
+from known_keys import X, with_attributes
 from program_keys import assert_same, called, changed, jit, key_of
 from thunder.core import rematerialization
 
@@ -15,12 +14,7 @@ from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Key
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _few() -> Iterator[None]:
-    patch = few_of_thunder()
-    yield
-    patch.undo()
+pytestmark = pytest.mark.usefixtures("few")
 
 
 @pytest.fixture(name="written")

@@ -3,11 +3,15 @@
 import contextlib
 import dataclasses
 import dis
+import inspect
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
+from unittest import mock
 
 import fake_cuda
 import optree
@@ -16,10 +20,9 @@ import thunder
 import torch
 from program_keys import assert_names, assert_same, changed, jit, key_of
 from store_contents import fork, wait_for
-from thunder.core import devices, rematerialization, utils
+from thunder.core import devices, interpreter, rematerialization, utils
 from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.distributed.transforms import ddp
-from thunder_code import note_functions
 from thunder_versions import IS_FIRST
 
 from fusioncache.accelerators.programs.definitions import Definitions
@@ -27,6 +30,44 @@ from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_values
+
+_ROOT = Path(thunder.__file__).parent
+_TOOL = 2
+"""A number in ``sys.monitoring`` that neither debuggers, nor profilers, nor coverage, nor other helpers have."""
+
+
+@contextlib.contextmanager
+def note_functions() -> Iterator[set[tuple[str, str]]]:
+    """Yields the module, and the name in it, of each function of Thunder's that runs until this ends.
+
+    Of a function that is nested in another one, or in a class, the name is that of the outermost.
+    """
+    found: set[tuple[str, str]] = set()
+    monitoring, run = sys.monitoring, interpreter._run_frame
+
+    def note(code: CodeType, *_: Any) -> Any:
+        path = Path(code.co_filename)
+        if code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED and path.is_relative_to(_ROOT):
+            parts = ("thunder", *path.relative_to(_ROOT).with_suffix("").parts)
+            found.add((".".join(parts).removesuffix(".__init__"), code.co_qualname.partition(".")[0]))
+        return monitoring.DISABLE
+
+    def interpret(frame: Any, *args: Any, **kwargs: Any) -> Any:
+        note(frame.code)
+        return run(frame, *args, **kwargs)
+
+    monitoring.use_tool_id(_TOOL, "note_functions")
+    monitoring.register_callback(_TOOL, monitoring.events.PY_START, note)
+    monitoring.restart_events()
+    monitoring.set_events(_TOOL, monitoring.events.PY_START)
+    try:
+        with mock.patch.object(interpreter, "_run_frame", interpret):
+            yield found
+    finally:
+        monitoring.set_events(_TOOL, monitoring.events.NO_EVENTS)
+        monitoring.register_callback(_TOOL, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(_TOOL)
+
 
 X = torch.zeros(3, 4)
 

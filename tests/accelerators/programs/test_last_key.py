@@ -1,13 +1,9 @@
-"""What lasts from one key of a function to the next is written again as soon as anything that was read is another.
-
-Of Thunder a small part stands for the whole here: a key that is made without any memory takes a third of a second else.
-"""
+"""What lasts from one key of a function to the next is written again as soon as anything that was read is another."""
 
 import gc
 import importlib
 import threading
 import weakref
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +22,7 @@ from changed_things import (
     assigned,
     make_things,
 )
-from known_keys import Known, X, few_of_thunder, with_attributes
+from known_keys import Known, X, with_attributes
 from program_keys import assert_same, called, changed
 from thunder.core import rematerialization, utils
 
@@ -34,12 +30,7 @@ import fusioncache
 from fusioncache.accelerators.programs.introspection import MARK, find_original
 from fusioncache.accelerators.programs.key import make_key
 
-
-@pytest.fixture(scope="module", name="few", autouse=True)
-def _few() -> Iterator[None]:
-    patch = few_of_thunder()
-    yield
-    patch.undo()
+pytestmark = pytest.mark.usefixtures("few")
 
 
 @pytest.fixture(scope="module", name="known")

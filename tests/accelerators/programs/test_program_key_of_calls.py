@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fusioncache.ir.errors import Declined
 
 X = torch.zeros(3, 4)
+pytestmark = pytest.mark.usefixtures("few")
 
 
 @pytest.fixture(scope="module")

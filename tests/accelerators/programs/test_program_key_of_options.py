@@ -4,6 +4,7 @@ import pytest
 import thunder
 import thunder.torch
 import torch
+from known_keys import few_of_thunder
 from program_keys import assert_names, assert_same, changed, jit, key_of
 from thunder.core import jit_ext, transforms, utils
 from thunder.extend import FUEL_LEVEL, ImplInfo, OperatorExecutor, get_executor
@@ -15,6 +16,14 @@ from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.ir.errors import Declined
 
 X = torch.zeros(3, 4)
+
+
+@pytest.fixture
+def few():
+    """A small part of Thunder stands for the whole, where one key is compared with another one of the same test."""
+    patch = few_of_thunder()
+    yield
+    patch.undo()
 
 
 def ours(**options):
@@ -64,6 +73,7 @@ def test_options_that_change_no_trace_are_not_in_the_key(model, key):
     assert key_of(jit(model, **ours(explain=False, verify=True, jobs=0)), X) == key
 
 
+@pytest.mark.usefixtures("few")
 def test_transforms_are_compared_by_what_they_say_and_in_their_order(model):
     def key(*more):
         return key_of(jit(model, **with_transforms(*more)), X)
@@ -111,6 +121,7 @@ def test_what_an_executor_does_with_an_operation_is_in_the_key(jitted, key):
         assert_names("the option executors.torch.lookasides", key, key_of(jitted, X))
 
 
+@pytest.mark.usefixtures("few")
 def test_executors_of_one_name_may_have_other_options(model):
     def key(version="1", **attributes):
         executor = OperatorExecutor("mine", version=version)
@@ -196,6 +207,7 @@ class Halving(Keyed):
             module._overrides_parameters[name] = torch.nn.Parameter(parameter.detach().to(self.dtype))
 
 
+@pytest.mark.usefixtures("few")
 def test_parameters_that_a_transform_put_in_place_of_the_models_are_in_the_key(model):
     def key(dtype):
         transform = Halving("halving")
