@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-CALLS = [0]
 FLAG = False
 SPECIAL: list[Any] = []
 WIDTH = 4
@@ -59,11 +58,6 @@ class Branching(Block):
         return x * 3 if self.number == 4 else super().run(x)
 
 
-class Subscripting(Block):
-    def run(self, x: Any) -> Any:
-        return super().run(x) * (1, 1, 1, 1, 7)[self.number]
-
-
 class Named(Block):
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -76,21 +70,6 @@ class Named(Block):
 class LookingIntoDict(Block):
     def run(self, x: Any) -> Any:
         return super().run(x) * (2 if self.__dict__["number"] == 4 else 1)
-
-
-class Passing(Block):
-    def run(self, x: Any) -> Any:
-        return choose(super().run(x), number=self.number)
-
-
-def choose(x: Any, *, number: int) -> Any:
-    return x * 2 if number > 3 else x
-
-
-class Counting(Block):
-    def run(self, x: Any) -> Any:
-        CALLS[0] += 1
-        return super().run(x) * CALLS[0]
 
 
 class Collecting(Block):
@@ -183,16 +162,6 @@ class Closing(Block):
         return super().run(x) * total
 
 
-class Listing(Block):
-    def run(self, x: Any) -> Any:
-        parts = []
-        for part in (x, x * 2):
-            parts.append(part)
-        weights = {"a": 1}
-        weights["b"] = 2
-        return super().run(parts[0] + parts[1]) * weights["b"]
-
-
 class Property(Block):
     @property
     def weight(self) -> Any:
@@ -224,11 +193,6 @@ class Missing(Block):
 class Naming(Block):
     def run(self, x: Any) -> Any:
         return sum((super(Naming, self).run(x) * each.sum() for _, each in self.named_parameters()), x)
-
-
-class Taking(Block):
-    def run(self, x: Any, items: Any) -> Any:
-        return super().run(x) * next(items)
 
 
 class Mode(enum.Enum):
@@ -345,7 +309,7 @@ def fail_late(model: Any, block: Any, x: Any, number: int) -> Any:
 def forget() -> None:
     """Makes everything as it was that blocks change when they are called."""
     global FLAG
-    CALLS[0], FLAG = 0, False
+    FLAG = False
     (Collecting.run.__defaults__ or ([],))[0].clear()
 
 
@@ -354,12 +318,9 @@ ALIKE = (Block, Raising, Random, InPlace, Filling, Property, Missing, Shape, Glo
 
 REFUSED = {
     Branching: "number differs, and is looked at",
-    Subscripting: "number differs, and is looked at",
     Named: "name differs, and is looked at",
     LookingIntoDict: "number differs, and is looked at",
-    Passing: "number differs, and is looked at",
     Computed: "rank is no plain attribute",
-    Counting: "effects are unknown",
     Collecting: "effects are unknown",
     Storing: "an attribute of a module was set before",
     Drawing: "calls Random.random",

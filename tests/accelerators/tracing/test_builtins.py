@@ -127,22 +127,3 @@ def test_builtins_come_from_where_thunder_has_them_from(group, function):
     tracing.install((group,))
     assert prologue(program) == own
     assert "check_string_value" in own
-
-
-class Weighted(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(2)) for _ in range(2)])
-        self.met = MET
-
-    def forward(self, x):
-        for weight in self.weights:
-            x = x * weight
-        return x + sum([len(self.met[name].__name__) for name in self.met])
-
-
-def test_so_they_do_in_a_module_with_all_shortcuts():
-    model = Weighted()
-    own = prologue(model)
-    tracing.install()
-    assert prologue(model) == own

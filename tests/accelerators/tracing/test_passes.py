@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections import OrderedDict, namedtuple
 from functools import partial, wraps
+from itertools import product
 
 import pytest
 import torch
@@ -70,23 +71,17 @@ TREES = [
 ]
 
 
-def name_tree(tree):
-    """The same in each process, as those that share the tests compare their names."""
-    return re.sub(r" at 0x\w+", "", str(tree))[:40]
-
-
-@pytest.mark.parametrize("tree", TREES, ids=name_tree)
-@pytest.mark.parametrize("namespace", [None, "", "thunder"])
-def test_trees_are_flattened_alike(tree, namespace):
+@pytest.mark.parametrize("options", [{}, {"namespace": ""}, {"namespace": "thunder"}], ids=str)
+def test_trees_are_flattened_alike(options):
     original = own(pytree.tree_flatten)
-    options = {} if namespace is None else {"namespace": namespace}
-    assert_same_flat(outcome(original, tree, **options), outcome(shorten_flatten(original), tree, **options))
+    for tree in TREES:
+        assert_same_flat(outcome(original, tree, **options), outcome(shorten_flatten(original), tree, **options))
 
 
-@pytest.mark.parametrize("tree", TREES, ids=name_tree)
-def test_data_classes_are_found_alike(tree):
+def test_data_classes_are_found_alike():
     original = own(pytree.tree_flatten_with_dataclass)
-    assert_same_flat(outcome(original, tree), outcome(shorten_with_dataclass(original), tree))
+    for tree in TREES:
+        assert_same_flat(outcome(original, tree), outcome(shorten_with_dataclass(original), tree))
 
 
 def assert_same_flat(slow, fast):
@@ -139,19 +134,19 @@ ARGUMENTS = [(), (1,), (1, 2), (1, 2, 3)]
 NAMES = [{}, {"a": 1}, {"b": 2}, {"b": 2, "a": 1}, {"c": 1, "b": 2}, {"d": 1}]
 
 
-@pytest.mark.parametrize("names", NAMES, ids=str)
-@pytest.mark.parametrize("args", ARGUMENTS, ids=str)
 @pytest.mark.parametrize(
     "meta",
     [plain, named, several, any_names, positional, wrapping, lying, Callable(), partial(plain, 1), int.bit_length],
 )
-def test_arguments_are_bound_alike(meta, args, names):
+def test_arguments_are_bound_alike(meta):
     symbol, original = Symbol("name", meta), own(vars(Symbol)["normalize"])
-    given = dict(names)
-    slow, fast = (outcome(normalize, symbol, *args, **given) for normalize in (original, shorten_normalize(original)))
-    assert slow == fast and given == names
-    if isinstance(slow[1], dict):
-        assert list(slow[1]) == list(fast[1]) and type(slow[0]) is type(fast[0])
+    fast_normalize = shorten_normalize(original)
+    for args, names in product(ARGUMENTS, NAMES):
+        given = dict(names)
+        slow, fast = (outcome(normalize, symbol, *args, **given) for normalize in (original, fast_normalize))
+        assert slow == fast and given == names, (args, names)
+        if isinstance(slow[1], dict):
+            assert list(slow[1]) == list(fast[1]) and type(slow[0]) is type(fast[0]), (args, names)
 
 
 def test_defaults_that_are_changed_are_seen():
@@ -164,19 +159,21 @@ def test_defaults_that_are_changed_are_seen():
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
 
 
-@pytest.mark.parametrize("tree", TREES, ids=name_tree)
-def test_things_are_made_printable_alike(tree):
+def describe_printable(function, tree):
+    """What it makes of a tree, and what it notes meanwhile."""
+    imports, objects, trace = {}, {}, TraceCtx()
+    printable = outcome(function, trace, tree, import_ctx=imports, object_ctx=objects)
+    if isinstance(printable, codeutils.ContextObject):
+        printable = printable.name, printable.obj
+    found = type(printable), printable, list(imports), list(objects), list(trace.names)
+    return re.sub(" at 0x[0-9a-f]+", "", repr(found))
+
+
+def test_things_are_made_printable_alike():
     original = own(codeutils.to_printable)
-    found = []
-    for function in (original, shorten_to_printable(original)):
-        imports, objects = {}, {}
-        trace = TraceCtx()
-        printable = outcome(function, trace, tree, import_ctx=imports, object_ctx=objects)
-        if isinstance(printable, codeutils.ContextObject):
-            printable = printable.name, printable.obj
-        found.append((type(printable), printable, list(imports), list(objects), list(trace.names)))
-    slow, fast = (re.sub(" at 0x[0-9a-f]+", "", repr(each)) for each in found)
-    assert slow == fast
+    fast = shorten_to_printable(original)
+    for tree in TREES:
+        assert describe_printable(fast, tree) == describe_printable(original, tree)
 
 
 SHAPES = [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (NUMBER,)]
@@ -198,9 +195,9 @@ WHAT_TENSORS_ARE = [
 ]
 
 
-@pytest.mark.parametrize("changes", WHAT_TENSORS_ARE, ids=str)
-def test_tensors_are_alike(changes):
+def test_tensors_are_alike():
     original = own(proxies._infer_tensor_properties)
     usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
-    slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))
-    assert repr(slow) == repr(fast) and list(map(type, slow)) == list(map(type, fast))
+    for changes in WHAT_TENSORS_ARE:
+        slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))
+        assert repr(slow) == repr(fast) and list(map(type, slow)) == list(map(type, fast)), changes

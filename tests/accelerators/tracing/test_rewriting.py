@@ -10,7 +10,7 @@ import sys
 import pytest
 import thunder
 import torch
-from models import Blocks, compile_with
+from models import compile_with
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
@@ -499,8 +499,9 @@ def count_calls(function, *args):
 def test_a_step_makes_few_calls_for_its_prologue():
     found = {}
     for layers in (1, 5):
-        compiled, _ = compile_with(Blocks(layers), programs=False, sizes="static")
-        x = torch.randn(3, 16)
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
+        compiled, _ = compile_with(model, programs=False, sizes="static")
+        x = torch.randn(3, 4)
         compiled(x)
         (entry,) = thunder.compile_stats(compiled).interpreter_cache
         (run,) = [each for cell in entry.prologue_fn.__closure__ if hasattr(each := cell.cell_contents, "__wrapped__")]
@@ -513,5 +514,5 @@ def test_a_step_makes_few_calls_for_its_prologue():
             rewritten(x)  # what is known of Thunder's methods is found out once
             found[layers] = [count_calls(each, x) for each in (own, rewritten)]
             thunder._cache_info_ctx.reset(token)
-    assert found[5][0] - found[1][0] > 4 * 30
+    assert found[5][0] - found[1][0] > 4 * 10
     assert found[5][1] == found[1][1] < 30

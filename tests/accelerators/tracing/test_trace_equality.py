@@ -1,12 +1,10 @@
-"""Groups of shortcuts two by two, and all but each, leave all traces of a small model as Thunder makes them.
+"""All groups of shortcuts, and all but each, leave all traces of a small model as Thunder makes them.
 
-Each pair is a group of the interpreter's and one of the passes', which never meet. ``benchmarks/equality/traces.py``
-has each by itself, for every model of the zoo.
+``benchmarks/equality/traces.py`` has each by itself, for every model of the zoo.
 """
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import zip_longest
 
 import pytest
 import torch
@@ -15,11 +13,7 @@ from benchmarks.equality.traces import Piece, find_difference, name_sets
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
 
-NAMES = list(TRACING)
-_PASSES, _AROUND = NAMES.index("collector"), NAMES.index("hooks")  # where those begin, and those around others
-PAIRS = [tuple(filter(None, pair)) for pair in zip_longest(NAMES[:_PASSES], NAMES[_PASSES:_AROUND])]
-PAIRS += [(name,) for name in NAMES[_AROUND:]]
-SETS = {" and ".join(pair): pair for pair in PAIRS} | dict(name_sets(("all", "without"), NAMES))
+SETS = dict(name_sets(("all", "without"), list(TRACING)))
 
 
 class Model(torch.nn.Module):

@@ -86,22 +86,6 @@ def what_is_made_in_the_trace_changes_between_blocks(run: Runner) -> None:
 
 
 @program
-def a_block_changes_what_it_is_given(run: Runner) -> None:
-    class Listing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList(Block(lambda given: given.append(1) or 2) for _ in range(COUNT))
-
-        def forward(self, x):
-            given = []
-            for block in self.blocks:
-                x = block(x, given)
-            return x * len(given)
-
-    run(Listing(), X)
-
-
-@program
 def objects_answer_for_themselves(run: Runner) -> None:
     answers = [
         lambda given: int(TICKING),
@@ -114,19 +98,3 @@ def objects_answer_for_themselves(run: Runner) -> None:
         TICKS[:] = [0]
         run(Stack(answer), X)
         run.note("ticks", TICKS)
-
-
-@program
-def what_a_block_is_given_is_found_elsewhere_too(run: Runner) -> None:
-    class Holding(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList(Block(lambda given: given["x"]) for _ in range(COUNT))
-
-        def forward(self, x):
-            given, total = {"x": x * 2}, 0
-            for place, block in enumerate(self.blocks):
-                total = total + block(given["x"] if place < 4 else total, given)
-            return total
-
-    run(Holding(), X)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -288,45 +287,6 @@ def blocks_that_return_what_is_outside(run: Runner) -> None:
 
 
 @program
-def state_changes_between_blocks(run: Runner) -> None:
-    state, listed, one = {"k": 1}, [1], Config()
-
-    def numbers():
-        while True:
-            listed.append(0)
-            yield 1
-
-    taken = numbers()
-
-    class Reading(Block):
-        def forward(self, x):
-            return super().forward(x) * state.get("z", 1) * len(listed) * one.scale + getattr(self, "extra", 1)
-
-    changes = [
-        lambda model: state.setdefault("z", 5),
-        lambda model: any(listed.append(k) for k in (2,)),
-        lambda model: vars(one).update(scale=4.0),
-        lambda model: setattr(model.blocks[4], "extra", 3),
-        lambda model: next(taken),
-        lambda model: functools.reduce(lambda a, b: a.append(b) or a, [1, 2], listed),
-    ]
-    for change in changes:
-
-        class Changing(Stack):
-            def forward(self, x):
-                for place, block in enumerate(self.blocks):
-                    if place == 4:
-                        change(self)
-                    x = block(x)
-                return x
-
-        run(Changing(Reading), X)
-        state.pop("z", None)
-        listed[:] = [1]
-        one.scale = 2.0
-
-
-@program
 def blocks_that_find_themselves(run: Runner) -> None:
     known: dict[str, Any] = {}
 
@@ -363,38 +323,6 @@ def blocks_that_find_themselves(run: Runner) -> None:
         model = Stack(each)
         known.update(all=tuple(model.blocks))
         run(model, X)
-
-
-@program
-def arguments_that_change_on_the_way(run: Runner) -> None:
-    class Taking(Block):
-        def forward(self, x, given):
-            return super().forward(x) * (given() if callable(given) else given["k"])
-
-    class Holder:
-        k = 1
-
-        def __getitem__(self, name):
-            return self.k
-
-    class Changing(Stack):
-        def forward(self, x, way):
-            number, table, holder, tables = 1, {"k": 1}, Holder(), [{"k": 1}, {"k": 2}]
-
-            def get():
-                return number
-
-            for number, block in enumerate(self.blocks, 1):
-                if number == 5:
-                    table["k"] = 5
-                    holder.k = 7
-                    tables.reverse()
-                x = block(x, (get, table, holder, tables[0], {"k": 2 if number == 5 else 1})[way])
-            return x
-
-    model = Changing(Taking)
-    for way in range(5):
-        run(model, X, way)
 
 
 @program

@@ -175,13 +175,6 @@ def partials(run: Runner) -> None:
 
 
 @program
-def a_partial_is_compiled(run: Runner) -> None:
-    p = partial(everything, d=2)
-    run(p, X)
-    run(p, X, 3)
-
-
-@program
 def methods_and_functions_as_values(run: Runner) -> None:
     class Scale:
         def __init__(self, by):
@@ -246,37 +239,6 @@ def closures(run: Runner) -> None:
     run(f, X)
     scale = X
     run(f, X)
-
-
-@program
-def cached_functions(run: Runner) -> None:
-    @functools.lru_cache
-    def size(n):
-        return n * 2
-
-    @functools.cache
-    def table(n):
-        return tuple(range(n))
-
-    def f(x, n):
-        return x * size(n) + sum(table(n))
-
-    run(f, X, 2)
-    run(f, X, 2)
-    run(f, X, 3)
-
-    @functools.singledispatch
-    def kind(value):
-        return 1
-
-    @kind.register
-    def _(value: int):
-        return 2
-
-    def g(x):
-        return x * kind(1) * kind("a")
-
-    run(g, X)
 
 
 @program

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import enum
 import itertools
-import types
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 
@@ -125,48 +120,6 @@ class LoudStr(str):
         return hash("a")
 
 
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = 2.5
-
-    @property
-    def double(self):
-        return self.value * 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 3
-
-
-class Point(NamedTuple):
-    a: object
-    b: int = 3
-
-    @property
-    def total(self):
-        return self.a * self.b
-
-
-Old = collections.namedtuple("Old", "a b")
-
-
-@dataclass
-class Config:
-    scale: float = 2.0
-    sizes: list = field(default_factory=lambda: [1, 2])
-    colour: Colour = Colour.RED
-
-    def apply(self, x):
-        return x * self.scale + self.sizes[-1] + self.colour.value
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Frozen:
-    a: int
-    b: int = 2
-
-
 @program
 def subclasses_with_methods_of_their_own(run: Runner) -> None:
     def of_dict(x, d):
@@ -262,55 +215,6 @@ def numbers_and_texts_of_subclasses(run: Runner) -> None:
     run(g, X, n, s)
     run(g, X, 2, "a")
     run(g, X, True, "a")
-
-
-@program
-def enums_and_named_tuples_and_dataclasses(run: Runner) -> None:
-    config, frozen, point = Config(), Frozen(1), Point(X)
-
-    def f(x, colour):
-        x = config.apply(x) + Colour.BLUE.value + Colour("RED" and 1).double + Level.HIGH * 2 + (Level.LOW < 2)
-        x = x + frozen.a * frozen.b + point.total + point[0] + point.b + (colour is Colour.RED)
-        a, b = point
-        return x + a * b + len(point)
-
-    class Flag(enum.Flag):
-        A = enum.auto()
-        B = enum.auto()
-
-    def flags(x):
-        return x + (Flag.A in Flag.B) + (Flag.A | Flag.B).value
-
-    def g(x):
-        made = Config(scale=3.0)
-        made.sizes.append(x.shape[0])
-        other = replace(made, colour=Colour.BLUE)
-        p = Point(x)._replace(b=5)
-        old = Old(b=x, a=1)
-        return other.apply(p.total) + old.a + old.b + len(Old._fields) + p._asdict()["b"]
-
-    def h(x):
-        return Frozen(1, 3).a * x + (Frozen(1) < Frozen(2)) + (Frozen(1) == Frozen(1, 2)) + len({Colour.RED: 1})
-
-    run(f, X, Colour.RED)
-    run(f, X, Colour.BLUE)
-    for change in (("scale", 3.0), ("sizes", [4]), ("colour", Colour.BLUE), ("scale", 3)):
-        setattr(config, *change)
-        run(f, X, Colour.RED)
-    run(g, X)
-    run(h, X)
-
-    def k(x):
-        frozen.a = 3
-        return x
-
-    run(k, X)
-
-    def returned(x):
-        return Point(x, 2), Colour.RED, Old(x, 1)
-
-    run(returned, X)
-    run(flags, X)
 
 
 @program
@@ -487,62 +391,6 @@ def iteration_by_index_and_by_effects(run: Runner) -> None:
     for each in (f, summed, contained, unpacked, backward, listed):
         run(each, X)
     run.note("events", events)
-
-
-@program
-def other_mappings(run: Runner) -> None:
-    made = collections.defaultdict(lambda: 3, a=1)
-    chain = collections.ChainMap({"a": 1}, {"b": 2})
-    proxy = types.MappingProxyType({"a": X})
-    count = collections.Counter("aab")
-    ordered = collections.OrderedDict(a=1, b=2)
-    space = types.SimpleNamespace(a=1, b=X)
-    queue = collections.deque([1, X], maxlen=3)
-
-    def f(x):
-        x = x * made["a"] + proxy["a"] + count["a"]
-        x = x + ordered["b"] + space.a * space.b + queue[0] + queue[-1] + ("a" in ordered) + len(queue)
-        for name in ordered:
-            x = x + len(name)
-        return x + (2 if ordered else 3)
-
-    def others(x):
-        return x + chain["b"] + ("a" in chain) + len(proxy) + count["zz"]
-
-    def backward(x):
-        for name, value in reversed(ordered.items()):
-            x = x + value
-        return x
-
-    def missing(x):
-        return x * made["new"]
-
-    def moved(x):
-        mine = collections.OrderedDict(a=1, b=2)
-        mine.move_to_end("a")
-        return x + list(mine)[-1].index("a") + list(mine.values())[0]
-
-    run(f, X)
-    ordered["b"] = 7
-    run(f, X)
-    ordered.move_to_end("a")
-    run(f, X)
-    space.a = 2.0
-    run(f, X)
-    for each in (others, backward, missing):
-        run(each, X)
-    run.note("made", dict(made))
-    run(moved, X)
-
-
-@program
-def sets(run: Runner) -> None:
-    def f(x, s):
-        a = {1, 2} & {2, 3} | {4}
-        return x * len(a) + (2 in a) + (5 in s) + len(s) + sum(sorted(a ^ {1})) + ({1} < a) + len(frozenset([1, 1]))
-
-    run(f, X, {5, 6})
-    run(f, X, frozenset({5}))
 
 
 @program

@@ -84,23 +84,6 @@ def chains_of_comparisons(run: Runner) -> None:
 
 
 @program
-def autocast(run: Runner) -> None:
-    W = torch.ones(3, 3, requires_grad=True)
-
-    def f(x, w):
-        y = x @ w
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            z = x @ w
-        with torch.autocast("cpu", enabled=False):
-            return y + z.float() + (x @ w)
-
-    run(f, X, W)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        run(f, X, W)
-    run(f, X, W)
-
-
-@program
 def shapes_and_types_of_tensors(run: Runner) -> None:
     def f(x, y):
         if x.shape[0] == 2 and x.ndim == 2 and x.dtype == torch.float32 and not x.requires_grad:
@@ -123,23 +106,6 @@ def shapes_and_types_of_tensors(run: Runner) -> None:
     run(f, X.double(), X.double())
     run(f, torch.ones(3, 2), None)
     run(f, X.clone().requires_grad_(), None)
-
-
-@program
-def data_that_decides(run: Runner) -> None:
-    def f(x):
-        if x.sum() > 0:
-            return x
-        return -x
-
-    def g(x):
-        return x * int(x[0, 0])
-
-    def h(x):
-        return x * x.sum().item()
-
-    for each in (f, g, h):
-        run(each, X)
 
 
 @program

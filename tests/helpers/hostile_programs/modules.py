@@ -23,53 +23,6 @@ class Lin(nn.Module):
 
 
 @program
-def hooks(run: Runner) -> None:
-    model, events = nn.Sequential(Lin(), Lin(3)), []
-
-    def before(module, args):
-        events.append("before")
-        return (args[0] * 2,)
-
-    def after(module, args, output):
-        events.append("after")
-        return output + 1
-
-    def before_named(module, args, kwargs):
-        return args, {**kwargs, "shift": 5}
-
-    run(model, X)
-    handles = [model[0].register_forward_pre_hook(before)]
-    run(model, X)
-    handles.append(model[1].register_forward_hook(after))
-    run(model, X)
-    handles.append(model[1].register_forward_pre_hook(before_named, with_kwargs=True))
-    run(model, X)
-    handles.append(model[0].register_forward_hook(lambda m, a, k, o: o * 3, with_kwargs=True, prepend=True))
-    run(model, X)
-    for handle in handles:
-        handle.remove()
-        run(model, X)
-    run.note("events", events)
-
-
-@program
-def buffers_that_are_replaced_inside(run: Runner) -> None:
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(3))
-            self.calls = 0
-
-        def forward(self, x):
-            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
-            return x - self.mean
-
-    model = Net()
-    run(model, X)
-    run(model, X * 2)
-
-
-@program
 def attributes_of_their_own_kind(run: Runner) -> None:
     events = []
 
@@ -172,18 +125,3 @@ def containers_of_modules(run: Runner) -> None:
     run(model, X)
     del model.many[0]
     run(model, X)
-
-
-@program
-def checkpointing(run: Runner) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = Lin(), Lin()
-
-        def forward(self, x):
-            return self.b(checkpoint(self.a, x, use_reentrant=False))
-
-    run(Net(), X)

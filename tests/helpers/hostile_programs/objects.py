@@ -383,23 +383,6 @@ def modules_of_python(run: Runner) -> None:
 
 
 @program
-def tensors_with_attributes(run: Runner) -> None:
-    w = X.clone()
-    w.scale = 3
-
-    def f(x):
-        return x * w.scale + w
-
-    def g(x):
-        y = x * 2
-        y.note = 4
-        return y * y.note
-
-    run(f, X)
-    run(g, X)
-
-
-@program
 def hashes_and_equality(run: Runner) -> None:
     class Key:
         def __init__(self, n):
