@@ -162,8 +162,9 @@ class Pairing:
 
     def _pair_neighbours(self, level: int) -> None:
         """Pairs ops next to paired ones, or at the same output, that have an equal label."""
-        ends = zip(*([side.node_of[value] for value in side.graph.outputs] for side in self._sides), strict=False)
-        waiting = [*self.to_b.items(), *(end for end in ends if self._pair_if_alike(*end, level))]
+        ends_a, ends_b = ([side.node_of[value] for value in side.graph.outputs] for side in self._sides)
+        ends = [(x, y) for x, y in zip(ends_a, ends_b, strict=False) if self._pair_if_alike(x, y, level)]
+        waiting = [*self.to_b.items(), *ends]
         while waiting:
             x, y = waiting.pop()
             for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
@@ -219,9 +220,9 @@ class Pairing:
 
     def _compare_outputs(self) -> tuple[list[int], list[int]]:
         """Returns the outputs that only A has, and those that only B has, less as many as stand for one another."""
-        common = {self.value_in_a(value): value for value in self.b.graph.outputs}
-        a = [value for value in self.a.graph.outputs if value not in common]
-        b = [value for value in self.b.graph.outputs if self.value_in_a(value) not in self.a.graph.outputs]
+        outputs, in_a = set(self.a.graph.outputs), {self.value_in_a(value) for value in self.b.graph.outputs}
+        a = [value for value in self.a.graph.outputs if value not in in_a]
+        b = [value for value in self.b.graph.outputs if self.value_in_a(value) not in outputs]
         number = min(len(a), len(b))
         return a[number:], b[number:]
 
