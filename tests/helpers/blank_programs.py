@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from fusioncache.accelerators.programs.general import drop_comments, list_templates
+from fusioncache.accelerators.programs.general import list_templates
 from fusioncache.accelerators.programs.text import TemplateReference, TraceText
 
 
@@ -27,7 +27,8 @@ def rename_templates(program, names):
 
 def _blank_trace(trace):
     context = {name: _blank_reference(reference) for name, reference in trace.context.items()}
-    return replace(trace, source=drop_comments(trace.source), context=context)
+    source = re.sub(r"^# Constructed by .*\n", "", trace.source, flags=re.MULTILINE)
+    return replace(trace, source=source, context=context)
 
 
 def _blank_reference(reference):

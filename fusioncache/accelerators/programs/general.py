@@ -6,9 +6,8 @@ constant has to be one, and those that have the right value in each program rema
 sizes, there is no program for these.
 
 In a text a *mark* stands for each number that varies: a number that no text has. Python compiles the text with marks
-once, and the code at other sizes is that code with other constants and names. Comments, in which are sizes that no code
-has, are left out. Of templates only what has a variable in it is made at other sizes: that takes less time, and leaves
-less to Python's collector.
+once, and the code at other sizes is that code with other constants and names. Of templates only what has a variable in
+it is made at other sizes: that takes less time, and leaves less to Python's collector.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import isfinite
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from fusioncache.accelerators.programs import build
@@ -39,13 +38,17 @@ from fusioncache.template.strides import lay_out_alike
 
 type Numbers = Mapping[int, int]
 """The values of the numbers that sizes are made of, by their positions."""
+type Shapes = Mapping[str, tuple[Expression, ...]]
+"""Sizes of tensors, by their names in traces."""
 
+_NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
 _TEMPLATE = "template__"
 """The names that stand for templates begin with it, and no other name of a program may."""
-_COMMENT = re.compile(r"""^((?:[^"'#\n]++|"[^"\n]*+"|'[^'\n]*+')*+)#.*$""", re.MULTILINE)
-"""A line with a comment, and what is before that. In comments are sizes of which no code is made."""
+_MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
+_COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
+"""What tells the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
 _FIRST, _DIGITS = "7317317", 9
 """What a mark begins with, and how many other digits it has, which say for which number it stands."""
 _MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
@@ -94,13 +97,20 @@ class GeneralProgram:
     Args:
         programs: each with the numbers that it was made for.
         expressions: of which each number that is no constant is one.
+        shapes: of tensors whose sizes are in comments alone, and may be none of the expressions.
 
     Raises:
         Declined: if they differ in something else, or a number is none of these.
     """
 
-    def __init__(self, programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]):
+    def __init__(
+        self,
+        programs: Sequence[tuple[ProgramText, Numbers]],
+        expressions: Collection[Expression],
+        shapes: Shapes = _NO_SHAPES,
+    ):
         texts, sizes = zip(*programs, strict=True)
+        self._shapes = shapes
         self._variables = _Variables(sizes, expressions)
         self._names = [{name: f"{_TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
         self._templates: dict[str, tuple[Sequence[TemplateReference], Any]] = {}
@@ -120,7 +130,7 @@ class GeneralProgram:
         ]
         _require_same([context.keys() for context in contexts])
         unified = {name: self._unify_references(name, [each[name] for each in contexts]) for name in contexts[0]}
-        return TraceText(traces[0].name, self._unify_texts([drop_comments(each.source) for each in traces]), unified)
+        return TraceText(traces[0].name, self._unify_texts([_MADE.sub("", each.source) for each in traces]), unified)
 
     def _unify_references(self, name: str, references: Sequence[Any]) -> Reference:
         first: Reference = references[0]
@@ -140,18 +150,27 @@ class GeneralProgram:
             raise Declined(f"it has names with {_TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
+        told = dict(self._find_told(sources[0]))
         split = [_WORD.split(source) for source in sources]
         _require_same([(len(pieces), pieces[::2]) for pieces in split])
-        unified = split[0]
+        unified, start = split[0], 0
         for place, words in enumerate(zip(*split, strict=True)):
             if place % 2:
-                unified[place] = self._unify_words(words)
+                unified[place] = self._unify_words(words, told.get(start))
+            start += len(words[0])
         return "".join(unified)
 
-    def _unify_words(self, words: Sequence[str]) -> str:
+    def _find_told(self, source: str) -> Iterator[tuple[int, Expression]]:
+        """Yields what the numbers at some positions are, by the names of the tensors that have them for sizes."""
+        for found in _COMMENT.finditer(source):
+            numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
+            if len(numbers) == len(shape):
+                yield from ((found.start(2) + each.start(), size) for each, size in zip(numbers, shape, strict=True))
+
+    def _unify_words(self, words: Sequence[str], told: Expression | None) -> str:
         numbers = [number for number in map(read_number, words) if number is not None]
         if len(numbers) == len(words):
-            found = self._variables.explain(numbers)
+            found = self._variables.explain(numbers, told)
             return str(found) if isinstance(found, int | Float) else _mark(*found)
         named = [names.get(word, word) for names, word in zip(self._names, words, strict=True)]
         _require_same(named)
@@ -217,11 +236,6 @@ class GeneralProgram:
         written = self._prologue[1]
         code = _fill_code(written.code, rewriting.name_file(function.__code__.co_filename), values, names)
         return replace(written, text=_fill_text(written.text, values), code=code).bind(function)
-
-
-def drop_comments(source: str) -> str:
-    """Returns a source with the same lines and without comments."""
-    return _COMMENT.sub(lambda found: found[1].rstrip(), source)
 
 
 def list_templates(program: ProgramText) -> list[str]:
@@ -360,22 +374,28 @@ class _Variables:
     def _list_values(self, expression: Expression) -> tuple[Expression, ...]:
         return tuple(_evaluate(expression, numbers) for numbers in self._sizes)
 
-    def explain(self, numbers: Sequence[int | float]) -> int | Float | tuple[int, tuple[Expression, ...]]:
+    def explain(
+        self, numbers: Sequence[int | float], told: Expression | None = None
+    ) -> int | Float | tuple[int, tuple[Expression, ...]]:
         """Returns the constant that numbers are, or the position of the variable that they are, and its expressions.
 
         Args:
             numbers: one of each program, in the same place.
+            told: what they are made of, if that is known.
 
         Raises:
             Declined: if they are made of something else.
         """
         values = tuple(map(write_constant, numbers))
-        if len(set(values)) == 1 and isinstance(values[0], int | Float):
-            return values[0]
-        if values not in self._known:
+        if told is not None and values != self._list_values(told):
+            raise Declined(f"a size is {', '.join(map(str, values))}, and not {told}", Scope.LENGTH)
+        constant = values[0] if told is None and len(set(values)) == 1 else told
+        if isinstance(constant, int | Float):
+            return constant
+        if told is None and values not in self._known:
             listed = ", ".join(map(str, values))
             raise Declined(f"a number is {listed} at the known lengths: Thunder computed no such size", Scope.LENGTH)
-        expressions = tuple(self._known[values])
+        expressions = tuple(self._known[values]) if told is None else (told,)
         return self._found.setdefault(expressions, len(self._found)), expressions
 
     def evaluate_all(self, numbers: Numbers) -> Sequence[int | float]:

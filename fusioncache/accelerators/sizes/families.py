@@ -165,6 +165,8 @@ def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
 
 type Expressions = tuple[Expression, ...]
 
+_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class PassJournal:
@@ -177,6 +179,7 @@ class PassJournal:
         unequal: arguments of operations that would be the same operation if they were equal.
         decisions: of others.
         expressions: each that may be in a final trace or a region, in a fixed order.
+        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
     """
 
     sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
@@ -184,6 +187,7 @@ class PassJournal:
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: Expressions
+    shapes: Mapping[str, Expressions] = _NO_SHAPES
 
     def validate(self) -> None:
         """Checks what types do not say.
@@ -192,7 +196,7 @@ class PassJournal:
             ValueError: if a number is not the size of one argument, or lists differ in length.
         """
         numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions))
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
         if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
             raise ValueError("does not have all numbers, each once")
         if any(len(one) != len(other) for one, other in self.unequal):
@@ -350,7 +354,7 @@ class Family:
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
-        return GeneralProgram(programs, self.passes.expressions)
+        return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
 
     def is_same(self, other: Family) -> bool:
         """True if another family is of the same programs, whichever of these it knows."""

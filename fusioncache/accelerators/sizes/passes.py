@@ -9,7 +9,7 @@ but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -62,8 +62,9 @@ def go_through_passes(
         LISTENER.reset(token)
         listener.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
+    shapes = found.list_shapes(expressions)
     looks, unequal, decisions = tuple(listener.looks), tuple(found.unequal()), tuple(listener.decisions)
-    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)))
+    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)), shapes)
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -209,6 +210,7 @@ class Findings:
 
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
+        self._shapes: dict[str, Expressions] = {}
         self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
@@ -231,9 +233,19 @@ class Findings:
             self._see(each)
 
     def _find(self, leaf: Any, *, is_whole: bool) -> None:
-        shape = getattr(leaf, "shape", None)
-        if shape is None or not is_whole:
-            self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
+        shape, name = getattr(leaf, "shape", None), getattr(leaf, "name", None)
+        if shape is not None and is_whole and isinstance(name, str):
+            self._shapes[name] = tuple(map(express, shape))
+            return
+        self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
+
+    def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
+        """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
+        return {
+            name: shape
+            for name, shape in self._shapes.items()
+            if not all(isinstance(size, int) or size in expressions for size in shape)
+        }
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""

@@ -93,6 +93,37 @@ def test_a_number_that_may_be_one_of_several_must_be_all_of_them():
     assert fill(told, {1: 4, 2: 200}) == blank(make_program(4, 200))
 
 
+ROUNDED = Operation("*", Operation("//", Operation("+", LENGTH, 31), 32), 32)
+"""The length, rounded up to a multiple of 32: at 64 and 96 it is the length."""
+
+
+def make_attention(length, rounded):
+    """A program in which a tensor has a size that only whoever runs as a whole sees."""
+    program = make_program(2, length)
+    comments = f'  # t96: "cuda:0 f32[2, 8, {rounded}]"\n  # t97: "cuda:0 f32[2, {length}]"\n'
+    computation = program.computation.source.replace("  return t2\n", f"{comments}  return t2\n")
+    forward = TraceText("computation", computation, program.computation.context)
+    return ProgramText(program.prologue, forward, TraceText("backward_fn", comments), program.epilogue)
+
+
+ATTENTION = [(make_attention(length, length), {1: 2, 2: length}) for length in (64, 96)]
+
+
+def test_sizes_in_comments_are_told_apart_by_the_names_of_tensors():
+    # Of these one is not there, and one has as many sizes as another one.
+    shapes = {"t96": (2, 8, ROUNDED), "t5": (2, 8, ROUNDED), "t97": (ROUNDED,)}
+    general = GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH}, shapes)
+    assert fill(general, {1: 2, 2: 200}) == blank(make_attention(200, 224))
+    with pytest.raises(Declined, match="one of several"):
+        fill(GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH, ROUNDED}), {1: 2, 2: 200})
+
+
+def test_a_comment_that_tells_something_else_is_refused():
+    shapes = {"t96": (2, 8, Operation("+", ROUNDED, 1))}
+    with pytest.raises(Declined, match="a size is 64, 96, and not"):
+        GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH}, shapes)
+
+
 def test_a_number_that_nobody_computed_is_refused():
     with pytest.raises(Declined, match="128, 288 at the known lengths"):
         GeneralProgram(KNOWN, {ROWS, LENGTH})

@@ -44,6 +44,7 @@ JOURNALS = st.builds(
     st.lists(LISTS.map(lambda one: (one, tuple(reversed(one)))), max_size=2).map(tuple),
     st.lists(DECISIONS, max_size=2).map(tuple),
     st.lists(EXPRESSIONS, max_size=4).map(tuple),
+    st.dictionaries(st.sampled_from(["t1", "t96"]), st.lists(EXPRESSIONS, max_size=3).map(tuple), max_size=2),
 )
 
 
@@ -70,6 +71,7 @@ EXAMPLE = PassJournal(
     (((NUMBERS[0],), (Operation("+", NUMBERS[0], write_constant(0.5)),)),),
     (Decision("_fused_sdp_choice", (AskedTensor((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     tuple(NUMBERS),
+    {"t96": (2, Operation("*", NUMBERS[1], 16))},
 )
 
 
@@ -115,7 +117,7 @@ def test_whatever_is_in_the_place_of_a_part_another_journal_comes_of_it_or_none(
         (("passes", "sizes", 0, 1, 1, "position"), 1, "all numbers, each once"),
         (("passes", "looks", 0, "left", "position"), 3, "all numbers, each once"),
         (("passes", "decisions", 0, "args", 0, "shape", 1, "position"), 3, "all numbers, each once"),
-        (("passes", "unequal", 0, 1, 0, "symbol"), "is", "a text like"),
+        (("passes", "shapes", "t96", 1, "symbol"), "is", "a text like"),
         (("passes", "looks", 0, "symbol"), "is", "a text like"),
         (("passes", "looks", 0, "outcome"), 1, "true or false"),
         (("passes", "decisions", 0, "function"), "print", "a text like"),
