@@ -191,7 +191,7 @@ def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypat
     assert transform.stats().programs_refused == {"failed: ZeroDivisionError": 1}
     assert not list_slots(tmp_path / "store")
     later, loading = compile_anew(model, tmp_path / "store")
-    train(later, model, make_input(40))
+    train(later, model, make_input(SECOND))
     assert counts(loading) == (0, 1, {})  # with what is on record of it
     assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
 
