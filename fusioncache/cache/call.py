@@ -258,6 +258,7 @@ class TemplateCall:
         self._count_left = count_left
         self._regions: dict[Arities, AllowedRegions] = {}
         self._instances: dict[Arities, Instance | None] = {}
+        self._rejected: set[Run] = set()
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
@@ -353,8 +354,13 @@ class TemplateCall:
                 raise
             if is_out_of_memory(error) or is_device_lost():
                 raise
-            call.failures.append(("fallback" if run is call.regions.fallback else "compile", error))
-            return self._execute(self._fall_back(call, run), call)
+            rejection = self._reject_launch(run, call, error)
+            if rejection is not None:
+                other = self._run_rejected(call, rejection)
+            else:
+                call.failures.append(("fallback" if run is call.regions.fallback else "compile", error))
+                other = self._fall_back(call, run)
+            return self._execute(other, call)
 
     def _prepare(self, call: _FirstCall) -> Run:
         import torch
@@ -366,18 +372,41 @@ class TemplateCall:
         except torch.OutOfMemoryError:
             raise
         except RejectedRegion as rejection:
-            self._report_rejection(call.regions.arities, rejection)
-            return self._run_operations(call)
+            return self._run_rejected(call, rejection)
         except Exception as error:
             if is_declined(error, Scope.REGION):
                 return self._bypass(call.regions, error.reason)
             call.failures.append(("compile", error))
             return self._fall_back(call)
 
-    def _report_rejection(self, arities: Arities, rejection: RejectedRegion) -> None:
-        """Reports that a region that its compiler rejects runs operation by operation."""
+    def _run_rejected(self, call: _FirstCall, rejection: RejectedRegion) -> Run:
+        """Returns what runs a region that its compiler rejects: its pieces, or else its operations one by one."""
+        try:
+            if not may_run_again(self.template.graph):  # each piece is run to find the next one
+                raise rejection
+            asked = self._request(call.regions, call.layouts)
+            run, compiled = self.compiler.run_rejected(call.args, asked, rejection)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            call.failures.append(("compile", error))
+            return self._run_operations(call)
+        self._report_rejection(call.regions.arities, rejection, compiled)
+        self._rejected.add(run)
+        return run
+
+    def _reject_launch(self, run: Run, call: _FirstCall, error: Exception) -> RejectedRegion | None:
+        """Returns the rejection of a compiled function that failed when it first ran; None for any other function."""
+        if run is call.regions.fallback or run in self._rejected:
+            return None
+        return self.compiler.reject_launch(self._request(call.regions, call.layouts), error)
+
+    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, compiled: Sequence[bool]) -> None:
+        """Reports what runs a rejected region: pieces, of which some are compiled."""
         title, digest = self.compiler.backend.title, self.template.key.digest
-        reason = f"rejected by {title}: runs operation by operation"
+        compilers = " and ".join(dict.fromkeys(title if is_compiled else "torch" for is_compiled in compiled))
+        pieces = f" in {len(compiled)} pieces" if len(compiled) > 1 else ""
+        reason = f"rejected by {title}: runs{pieces} by {compilers}"
         logger.info("%s is %s: %s", self.template.name, reason, rejection)
         self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
@@ -392,9 +421,10 @@ class TemplateCall:
         return not depends_on_operand_order(inline(self.template.graph, regions.arities), layouts)
 
     def _request(self, regions: AllowedRegions, layouts: ArgumentLayouts) -> BuildRequest:
-        def on_general(served: ServedGeneral) -> None:
-            regions.source = served.source
-            self._note(regions.arities, plan=ANY_SIZES)
+        def on_general(served: ServedGeneral, *, whole: bool = True) -> None:
+            if whole:
+                regions.source = served.source
+                self._note(regions.arities, plan=ANY_SIZES)
             self._on_general(served)
 
         def on_own() -> None:

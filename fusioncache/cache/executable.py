@@ -51,7 +51,15 @@ _MOST_LAYOUTS = 1024
 
 
 class RejectedRegion(Exception):
-    """A compiler rejects a region. The message is what it says, in a line."""
+    """A compiler rejects a region, or what it made of it does not run. The message is what it says, in a line.
+
+    Attributes:
+        is_new: whether the store is to be told, once something else runs.
+    """
+
+    def __init__(self, reason: str, *, is_new: bool = False):
+        super().__init__(reason)
+        self.is_new = is_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +368,13 @@ class Builder:
             self._save(task, key, {REFUSED: f"{_REJECTED}{reason}".encode()}, 0.0)
             raise RejectedRegion(reason) from error
 
+    def reject(self, task: Task[Run], rejection: RejectedRegion) -> None:
+        """Stores that the compiler rejects a region, in place of what was compiled, if there is a store."""
+        if self.store is not None and self.backend.why_unkept(task.graph) is None:
+            key = self.key(task)
+            self.store.remove(key, self.backend.name)
+            self._save(task, key, {REFUSED: f"{_REJECTED}{rejection}".encode()}, 0.0)
+
     def _store_compiled(
         self, task: Task[Any], key: Key, compiled: Compiled[Any], seconds: float
     ) -> StoredArtifacts | None:
@@ -459,6 +474,11 @@ class Executable:
     ) -> Run | None:
         """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
         return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
+
+    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
+        """Stores that the compiler rejects the region for arguments of this layout."""
+        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts)
+        self._builder.reject(task, rejection)
 
     def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
         """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
