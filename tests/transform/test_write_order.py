@@ -9,6 +9,9 @@ from thunder.core.symbol import BoundSymbolTag
 import fusioncache
 from fusioncache.transform import executor
 
+pytestmark = pytest.mark.usefixtures("eager_regions")
+"""What is grouped with what is decided before anything is compiled."""
+
 
 def reads_first(x, y):
     first = x + 2
