@@ -30,7 +30,6 @@ from fusioncache.cli.console import (
 )
 from fusioncache.cli.listings import (
     SourceLocation,
-    find_definition,
     find_locations,
     find_reasons_not_kept,
     format_locations,
@@ -187,8 +186,6 @@ _PIPED_WIDTH = 160
 _MOST = 20
 """Differences of two programs that explain shows; diff shows all of them."""
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
-_DEFINED = ("classes", "global", "attribute", "function", "class")
-"""The ingredient and the kinds of reads whose names begin with a module's."""
 _HANG = 8
 """By how much lines of a trace are indented that go on."""
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
@@ -417,10 +414,9 @@ def _print_programs(a: NamedThing, b: NamedThing, directory: Path | None, *, who
 
 
 def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:
-    """Returns the line of source of what differs: where it is defined, or where the model says it."""
+    """Returns the line of the model's source that names what differs; None if there is none."""
     sources = _read_traces(program).values() if first.name else ()
-    said = (find_source_line(source, first.name) for source in sources)
-    return (find_definition(first.name) if first.where in _DEFINED else None) or next(filter(None, said), None)
+    return next(filter(None, (find_source_line(source, first.name) for source in sources)), None)
 
 
 def _read_traces(program: NamedThing) -> Mapping[str, str]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import linecache
-import os
-import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -96,45 +92,6 @@ def format_line(line: Line) -> str:
 def _shorten_file(file: Path) -> Path:
     installed = next((folder for folder in file.parents if folder.name in _INSTALLED), None)
     return file.relative_to(installed) if installed else file
-
-
-def find_definition(name: str) -> str | None:
-    """Returns where a function, a class or a global is defined, with the line as it is there; None if it is not found.
-
-    It is looked for in the files of modules: nothing is imported or run for it.
-
-    Args:
-        name: with its module's, such as ``torch.nn.functional.silu``.
-    """
-    parts = name.replace(":", ".").replace(" ", ".").split(".")
-    if not all(part.isidentifier() for part in parts):
-        return None
-    for length in range(len(parts) - 1, 0, -1):
-        for file in _find_files(parts[:length]):
-            with suppress(OSError, ValueError):
-                lines = file.read_text(encoding="utf-8").split("\n")
-                if (number := _find_number(lines, parts[length:])) is not None:
-                    return f"{_shorten_file(file)}:{number}: {hide_line(lines[number - 1].strip())}"
-    return None
-
-
-def _find_files(module: Sequence[str]) -> Iterator[Path]:
-    """Yields the files that a module may be, as Python would find them from here."""
-    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
-        start = Path(folder, *module)
-        yield from (file for file in (start.with_suffix(".py"), start / "__init__.py") if file.is_file())
-
-
-def _find_number(lines: Sequence[str], names: Sequence[str]) -> int | None:
-    """Returns the number of the line that defines the last of these names, below those that define the ones before."""
-    number = 0
-    for depth, name in enumerate(names):
-        indent = " +" if depth else ""
-        defines = re.compile(rf"{indent}(?:(?:async )?def {name}\b|class {name}\b|(?:\w+ = )*{name}(?::| =))")
-        found = (at for at, line in enumerate(lines[number:], number + 1) if defines.match(line))
-        if (number := next(found, 0)) == 0:
-            return None
-    return number
 
 
 def read_template_graph(template: TemplateStats) -> Graph:
