@@ -230,10 +230,8 @@ def rename(table: Any, old: str, new: str) -> Any:
 @contextlib.contextmanager
 def registered_pytree() -> Iterator[None]:
     optree.register_pytree_node(Settings, lambda x: ((), None), lambda _, parts: Settings(), namespace=OPTREE_NAMESPACE)
-    try:
-        yield
-    finally:
-        optree.unregister_pytree_node(Settings, namespace=OPTREE_NAMESPACE)
+    yield
+    optree.unregister_pytree_node(Settings, namespace=OPTREE_NAMESPACE)
 
 
 class Meta(type):
@@ -367,11 +365,7 @@ OF_THUNDER: dict[str, Callable[[], Any]] = {
     "a lookaside": lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check),
     "a function in the map": lambda: changed(thunder.torch._torch_to_thunder_function_map, torch.sin, utils.check),
     "a function of a module that takes part": lambda: changed(ddp, "apply_bucketing_to_grad_allreduce", utils.check),
-}
-"""What Thunder is made of."""
-
-FOREIGN: dict[str, Callable[[], Any]] = {
     "a class that is taken apart": lambda: registered_pytree(),
     "somebody else's function in Thunder": lambda: changed(rematerialization, "find_cut", keyed),
 }
-"""What others put into Thunder."""
+"""What Thunder is made of."""

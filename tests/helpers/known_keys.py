@@ -10,7 +10,7 @@ from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
 from fusioncache.accelerators.programs import function_map
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Declined, Key
 
@@ -39,7 +39,7 @@ class Known:
         assert isinstance(self.key, Key)
 
     @property
-    def map(self) -> Any:
+    def map(self) -> KnownMap:
         """The function map that is known."""
         return self.epoch.find_map(self.compiled._lc_cd.executors_list)
 

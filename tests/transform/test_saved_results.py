@@ -7,7 +7,7 @@ from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
-from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.definitions import ForeignRuns
 from fusioncache.accelerators.steps.views import RESULTS
 
 SIZE, HEADS = 8, 2
@@ -234,7 +234,7 @@ def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_p
 @pytest.fixture
 def kept(monkeypatch):
     """Programs are kept although what plays the kernels is nobody's that is known."""
-    monkeypatch.setattr(Definitions, "check_trusted", lambda self, value: None)
+    monkeypatch.setattr(ForeignRuns, "check", lambda self: None)
 
 
 def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, kept):

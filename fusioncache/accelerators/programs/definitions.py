@@ -6,19 +6,24 @@ those sources is named by file, line and name, and a checksum says whether it wa
 been put there is named as well: the defaults, the closure and the attributes of each function, and by its code what was
 written elsewhere.
 
-Thunder runs what is in its tables as it is: nothing records what that looks up. So no program has a key as long as
-others have something there, unless the ``cache_key()`` of an executor or of a transform says what that depends on.
+Thunder runs what is in its tables as it is: nothing records what that looks up. What others put there is in each key,
+but what it does matters to those programs alone for which it runs. So an operation that one model registers refuses the
+programs that call it, and no others.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from inspect import unwrap
 from itertools import chain
 from operator import attrgetter, is_
@@ -39,6 +44,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.programs.writer import WRITERS, digest
 from fusioncache.ir import Declined, Scope
+from fusioncache.process import forks
 from fusioncache.process.secrets import TextKind, find_kind
 
 LONGEST_NAME = 200
@@ -103,6 +109,92 @@ class Fingerprint:
             return False
 
 
+type Foreign = Mapping[str, tuple[CodeType, ...] | None]
+"""What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
+type Met = Mapping[int, tuple[Any, tuple[CodeType, ...] | None]]
+"""The same, by the identity of each function and class, which is kept alive with it."""
+
+_TOOLS = (3, 4, 2, 5)
+"""Numbers in ``sys.monitoring``, first those that are for nothing in particular. Debuggers and coverage have others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunCounts:
+    """How often code of others ran. What was watched once is watched until the process ends.
+
+    Attributes:
+        counts: how often each code object ran, by its identity: equal ones are counted each.
+        watched: the code objects, by identity.
+    """
+
+    counts: Counter[int] = field(default_factory=Counter)
+    watched: dict[int, CodeType] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=forks.lock)
+
+    def watch(self, codes: Mapping[int, CodeType]) -> bool:
+        """Has each run of these counted; returns whether that can be."""
+        monitoring, name = sys.monitoring, "fusioncache"
+        with self._lock:
+            names = [(monitoring.get_tool(each), each) for each in _TOOLS]
+            tool = next((each for wanted in (name, None) for found, each in names if found == wanted), None)
+            if tool is None:
+                return False
+            if monitoring.get_tool(tool) is None:
+                monitoring.use_tool_id(tool, name)
+                monitoring.register_callback(tool, monitoring.events.PY_START, self._count)
+            self.watched.update(codes)
+            for code in codes.values():
+                monitoring.set_local_events(tool, code, monitoring.events.PY_START)
+        return True
+
+    def _count(self, code: CodeType, offset: int) -> Any:
+        self.counts[id(code)] += 1
+
+
+@cache
+def runs_of_process() -> RunCounts:
+    """Returns the counts of this process, the same each time."""
+    return RunCounts()
+
+
+class ForeignRuns:
+    """Notices whether code of others runs after this is made.
+
+    Args:
+        foreign: what may run.
+    """
+
+    def __init__(self, foreign: Foreign):
+        self._foreign = foreign
+        self._counts = runs_of_process().counts
+        codes = {id(code): code for each in foreign.values() for code in each or ()}
+        self._is_watched = bool(codes) and runs_of_process().watch(codes)
+        if self._is_watched:
+            _forget_derivatives()
+        self._before = {key: self._counts[key] for key in codes}
+
+    def check(self) -> None:
+        """Checks that none of it ran.
+
+        Raises:
+            Declined: if any did, or may have.
+        """
+        for place, codes in self._foreign.items():
+            did_run = codes is None or any(self._counts[id(code)] != self._before[id(code)] for code in codes)
+            if did_run or not self._is_watched:
+                what = f"Thunder runs {place}, and nothing records what that reads"
+                raise Declined(
+                    f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM
+                )
+
+
+def _forget_derivatives() -> None:
+    """Empties Thunder's memory of derivatives, which has what code of others said of one in an earlier program."""
+    from fusioncache.thunder_adapter.accelerator_api import vjp_utils
+
+    vjp_utils._cache.clear()
+
+
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
 _BEGINNING = 60
@@ -120,12 +212,14 @@ class KnownNames:
 
     Attributes:
         names: by identity.
+        met: what others wrote that is a part of a value, by the value's identity.
         held: the values, which keep their identities.
         fingerprints: of the tables among the values, and of those where these were found.
-        described: the values that were described, each with its own name and its description.
+        described: the values of others, each with its own name and its description.
     """
 
     names: Mapping[int | FunctionType, str] = field(default_factory=dict)
+    met: Mapping[int | FunctionType, Met] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
@@ -161,7 +255,7 @@ class Definitions:
 
     Attributes:
         describer: describes foreign definitions.
-        has_refused: whether something was refused. Then what refers to it may have a name, and no name serves any more.
+        met: what others wrote and that was named.
     """
 
     def __init__(self, describer: Describer, earlier: KnownNames | None = None, *, is_lasting: bool = False):
@@ -171,11 +265,12 @@ class Definitions:
         self._earlier = earlier if earlier is not None else KnownNames()
         self._is_lasting = is_lasting
         self._names = dict(self._earlier.names)
+        self._met_in = dict(self._earlier.met)
         self._held: list[Any] = []
         self._attributes: list[Mapping[str, Any]] = []
         self._described: list[tuple[Any, object, str]] = []
-        self.has_refused = False
-        self._is_trusting = False
+        self.met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
+        self._trusted: dict[int, Any] = {}
         self._unrelated = find_unrelated()
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
@@ -189,6 +284,7 @@ class Definitions:
         known = self._earlier
         return KnownNames(
             self._names,
+            self._met_in,
             (*known.held, *self._held),
             (*known.fingerprints, found_in, self._take_fingerprint()),
             (*known.described, *self._described),
@@ -210,7 +306,7 @@ class Definitions:
         """Returns the name of a value: a line of text.
 
         Raises:
-            Declined: if other code made the value, and it is not trusted or cannot be described.
+            Declined: if other code made the value, and it cannot be described.
         """
         kind = type(value)
         literal = WRITERS.get(kind)
@@ -220,6 +316,7 @@ class Definitions:
         key = value if kind is FunctionType else id(value)
         known = self._names.get(key)
         if known is not None:
+            self.met.update(self._met_in.get(key, ()))
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
@@ -227,27 +324,45 @@ class Definitions:
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
-        name = maker(value)
+        outer, self.met = self.met, {}
+        try:
+            name = maker(value)
+        finally:
+            if self.met:
+                self._met_in[key] = self.met
+                outer.update(self.met)
+            self.met = outer
         if len(name) > LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
         return name
 
+    @property
+    def foreign(self) -> Foreign:
+        """Functions and classes of others that were named, in order. Thunder may run their code."""
+        found: dict[str, tuple[CodeType, ...] | None] = {}
+        for identity, (value, codes) in self.met.items():
+            if identity not in self._trusted:
+                place = place_of(value)
+                before = found.get(place, ())  # several functions may have one place
+                found[place] = None if before is None or codes is None else (*before, *codes)
+        return dict(sorted(found.items()))
+
     @contextmanager
     def trusting(self) -> Iterator[None]:
         """Trusts foreign code that is named inside the block: a ``cache_key()`` says what that depends on."""
-        self._is_trusting = True
+        outer, self.met = self.met, {}
         try:
             yield
+            self._trusted.update(self.met)
         finally:
-            self._is_trusting = False
+            self.met = outer
 
-    def check_trusted(self, value: Any) -> None:
-        """Refuses a function or a class of others that is not trusted: Thunder may run its code."""
-        if not self._is_trusting:
-            self.has_refused = True
-            what = f"Thunder runs {place_of(value)}, and nothing records what that reads"
-            raise Declined(f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM)
+    def is_foreign(self, value: Any) -> bool:
+        """True if a function or a class is foreign."""
+        if isinstance(value, FunctionType):
+            return not find_place(value.__code__)
+        return isinstance(value, type) and not is_known(value.__module__)
 
     def _list_makers(self) -> dict[type, Callable[[Any], str]]:
         return {
@@ -316,14 +431,10 @@ class Definitions:
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
 
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
-        """Describes a function by its code.
-
-        Raises:
-            Declined: if that is foreign, or any that it wraps, and not trusted.
-        """
+        """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
         is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._unrelated):
-            self.check_trusted(function)
+            self.met[id(function)] = function, tuple(code for code in codes if not find_place(code))
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -348,9 +459,9 @@ class Definitions:
         return text
 
     def _name_class(self, value: type) -> str:
-        if is_known(value.__module__):
+        if not self.is_foreign(value):
             return place_of(value)
-        self.check_trusted(value)
+        self.met[id(value)] = value, None
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -399,8 +510,8 @@ class Definitions:
         return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
-        if not is_known(type(value).__module__):
-            self.check_trusted(type(value))
+        if self.is_foreign(type(value)):
+            self.met[id(type(value))] = type(value), None
         try:
             return self._describe(value)
         except Declined as declined:

@@ -1,9 +1,9 @@
 """The ingredient ``function map``: what Thunder makes of each function of torch, and all else that its modules hold.
 
 Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
-tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others took
-away or moved changes the text. Names that Dynamo adds do not, and where others put something of their own there is no
-key. How an entry is named is told in ``definitions.py``.
+tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others put
+there or took away changes the text, but for names that Dynamo adds. How an entry is named, and which
+programs are refused because of what others put there, is told in ``definitions.py``.
 
 Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
 for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
@@ -11,8 +11,8 @@ not looked at: the sources are in the key, but not what is put in their place.
 
 A process describes it once, and again when a table holds another object. Thunder's functions, and those of torch that
 it refers to, are taken as they were when they were first described. To change one in place, such as its ``__code__``,
-is not noticed. To put another one in its place, in a module, in a class or in a table, is. Objects in its tables that
-are of other classes than its own are described again for each key, and compared.
+is not noticed. To put another one in its place, in a module, in a class or in a table, is. Classes and functions of
+others that Thunder's tables hold are described again for each key, and compared.
 
 All compiled functions of a process use the same descriptions, as Thunder is the same for all of them.
 """
@@ -28,7 +28,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, find_unrelated
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.writer import digest
@@ -132,20 +132,24 @@ _SKIPPED_IN_CLASSES = frozenset(
 
 
 def write_thunder(definitions: Definitions, modules: Iterable[str]) -> str:
-    """Returns the lines of all that is Thunder's: a digest of each entry and module.
+    """Returns the lines of all that is Thunder's: what was written by others, then a digest of each entry and module.
 
     Args:
         definitions: names what is found.
         modules: as ``list_names`` returns them.
 
     Raises:
-        Declined: if others put something there, or something cannot be described.
+        Declined: if something that was put there cannot be described.
     """
     return "\n".join(write_lines(_read_thunder(definitions, modules)))
 
 
 def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[NamedValue]:
-    digests = [(module.__name__, _digest_module(definitions, module)) for module in map(_find_module, modules)]
+    digests: list[NamedValue] = []
+    for module in map(_find_module, modules):
+        content, foreign = _read_module(definitions, module)
+        digests.append((module.__name__, content))
+        yield from foreign
     yield from _read_entries(definitions)
     yield from digests
     yield from _read_parts(definitions)
@@ -194,10 +198,14 @@ def _find_module(name: str) -> ModuleType:
     return importlib.import_module(name) if module is None else module
 
 
-def _digest_module(definitions: Definitions, module: ModuleType) -> str:
-    """Returns a digest of what a module holds."""
+def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, list[NamedValue]]:
+    """Returns a digest of what a module holds, and each thing in it that was written by others."""
     found = {f"{owner}.{name}" if owner else name: value for owner, name, value in _iterate_definitions(module)}
-    return digest("\n".join(sorted(f"{name} {definitions.name(value)}" for name, value in found.items())))
+    texts = {name: definitions.name(value) for name, value in found.items()}
+    foreign: list[NamedValue] = [
+        (f"{module.__name__}.{name}", texts[name]) for name in found if definitions.is_foreign(found[name])
+    ]
+    return digest("\n".join(sorted(f"{name} {text}" for name, text in texts.items()))), foreign
 
 
 def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
@@ -253,9 +261,10 @@ def _read_entries(definitions: Definitions) -> list[NamedValue]:
 
     lines = []
     for key, value in list(ltorch._torch_to_thunder_function_map.items()):
+        text = definitions.name(value)
         # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
-        checksum = f"{zlib.crc32(f'{definitions.name(key)} {definitions.name(value)}'.encode()):08x}"
-        lines.append(f"map.{write_callable(key)} {checksum}")
+        checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
+        lines.append(f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}")
     return [(name, text) for name, _, text in (line.partition(" ") for line in sorted(lines))]
 
 
@@ -267,38 +276,62 @@ def write_callable(function: Any) -> str:
     return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownMap:
+    """A function map.
+
+    Attributes:
+        text: all that is Thunder's.
+        met: what others wrote.
+        names: all of which it consists.
+    """
+
+    text: str
+    met: Met
+    names: KnownNames
+
+    def write(self, definitions: Definitions) -> Iterator[str]:
+        """Yields the lines of all that is Thunder's, which are one text, then whose code Thunder runs.
+
+        Args:
+            definitions: named the executors before: what else is foreign is not trusted.
+        """
+        definitions.met.update(self.met)
+        yield self.text
+        yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
+
+
 @dataclass(slots=True, eq=False)
 class Epoch:
     """What is known of Thunder's functions.
 
     Attributes:
         names: of all that was found.
-        maps: for each list of modules, as executors bring modules of their own, the function map and its names.
+        maps: the function map for each list of modules, as executors bring modules of their own.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
-    maps: dict[tuple[str, ...], tuple[str, KnownNames]] = field(default_factory=dict)
+    maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
 
-    def find_map(self, executors: Iterable[object]) -> tuple[str, KnownNames]:
-        """Returns the function map for these executors, and names; both made anew if anything is another object.
+    def find_map(self, executors: Iterable[object]) -> KnownMap:
+        """Returns the function map for these executors, which is made anew if anything in it is another object.
 
         Raises:
-            Declined: if others put something there, or something cannot be described.
+            Declined: if something that others put there cannot be described.
         """
-        if not self.names.hold():
-            self.names, self.maps = KnownNames(), {}
         modules = tuple(list_names(executors))
         known = self.maps.get(modules)
-        if known is None:
+        if known is None or not known.names.hold():
             fingerprint = Fingerprint(read=partial(list_objects, modules))
-            definitions = Definitions(Describer(), self.names, is_lasting=True)
+            names = self.names if self.names.hold() else KnownNames()
+            definitions = Definitions(Describer(), names, is_lasting=True)
             try:
                 text = write_thunder(definitions, modules)
             except Declined as reason:
                 reason.require(Scope.VALUE, Scope.AMOUNT)
                 raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
             self.names = definitions.learn(fingerprint)
-            known = self.maps[modules] = text, self.names
+            known = self.maps[modules] = KnownMap(text, definitions.met, self.names)
         return known
 
 

@@ -32,7 +32,7 @@ from torch.utils import _device
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
 from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
@@ -193,9 +193,9 @@ def make_key(
     """
     # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
     with without_collector():
-        function_map, names = epoch.find_map(compile_data.executors_list)
-        definitions = Definitions(Describer(), names)
-        return _make_key(definitions, function_map, compile_data, args, kwargs), definitions
+        known_map = epoch.find_map(compile_data.executors_list)
+        definitions = Definitions(Describer(), known_map.names)
+        return _make_key(definitions, known_map, compile_data, args, kwargs), definitions
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -252,7 +252,7 @@ def _name_argument(place: Place) -> str:
 
 
 def _make_key(
-    definitions: Definitions, function_map: str, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    definitions: Definitions, known_map: KnownMap, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Key:
     describer = definitions.describer
     parts = {
@@ -260,7 +260,7 @@ def _make_key(
         "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
         **read_process(compile_data),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": [function_map],
+        "function map": known_map.write(definitions),
         # Last, as all that was described before has met its classes.
         "classes": write_lines(_read_classes(describer)),
     }

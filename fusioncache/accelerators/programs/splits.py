@@ -56,11 +56,14 @@ def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]
     """
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
-    function_map, names = epoch.find_map(())
-    definitions = Definitions(Describer(), names)
+    known_map = epoch.find_map(())
+    definitions = Definitions(Describer(), known_map.names)
+
     helpers = write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
-    parts = {**read_process(compile_data), "function map": chain([function_map], helpers)}
+    parts = {**read_process(compile_data), "function map": chain(known_map.write(definitions), helpers)}
     texts = {"splits format": str(FORMAT), **write_parts(parts)}
+    if definitions.foreign:
+        raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
     return program_key_of(texts), definitions
 
 
@@ -73,10 +76,10 @@ def describe_operation(definitions: Definitions, symbol: Any, node: Any, options
         node: of the graph.
         options: of Thunder that the splitter looks at.
     """
-    if definitions.has_refused:
-        return None
     try:
         name = definitions.name(symbol)
+        if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
+            return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
     except Exception as error:  # something has no text, or whatever it is: the splitter asks
         logger.info("an operation of a graph is not described", exc_info=error)

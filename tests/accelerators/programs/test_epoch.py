@@ -1,7 +1,5 @@
 """What is known of Thunder is known to all functions of a process, and each change of it is seen by each of them."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from changed_things import OF_THUNDER, Model
@@ -64,10 +62,23 @@ def test_what_changed_in_thunder_is_seen_by_a_function_that_is_new(what):
     assert make(known)[0] == before
 
 
+def test_a_class_of_a_user_that_thunder_holds_is_watched():
+    """What it depends on goes with the function map, which no function watches by itself then."""
+    body = type("Body", (), {"size": 1})
+    with changed(rematerialization, "another", body):
+        known = learned()
+        before, _ = make(known)
+        with changed(body, "size", 2):
+            after, anew = make(known)
+            assert_same(after, anew)
+            assert after != before
+
+
 def test_what_a_model_has_that_thunder_has_as_well_is_told_by_its_name():
-    thing = SimpleNamespace(mark=1)
+    thing = with_attributes({"mark": 1})
     with changed(rematerialization, "another", thing):
         known = learned()
         model = Model()
         model.extra = thing
         assert_same(*make(known, model))
+        assert_same(*make(known, thing))

@@ -1,13 +1,11 @@
 """Names of Thunder's functions are used a second time only while no table and no object among them has changed."""
 
-import pytest
 import torch
 from program_keys import changed
 from thunder.core import utils
 
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.ir.errors import Declined
 
 
 def learn(definitions: Definitions) -> KnownNames:
@@ -16,6 +14,20 @@ def learn(definitions: Definitions) -> KnownNames:
 
 def start() -> Definitions:
     return Definitions(Describer(), is_lasting=True)
+
+
+def test_what_is_made_of_anothers_name_holds_while_that_is_the_same():
+    """Also where that name was given before, by itself."""
+
+    def mine() -> None:
+        pass
+
+    pair, first = [mine], start()
+    first.name(mine)
+    before, names = first.name(pair), learn(first)
+    assert names.hold() and Definitions(Describer(), names).name(pair) == before
+    mine.__defaults__ = (1,)
+    assert not names.hold() and start().name(pair) != before
 
 
 def test_what_came_later_is_no_part_of_what_is_known():
@@ -42,18 +54,30 @@ def test_no_name_holds_once_a_container_changed():
     assert names.hold()
 
 
+def test_what_others_wrote_is_met_again_with_each_name():
+    def mine() -> None:
+        pass
+
+    first = start()
+    name = first.name((mine, utils.check))
+    second = Definitions(Describer(), learn(first))
+    assert not second.foreign
+    assert second.name(mine) != name and second.foreign == first.foreign
+    assert list(first.foreign.values()) == [(mine.__code__,)]
+
+
 def test_what_is_trusted_is_so_wherever_it_is():
     def mine() -> None:
         pass
 
-    names = start()
-    with pytest.raises(Declined, match="mine, and nothing records what that reads"):
-        names.name([mine])
-    assert names.has_refused
-    names = start()
-    with names.trusting():
-        name = names.name(mine)
-    assert name in names.name([mine]) and not names.has_refused
+    first = start()
+    first.name([mine])
+    second = Definitions(Describer(), learn(first))
+    second.met.update(first.met)
+    assert second.foreign
+    with second.trusting():
+        second.name(mine)
+    assert not second.foreign
 
 
 def test_what_is_described_shows_nothing_of_what_was_before():
@@ -69,8 +93,7 @@ def test_what_is_described_shows_nothing_of_what_was_before():
     texts = []
     for pair in ((mine, yours), (yours, mine)):
         definitions = start()
-        with definitions.trusting():
-            texts.append({each: definitions.name(each) for each in pair})
+        texts.append({each: definitions.name(each) for each in pair})
     assert texts[0] == texts[1]
 
 
