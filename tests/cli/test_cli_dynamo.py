@@ -72,6 +72,7 @@ def shown(directory, tmp_path_factory):
     """What each command prints, by its words."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSIONCACHE_DIR", str(directory))
+        patch.delenv("COLUMNS", raising=False)
         patch.chdir(tmp_path_factory.mktemp("shown"))
         return _shown()
 
