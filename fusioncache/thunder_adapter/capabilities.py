@@ -57,7 +57,7 @@ def find_missing(accelerator: str) -> list[str]:
     """Returns the names that the installed Thunder lacks, as ``module.name``."""
     return [
         name
-        for module, names in list_names()[accelerator].items()
+        for module, names in list_names().get(accelerator, {}).items()
         if module not in _LOADED_ONLY or module in sys.modules
         for name in _find_missing(module, names)
     ]

@@ -16,7 +16,6 @@ ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "programs": ("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/hooks.py"),
     "tracing": ("thunder_adapter/shortcuts", "accelerators/layers"),
     "lean steps": ("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
-    "graphs": ("accelerators/programs/options.py",),
     "schedule": ("accelerators/schedule", "distributed"),
 }
 """Where the code of an accelerator is. All else is the core's."""
