@@ -360,6 +360,8 @@ _STORED_COLUMNS: Mapping[StoredKind, tuple[Column, ...]] = {
         Column("used", _format_age, number=True, rank=2),
     ),
 }
+_MOST_COLUMNS = 100
+"""The width of a list of programs where that of the terminal is not known: a model may have a dozen inputs."""
 _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "programs", "family": "families"}
 
 
@@ -398,8 +400,8 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **
     Without a record of runs, as after a pull, it lists the executables of the store.
 
     A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
-    middle. Where the output is no terminal, and with --wide, nothing is left out. IDs work in every command that takes
-    one.
+    middle. Where the output is no terminal, only the list of programs is cut, to 100 columns. --wide leaves nothing
+    out. IDs work in every command that takes one.
 
     \b
     Examples:
@@ -501,7 +503,7 @@ def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]], *, wide: 
     """Prints a table of what a store has, and below it why some of it cannot be stored."""
     reasons = Counter(row["refused"] for row in rows if row.get("refused"))
     columns = _STORED_COLUMNS[kind] if reasons or kind != "executable" else _STORED_COLUMNS[kind][:-1]
-    click.echo(format_table(columns, rows, wide=wide))
+    click.echo(format_table(columns, rows, wide=wide, most=_MOST_COLUMNS if kind == "program" else None))
     width, lead = None if wide else count_columns(), "\n"
     for reason, number in reasons.most_common():
         why = f"cannot be stored, so each process compiles them: {escape_controls(reason)}"

@@ -47,6 +47,12 @@ def test_nothing_of_a_program_of_another_format_is_shown_and_cleaning_up_removes
     assert [entry.digest for entry in store.entries()] == [other]
 
 
+def test_a_list_of_programs_has_at_most_100_columns():
+    keep(SavedProgram(PROGRAM.key, name="Net" * 40))
+    assert max(map(len, get_output("ls", "--programs").splitlines())) <= 100
+    assert "Net" * 40 in get_output("ls", "--programs", "--wide")
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [(("--name", "Ll"), ["Llama"]), (("--name", "x"), []), (("--sort", "seconds"), ["Llama", "GPT"])],
