@@ -89,12 +89,14 @@ class ProgressLine:
             self._begun = now
         timer = threading.Timer(max(self._begun + SILENCE - now, 0.0), self._write)
         timer.daemon = True
-        timer.start()
+        with suppress(RuntimeError):  # no thread can be started: nothing is shown
+            timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            timer.join()
+            if timer.ident is not None:
+                timer.join()
             self._erase()
             self._stream, self._ended = None, time.monotonic()
 

@@ -54,6 +54,19 @@ def test_where_there_is_no_terminal_there_is_neither_line_nor_thread(monkeypatch
                 assert threading.active_count() == before
 
 
+def test_where_no_thread_can_be_started_nothing_is_shown(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    done = []
+    with ProgressLine().show(lambda: "compiling"):
+        done.append(True)
+    assert done and terminal.getvalue() == ""
+
+
 def test_a_terminal_that_fails_ends_nothing(monkeypatch):
     failed = threading.Event()
 

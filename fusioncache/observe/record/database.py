@@ -478,7 +478,10 @@ class RecordWriter:
         if self._waiting is None:
             self._waiting = threading.Timer(APPEND_SECONDS, self._save_gathered)
             self._waiting.daemon = True
-            self._waiting.start()
+            try:
+                self._waiting.start()
+            except RuntimeError:  # no thread can be started, as when the interpreter ends: ``end`` saves then
+                self._waiting = None
 
     def _save_gathered(self) -> None:
         self._waiting = None  # before it saves: what happens meanwhile is for the next one

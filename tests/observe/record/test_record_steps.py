@@ -107,6 +107,26 @@ def test_what_many_templates_do_is_written_together(monkeypatch):
     assert run.stats.programs_made == 5
 
 
+class RefusedTimer(threading.Timer):
+    """Cannot start, as where a process has all the threads that it may have."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+
+def test_where_no_thread_can_be_started_the_end_of_the_process_saves(monkeypatch):
+    monkeypatch.setattr(threading, "Timer", RefusedTimer)
+    writer = recorder.RecordWriter(ledger := Ledger())
+    ledger.history.begin_trace()
+    ledger.emit("program made", model="model")
+    for _ in range(2):
+        writer.append()
+    assert not record_path().exists()
+    writer.end()
+    (run,) = RecordReader().runs()
+    assert run.stats.programs_made == 1
+
+
 def test_later_steps_do_not_touch_the_record(monkeypatch):
     opened = []
     monkeypatch.setattr(threading, "Timer", HurriedTimer)
