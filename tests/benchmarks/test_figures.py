@@ -2,8 +2,6 @@
 
 import json
 import re
-import shlex
-from importlib import import_module
 
 import pytest
 from repository import DOCS, ROOT
@@ -20,15 +18,6 @@ _PATH = re.compile(r"(?<![\w.])(/(home|root|tmp|usr|var|work|opt|mnt|data|worksp
 def test_the_documents_show_the_committed_results():
     texts = {path: path.read_text() for path in make.DOCUMENTS}
     assert markdown.fill(texts, make.make_figures()) == texts, "run make figures"
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_the_table_has_commands_that_can_be_run(line):
-    name, *options = shlex.split(line)
-    module = import_module(f"benchmarks.{name}")
-    if hasattr(module, "__path__"):
-        module = import_module(f"{module.__name__}.__main__")
-    assert module.main.make_context(name, options).params is not None
 
 
 def test_the_table_has_all_benchmarks():

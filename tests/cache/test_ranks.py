@@ -1,4 +1,4 @@
-"""One compile for all ranks of a job, and no rank that waits for ever. A real job is in ``test_spec_ranks.py``."""
+"""One compile for all ranks of a job, and no rank waits without end. A real job is in ``test_spec_ranks.py``."""
 
 import os
 import warnings

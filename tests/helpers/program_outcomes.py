@@ -53,7 +53,7 @@ def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Out
 
 
 def _write(tensor: torch.Tensor) -> str:
-    """Whether somebody may write into a tensor, which depends on what it is a view of: what torch says if not."""
+    """Returns what torch says of a write into a tensor, which depends on what that is a view of."""
     try:
         tensor.mul_(2)
     except RuntimeError as error:

@@ -67,7 +67,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
         if before != "nothing":
             store = Store.open(path)
             save(store, 7, 1, 9)
-            age_entry(store, 9, 100 * 86400)  # so that it goes when somebody cleans up
+            age_entry(store, 9, 100 * 86400)  # so that a sweep removes it
             if before == "a damaged entry":
                 find_entry(store, 1).write_bytes(b"half")
             elif before == "damaged artifacts":
@@ -570,7 +570,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
         ("file", "file/store", "file"),
     ],
 )
-def test_what_is_somebody_elses_is_left_alone(tmp_path, file, path, message):
+def test_files_of_other_programs_are_left_alone(tmp_path, file, path, message):
     (tmp_path / file).write_text("mine")
     _assert_memory_only(message, tmp_path / path)
     assert os.listdir(tmp_path) == [file] and (tmp_path / file).read_text() == "mine"

@@ -65,14 +65,14 @@ class Scaled(Layer):
 
 
 class ResultReturned(Layer):
-    """Somebody has the result as attention laid it out."""
+    """A model that also returns the result as attention laid it out."""
 
     def finish(self, result):
         return self.join(join_heads(result)), result
 
 
 class JoinedReturned(Layer):
-    """Somebody has what was a copy of the result, and may write into it."""
+    """A model that also returns what was a copy of the result: its caller may write into it."""
 
     def finish(self, result):
         joined = join_heads(result)
@@ -130,7 +130,7 @@ class Frozen(Layer):
 
 
 class FrozenReturned(Frozen, JoinedReturned):
-    """Somebody has what is multiplied, and may write into it: it is not saved."""
+    """A model that also returns what is multiplied: its caller may write into it, so it is not saved."""
 
 
 class RowsLater(Layer):

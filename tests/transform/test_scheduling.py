@@ -204,7 +204,7 @@ def regions(calls: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks_ask_for_the_same_so_that_one_of_them_compiles_it(trained, mode):
-    """Who comes second finds it in the store of the machine. Eager regions are counted, not kept."""
+    """The second rank finds it in the store of the machine. Eager regions are counted, not kept."""
     first, second = (rank[f"{mode} auto"] for rank in trained)
     assert first["templates"] == second["templates"]
     assert first["compiles"] == second["compiles"] == len(set(first["templates"]))

@@ -1,4 +1,4 @@
-"""Models that ranks share by Thunder's fsdp and ddp, at lengths that nobody had: filled in as they would be traced.
+"""Models that ranks share by Thunder's fsdp and ddp, at lengths that no process had: filled in as they would be traced.
 
 On two GPUs collectives travel together over NCCL and average, and nvFuser makes the regions.
 """

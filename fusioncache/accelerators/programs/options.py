@@ -11,7 +11,7 @@ are not kept.
 
 A process group is made anew in each job, and has no value of its own. What a program depends on of it are its ranks,
 how many the job has, and the libraries that carry its messages. A program names a group by its place among those of the
-model; which rank it is that runs is in no program, so that all ranks may use the same one.
+model. No program says on which rank it runs, so that all ranks may use the same one.
 """
 
 from __future__ import annotations
