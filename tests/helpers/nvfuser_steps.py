@@ -26,23 +26,24 @@ def take_cpu_for_a_gpu() -> Any:
 
 
 def take_steps(device: str, *, graphs: bool = False, **options: Any) -> dict[str, Any]:
-    """Returns the digest of two steps' results, counts, and how often Thunder derived anything."""
+    """Returns the digest of three steps' results, counts, and how often Thunder derived anything."""
     import thunder
-    from thunder.transforms.cudagraph import CUDAGraphTransform
 
     import fusioncache
 
     torch.manual_seed(0)
     model, x = Blocks(2).to(device), torch.randn(5, 16, device=device)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager" if device == "cpu" else "auto")
-    compiled = thunder.jit(model, transforms=[transform, CUDAGraphTransform()] if graphs else [transform], **options)
-    results = [result.detach().cpu().numpy().tobytes() for _ in range(2) for result in step(compiled, model, x)]
+    backend = "eager" if device == "cpu" else "auto"
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, graphs=graphs)
+    compiled = thunder.jit(model, transforms=[transform], **options)
+    results = [result.detach().cpu().numpy().tobytes() for _ in range(3) for result in step(compiled, model, x)]
     stats = transform.stats()
     return {
         "digest": hashlib.sha256(b"".join(results)).hexdigest(),
         "regions": stats.regions,
         "derived": thunder.cache_misses(compiled),
         "compiles": stats.compiles,
+        "captures": stats.captures,
         "programs": [stats.programs_loaded, stats.programs_made],
         "left": dict(stats.bypasses) | dict(stats.unkept) | dict(stats.programs_refused),
     }

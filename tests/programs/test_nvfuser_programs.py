@@ -15,7 +15,7 @@ _ON_A_GPU = [pytest.param(("cuda", *more), marks=pytest.mark.gpu) for more in ((
 
 
 def run_process(directory: Path, seed: int, arguments: tuple[str, ...], **variables: str) -> dict[str, Any]:
-    """Two training steps in a process: on a GPU in one whose sets have an order of their own, else in a fork."""
+    """Three training steps in a process: on a GPU in one whose sets have an order of their own, else in a fork."""
     here = {"FUSIONCACHE_DIR": str(directory), "FUSIONCACHE_STORE": "1", **variables}
     if arguments == ("cpu",):
         return json.loads(forks.ask("nvfuser_steps", *arguments, **here).splitlines()[-1])
@@ -37,6 +37,7 @@ def test_a_second_process_derives_nothing(arguments, tmp_path):
     assert (second["regions"], second["digest"], second["left"]) == (first["regions"], first["digest"], {})
     if arguments[0] == "cuda":
         assert second["compiles"] == 0
+    assert second["captures"] == first["captures"] == (2 if "--graphs" in arguments else 0)
 
 
 @pytest.mark.gpu

@@ -187,6 +187,9 @@ _KEYED = frozenset(
 )
 """Transforms of Thunder's whose attributes say all that they depend on."""
 
+_INSTEAD = {"thunder.transforms.cudagraph.CUDAGraphTransform": "use FusionCache(graphs=True) instead"}
+"""Transforms of Thunder's that fusioncache has a replacement for, and the advice to use it."""
+
 _ELSEWHERE = frozenset(
     {
         "fn",
@@ -294,9 +297,8 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     if shares is not None:
         return shares
     if name not in _KEYED:
-        raise Declined(
-            f"the transform {name} has no method cache_key(): add one that returns its settings", Scope.PROGRAM
-        )
+        advice = _INSTEAD.get(name, "add one that returns its settings")
+        raise Declined(f"the transform {name} has no method cache_key(): {advice}", Scope.PROGRAM)
     return f"{definitions.name(transform)} {describer.describe(cls)}"
 
 

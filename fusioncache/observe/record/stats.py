@@ -50,8 +50,7 @@ class Stats:
         programs_loaded: programs that came from the store, so that Thunder did not trace. A program is what Thunder
             makes of a model for one kind of input.
         loaded_program_seconds: seconds that tracing them took, in the processes that stored them.
-        programs_made: programs that Thunder traced in this process and that are stored; of Dynamo's graphs also the
-            second one, which is traced with the first.
+        programs_made: programs that Thunder traced in this process and that are stored.
         programs_refused: programs that Thunder traced and that are not stored, or that were found and not used, by
             reason.
         programs_replayed: programs of a further length whose operations were replayed, so that Thunder did not

@@ -9,6 +9,7 @@ from program_keys import assert_names, assert_same, changed, jit, key_of
 from thunder.core import jit_ext, transforms, utils
 from thunder.extend import FUEL_LEVEL, ImplInfo, OperatorExecutor, get_executor
 from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
 from fusioncache.accelerators.programs.definitions import Definitions
@@ -98,7 +99,8 @@ class Undecided(Silent):
 @pytest.mark.parametrize(
     ("transform", "reason"),
     [
-        (Silent(), r"the transform .*Silent has no method cache_key\(\)"),
+        (Silent(), r"the transform .*Silent has no method cache_key\(\): add one"),
+        (CUDAGraphTransform(), r"CUDAGraphTransform has no method cache_key\(\): use FusionCache\(graphs=True\)"),
         (Undecided(), r"cache_key\(\) of .*Undecided failed: KeyError"),
         (Keyed(None), r"cache_key\(\) of .*Keyed returned no text"),
     ],
