@@ -4,6 +4,10 @@ Each way is a fresh process with empty cache directories, in which a narrow mode
 ``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. Every step is
 timed, with how often anything was compiled or traced in it (for torch.compile both are the graphs of Dynamo). In the
 end the first lengths are taken again, for the time of a later step and for the error against torch alone.
+
+With ``--multiples 1,64`` each way runs twice: once with the lengths as they are, and once with each rounded up to a
+multiple of 64, as a bucketed data loader pads. Seconds are lost to new lengths, as far as a length's first step takes
+longer than the median step, and to padding: the padded share of a median step.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from statistics import mean, median
 from types import MappingProxyType
 from typing import Any
@@ -39,7 +44,8 @@ MODELS: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtra
 """litgpt's names of the models."""
 _NAMES = (
     *("fusioncache", "fusioncache-static", "fusioncache-thunderfx", "fusioncache-thunderfx-dynamic"),
-    *("fusioncache-padded", "torch.compile", "torch.compile-dynamic", "thunder", "thunderfx", "eager"),
+    *("fusioncache-named", "fusioncache-padded", "torch.compile", "torch.compile-dynamic"),
+    *("thunder", "thunderfx", "eager"),
 )
 _FEW = (
     "fusioncache",
@@ -84,7 +90,8 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     way = WAYS[spec.way]
     pay_once(way, spec.backend, spec.device, spec.dtype)
     model = make_model(spec)
-    compiled = Compiled(way, spec.backend, model)
+    named: dict[str, Any] = {"lengths": sorted(set(spec.lengths))} if way.names else {}
+    compiled = Compiled(way, spec.backend, model, **named)
     begun, steps = time.perf_counter(), []
     for number, length in enumerate(spec.lengths):
         before = compiled.counts()
@@ -127,36 +134,64 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
 @count_option("--random", 200, "How many more are drawn.", least=0)
 @click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
+@click.option("--multiples", type=Numbers(), default=(1,), help="That lengths are rounded up to, as in 1,64.")
 @click.option("--ways", type=Words(_NAMES), default=_FEW, help="As in fusioncache,torch.compile.")
 @count_option("--batch", 2, "Rows of tokens.")
 @count_option("--later", 10, "Steps that the time of a later step is of.")
 @click.option("--seconds", type=click.FloatRange(min=1.0), help="Of each way, after which no other step begins.")
 @limit_option
 def main(
-    run: Run, lengths: Sequence[int], random: int, between: tuple[int, int], ways: Sequence[str], **options: Any
+    run: Run,
+    lengths: Sequence[int],
+    random: int,
+    between: tuple[int, int],
+    multiples: Sequence[int],
+    ways: Sequence[str],
+    **options: Any,
 ) -> None:
     """Runs the benchmark."""
     if not 0 < between[0] <= between[1]:
         raise click.BadParameter(f"{between[0]} {between[1]} is no range of lengths", param_hint="--between")
     common = {**run.machine.place(), **options}
     whole = (*lengths, *_draw(random, between))
-    for way in ways:
-        spec = LengthsSpec(way=way, lengths=whole, again=len(lengths), **common)
-        environment = WAYS[way].environment
-        run.keep(run.ask({"way": way}, "benchmarks.lengths:measure", asdict(spec), environment=environment))
-        steps = run.points[-1].get("steps", ())
-        say(f"{way}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
+    for way, multiple in product(ways, multiples):
+        rounded = tuple(-(-length // multiple) * multiple for length in whole)
+        spec = LengthsSpec(way=way, lengths=rounded, again=len(lengths), **common)
+        environment, labels = WAYS[way].environment, {"way": way, "multiple": multiple}
+        point = run.ask(labels, "benchmarks.lengths:measure", asdict(spec), environment=environment)
+        steps = point.get("steps", ())
+        run.keep({**point, "lost": find_lost(steps, whole)})
+        say(f"{way}, {multiple}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
     columns = {
         "<way": pick("way"),
+        "multiple": pick("multiple"),
         **{f"{length}": _pick_step(number) for number, length in enumerate(lengths)},
         "median of the others": lambda point: _summarize(point, len(lengths), median),
         "slowest": lambda point: _summarize(point, len(lengths), max),
         **{name: _count(name) for name in ("compiles", "traces")},
+        **{f"lost to {what}": _pick_lost(what) for what in ("new lengths", "padding")},
         "later step, ms": lambda point: f"{mean(each['step_ms'] for each in point['later']):.2f}",
         "worst error": lambda point: f"{max(each['error'] for each in point['later']):.1e}",
     }
     caption = "seconds of the first step of each length, in this order; compiles and traces from the third on"
     run.finish("steps at many lengths", columns, caption)
+
+
+def find_lost(steps: Sequence[Mapping[str, Any]], wanted: Sequence[int]) -> dict[str, float]:
+    """Returns the seconds that first steps of new lengths and padded tokens took.
+
+    Args:
+        steps: each with its length and seconds.
+        wanted: the lengths before they were rounded up.
+    """
+    usual = median(step["seconds"] for step in steps) if steps else 0.0
+    first = {step["length"]: step["seconds"] for step in reversed(steps)}
+    padded = sum(1 - length / step["length"] for step, length in zip(steps, wanted, strict=False))
+    return {"new lengths": sum(max(seconds - usual, 0.0) for seconds in first.values()), "padding": padded * usual}
+
+
+def _pick_lost(what: str) -> Any:
+    return lambda point: f"{point['lost'][what]:.1f}"
 
 
 def _draw(count: int, between: tuple[int, int]) -> list[int]:

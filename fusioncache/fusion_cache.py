@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
@@ -96,6 +96,10 @@ class FusionCache(TemplateTransform):
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
             ``stats()`` counts them, and why some are compiled for one size only. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
+        lengths: sequence lengths to come, 256 at most, such as those of a bucketed data loader. Once programs of two
+            lengths are known, other processes compile the templates of these lengths while no call waits for them. That
+            is for backends that cannot store code for any sizes. ``stats()`` has ``lengths_queued`` and
+            ``lengths_compiled``.
         graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
             gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
         accelerators: the names of those that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``, ``"lean steps"``,
@@ -105,7 +109,7 @@ class FusionCache(TemplateTransform):
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
-            ``graphs`` is none of these.
+            ``graphs`` is none of these, or ``lengths`` are no whole numbers.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -126,6 +130,7 @@ class FusionCache(TemplateTransform):
         sizes: str | None = None,
         graphs: bool | None = None,
         accelerators: Collection[str] | None = None,
+        lengths: Iterable[int] | None = None,
         schedule: str = "auto",
         lean: str = "auto",
         in_flight_bytes: int | None = None,
@@ -133,7 +138,7 @@ class FusionCache(TemplateTransform):
     ):
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         streams = ResidualOptions.of(recompute, residual, memory_budget)
-        wanted = Options.of(fast_tracing, programs, sizes, graphs, lean, moving, streams, jobs)
+        wanted = Options.of(fast_tracing, programs, sizes, graphs, lean, moving, streams, jobs, lengths)
         options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
         when, explains = choose_when(verify), should_explain(explain)
         plan = options.residual.plan

@@ -27,6 +27,7 @@ class Way:
         attention: of fusioncache's ways: as for ``fusioncache.executors``.
         dynamic: whether the compiler is told that sizes vary.
         graphs: whether programs are captured in CUDA graphs, by fusioncache or by torch.compile.
+        names: whether fusioncache is told the lengths to come.
         pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
         variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested regions.
         backend: the compiler of regions, in place of the benchmark's.
@@ -43,6 +44,7 @@ class Way:
     attention: Literal["thunder", "cudnn"] = "thunder"
     dynamic: bool = False
     graphs: bool = False
+    names: bool = False
     pads: bool = False
     variant: Literal["", "dedup", "nested"] = ""
     backend: str | None = None
@@ -76,6 +78,7 @@ _ALL = (
     _share("kernel_db", environment={**_WITHOUT_STORE, "NVFUSER_ENABLE": "kernel_db"}),
     _share("own", options={"recompute": "residual"}),
     _share("fusioncache-static", environment=_STATIC),
+    _share("fusioncache-named", names=True),
     _share("fusioncache-padded", environment=_STATIC, pads=True),
     _share("fusioncache-thunderfx", "thunderfx"),
     _share("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True),

@@ -19,6 +19,7 @@ from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
+from fusioncache.accelerators.sizes.scaling import check_lengths
 from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
 from fusioncache.cache.generals import Sizes, choose_sizes
 from fusioncache.process.settings import ACCELERATORS
@@ -41,6 +42,7 @@ class Options:
         schedule: of collectives.
         residual: of residual streams.
         jobs: how many processes compile beside this one; None for as many as pay.
+        lengths: for which templates are compiled before a call has them.
         precompiles: whether anything is compiled before it is called.
     """
 
@@ -52,6 +54,7 @@ class Options:
     schedule: CollectiveOptions
     residual: ResidualOptions
     jobs: int | None
+    lengths: tuple[int, ...] = ()
     precompiles: bool = True
 
     @classmethod
@@ -65,6 +68,7 @@ class Options:
         schedule: CollectiveOptions,
         residual: ResidualOptions,
         jobs: int | None,
+        lengths: Iterable[int] | None = None,
     ) -> Options:
         """Returns the options of ``FusionCache``, with those of the environment where it has none.
 
@@ -73,7 +77,7 @@ class Options:
         """
         check_lean(lean)
         keeps, shares = should_keep_programs(programs), choose_sizes(sizes)
-        return cls(fast_tracing, keeps, shares, graphs, lean, schedule, residual, jobs)
+        return cls(fast_tracing, keeps, shares, graphs, lean, schedule, residual, jobs, check_lengths(lengths))
 
     def without(self, names: Iterable[str]) -> Options:
         """Returns the options with these accelerators switched off."""
@@ -147,6 +151,8 @@ def make_accelerators(
     if stores:
         replays = options.sizes is not Sizes.STATIC
         helpers = precompilation.helpers if precompilation else None
-        yield ProgramKeeper(transform, helpers, explains=explains, verifies=compares, replays=replays)
+        yield ProgramKeeper(
+            transform, helpers, explains=explains, verifies=compares, replays=replays, lengths=options.lengths
+        )
     if graphs := make_graphs(options.graphs, transform.ledger, verifies=compares):
         yield graphs

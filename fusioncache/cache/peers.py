@@ -66,6 +66,9 @@ class Helpers(Protocol):
     def hand_over(self, asks: Sequence[Ask]) -> int:
         """Has these compiled, as far as the store does not have them, and returns how many will be."""
 
+    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+        """Has these compiled while nothing else is, and returns how many will be. Each that ends calls ``on_done``."""
+
     def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
         """Has these compiled, and says how many, if anything that calls ask for turns out to be missing.
 

@@ -379,6 +379,29 @@ class Measure(click.ParamType):
         return float(found[1]) * unit
 
 
+class Lengths(click.ParamType):
+    """Whole numbers with commas between them. ``start:stop:step`` stands for a row of them, with its stop."""
+
+    name = "lengths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """See click."""
+        if isinstance(value, tuple):
+            return value
+        found: list[int] = []
+        for part in str(value).split(","):
+            row = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d*[1-9]\d*))?)?\s*", part, re.ASCII)
+            if row is None:
+                self.fail(f"{value!r} are no lengths, such as 32:512:32 or 64,96.", param, ctx)
+            start, stop, step = (
+                int(number or default) for number, default in zip(row.groups(), (0, row[1], 1), strict=True)
+            )
+            found.extend(range(start, stop + 1, step))
+        return tuple(found)
+
+
+LENGTHS = Lengths()
+"""Sequence lengths."""
 BYTES = Measure("size", "500MB or 2GiB", _BYTES)
 """A number of bytes."""
 AGE = Measure("age", "12h or 30d", _SECONDS)

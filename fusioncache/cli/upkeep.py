@@ -17,6 +17,7 @@ import fusioncache
 from fusioncache.cli.console import (
     AGE,
     BYTES,
+    LENGTHS,
     Column,
     count_columns,
     directory_option,
@@ -386,13 +387,24 @@ class _Warm(click.Command):
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--jobs", type=click.IntRange(1), help="How many processes compile; by default a few.")
 @click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
+@click.option("--lengths", type=LENGTHS, default=(), help="For these too, as in 32:512:32 or 64,96.")
 @json_option
-def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_run: bool, as_json: bool) -> None:
+def warm(
+    store: str | None,
+    arguments: tuple[str, ...],
+    jobs: int | None,
+    dry_run: bool,
+    lengths: tuple[int, ...],
+    as_json: bool,
+) -> None:
     """Compile what STORE knows, before a job needs it.
 
     STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
     caches use. What other versions or machines compiled is compiled again for this device and these versions. If
     nothing has changed since the last time, it ends at once.
+
+    With --lengths it also compiles what models need at lengths that no process has used, if STORE has their programs at
+    two lengths. 32:512:32 is 32, 64 and so on up to 512. Code for any sizes that STORE has serves all lengths already.
 
     If STORE is a Python script, it runs with the arguments that follow it, and what it compiles is stored.
 
@@ -403,28 +415,31 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
     Examples:
         fusioncache warm
         fusioncache warm s3://bucket/fusioncache --jobs 8
+        fusioncache warm --lengths 32:2048:32
         fusioncache warm train.py --steps 1
     """
     if store is not None and store.endswith(".py") and not Path(store).exists():
         raise click.UsageError(f"there is no script {store}: check its path.")
     if store is not None and _is_script(store):
-        if jobs or dry_run:
-            raise click.UsageError("--jobs and --dry-run are for a store, and this is a script: leave them out.")
+        if jobs or dry_run or lengths:
+            raise click.UsageError(
+                "--jobs, --dry-run and --lengths are for a store, and this is a script: leave them out."
+            )
         _run_script(store, arguments[1:] if arguments[:1] == ("--",) else arguments, as_json)
         return
     if arguments:
         raise click.UsageError(f"{store} is no script, and only a script takes arguments: leave out {arguments[0]!r}.")
-    _warm(store, jobs or min(_MOST_JOBS, os.cpu_count() or 1), dry_run, as_json)
+    _warm(store, jobs or min(_MOST_JOBS, os.cpu_count() or 1), dry_run, lengths, as_json)
 
 
 def _is_script(argument: str) -> bool:
     return argument.endswith(".py") and Path(argument).is_file()
 
 
-def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
+def _warm(address: str | None, jobs: int, dry_run: bool, lengths: tuple[int, ...], as_json: bool) -> None:
     with report_store_errors():
         store = _open(address, dry_run)
-        warmed = _compile_missing(store, jobs, dry_run)
+        warmed = _compile_missing(store, jobs, dry_run, lengths)
     if as_json:
         print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **encode_fields(warmed)})
     else:
@@ -433,11 +448,14 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
     _report_refused(warmed.refused, fails=bool(warmed.failed))
 
 
-def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
+def _compile_missing(store: Store, jobs: int, dry_run: bool, lengths: tuple[int, ...]) -> Warmed:
     from fusioncache.accelerators.precompile.warm import warm
 
     with show_progress("warm") as progress:
-        return warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
+        try:
+            return warm(store, jobs=jobs, progress=progress, dry_run=dry_run, lengths=lengths)
+        except ValueError as error:
+            raise click.UsageError(f"--lengths: {error}") from error
 
 
 def _open(address: str | None, dry_run: bool) -> Store:

@@ -46,6 +46,10 @@ class Generations:
                 self._last_of_graphs[name] = new
             return new
 
+    def last(self, compile_data: Any) -> Generation:
+        """Returns the program of a function that was begun last."""
+        return self._last[compile_data]
+
 
 def _name_function(function: Any) -> str:
     """Returns a digest of what a function is called and of the sizes of its parameters; empty if it has no code.

@@ -100,11 +100,17 @@ def test_a_later_step_is_taken_apart(run, mode, more):
 
 
 def test_new_lengths_are_timed_and_counted(run):
-    options = ("--lengths", "8,12", "--random", "1", "--between", "5", "5", "--later", "1")
-    (point,) = run(lengths.main, *SMALL, *options, "--ways", "fusioncache")["points"]
+    options = ("--lengths", "8,12", "--random", "1", "--between", "5", "5", "--later", "1", "--multiples", "1,4")
+    point, rounded = run(lengths.main, *SMALL, *options, "--ways", "fusioncache-named")["points"]
     assert [step["length"] for step in point["steps"]] == [8, 12, 5]
+    assert [step["length"] for step in rounded["steps"]] == [8, 12, 8]
     assert point["steps"][0]["compiles"] > 0 and point["steps"][2]["compiles"] == 0
     assert all(each["error"] < 1e-4 for each in point["later"])
+
+
+def test_seconds_are_lost_to_new_lengths_and_to_padding():
+    steps = [{"length": length, "seconds": seconds} for length, seconds in ((8, 5.0), (8, 1.0), (16, 3.0), (16, 1.0))]
+    assert lengths.find_lost(steps, [8, 6, 16, 12]) == {"new lengths": 4.0, "padding": 1.0}
 
 
 def test_tokens_are_generated(run):

@@ -17,10 +17,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome, gpu_in_use
+from fusioncache.accelerators.precompile.entry_compiler import (
+    NO_WORKER,
+    CompileTask,
+    EntryCompiler,
+    TaskOutcome,
+    gpu_in_use,
+)
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of
@@ -226,6 +233,10 @@ class AskHelpers(ABC):
     def hand_over(self, asks: Sequence[Ask]) -> int:
         """See ``Helpers``."""
 
+    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+        """See ``Helpers``. Here none is compiled."""
+        return 0
+
     def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
         """See ``Helpers``."""
         with self._lock:
@@ -267,6 +278,8 @@ class PoolHelpers(AskHelpers):
         self._pool = pool
         self._tasks: dict[Key, tuple[Ask, Future[TaskOutcome]]] = {}
         self._tried: dict[Key, float] = {}
+        self._later: deque[tuple[Ask, Callable[[], object]]] = deque()
+        self._fed = 0
         forks.register(self)
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
@@ -280,7 +293,38 @@ class PoolHelpers(AskHelpers):
             missing.sort(key=lambda each: each[1].weight, reverse=True)
             futures = self._pool.submit([task for _, task in missing])
             self._tasks |= {ask.key: (ask, future) for (ask, _), future in zip(missing, futures, strict=True)}
-            return len(missing)
+        for future in futures:
+            future.add_done_callback(lambda _: self._feed())
+        return len(missing)
+
+    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+        """See ``Helpers``."""
+        with self._lock:
+            known = {*self._tasks, *(ask.key for ask, _ in self._later)}
+            wanted = {ask.key: ask for ask in asks if ask.key not in known}
+            missing = [ask for ask in wanted.values() if not self._is_stored(ask)]
+            self._later.extend((ask, on_done) for ask in missing)
+        self._feed()
+        return len(missing)
+
+    def _feed(self) -> None:
+        """Hands over what may come later, one task for each worker, if no call waits for the pool."""
+        with self._lock:
+            if any(not future.done() for _, future in self._tasks.values()):
+                return  # the last of these calls this again
+            while self._later and self._fed < self._pool.jobs:
+                ask, on_done = self._later.popleft()
+                self._fed += 1
+                (future,) = self._pool.submit([_make_task(ask, gpu_in_use())])
+                future.add_done_callback(partial(self._note_fed, on_done))
+
+    def _note_fed(self, on_done: Callable[[], object], future: Future[TaskOutcome]) -> None:
+        with self._lock:
+            self._fed -= 1
+            if future.result() == NO_WORKER:
+                self._later.clear()
+        on_done()
+        self._feed()
 
     def get_ready(self) -> None:
         """See ``Helpers``."""
@@ -308,7 +352,8 @@ class PoolHelpers(AskHelpers):
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what the parent is told of."""
-        self._tasks, self._tried = {}, {}
+        self._tasks, self._tried, self._fed = {}, {}, 0
+        self._later.clear()
 
     def _wait_for(self, ask: Ask, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles something else meanwhile."""

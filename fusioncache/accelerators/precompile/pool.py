@@ -82,9 +82,14 @@ class CompilePool:
         backend: that most is compiled with.
         patience: how many seconds a worker waits for another process that compiles the same. With 0 it refuses.
         quiet: whether to discard what the processes write to stderr.
+
+    Attributes:
+        jobs: as it was given.
+        has_failed: whether no process is started any more.
     """
 
     def __init__(self, directory: Path, jobs: int, backend: str, *, patience: float = 0.0, quiet: bool = True):
+        self.jobs = jobs
         self._arguments = [str(directory), backend, str(jobs), str(patience)]
         self._quiet = quiet
         self._lock, self._sending = forks.lock(), forks.lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,9 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     survey,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool
-from fusioncache.ir import Declined
+from fusioncache.accelerators.precompile.unseen_lengths import list_unseen
+from fusioncache.accelerators.sizes.scaling import check_lengths
+from fusioncache.ir import Declined, Scope
 from fusioncache.store import Store
 from fusioncache.store.store import COMPILE_SECONDS
 
@@ -65,7 +67,12 @@ class Warmed:
 
 
 def warm(
-    store: Store | str | Path | None = None, *, jobs: int = 1, progress: Progress | None = None, dry_run: bool = False
+    store: Store | str | Path | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    dry_run: bool = False,
+    lengths: Iterable[int] = (),
 ) -> Warmed:
     """Compiles every template that a store knows for this device and these versions, where it is not there yet.
 
@@ -79,28 +86,35 @@ def warm(
             that what was changed in torch here, such as the number of threads, is not changed there.
         progress: is told how far it is.
         dry_run: whether to compile nothing and say what would be compiled.
+        lengths: at which each model whose programs are known at two lengths has its templates compiled too, so that a
+            job finds them at its first call of that length. Backends that store code for any sizes need none.
 
     Raises:
-        TypeError: if ``store`` is none of these.
-        ValueError: if ``jobs`` is less than 1.
+        TypeError: if ``store`` is none of these, or ``lengths`` are no whole numbers.
+        ValueError: if ``jobs`` is less than 1, a length is less than 2, or there are more than 256.
         FileNotFoundError: if there is no such directory.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
+    wanted = check_lengths(lengths)
     start = time.perf_counter()
     opened = _open(store)
     found = survey(opened)
-    if progress:
-        progress(0, len(found.seconds))
-    counts: Counter[str] = Counter()
     refused = Counter(found.refused)
-    for done, outcome in enumerate(compile_entries(opened, found.seconds, 1 if dry_run else jobs, dry_run), 1):
+    tasks = _read_tasks(opened, found.seconds, refused)
+    unseen, without = list_unseen(opened, tasks, wanted)
+    refused += without
+    tasks += unseen
+    if progress:
+        progress(0, len(tasks))
+    counts: Counter[str] = Counter()
+    for done, outcome in enumerate(compile_tasks(opened, tasks, 1 if dry_run else jobs, dry_run), 1):
         counts[outcome.result] += 1
         if outcome.result == "refused":
             refused[outcome.reason] += 1
             counts["passing"] += outcome.passing
         if progress:
-            progress(done, len(found.seconds))
+            progress(done, len(tasks))
     seconds = time.perf_counter() - start
     left_out = MappingProxyType(dict(refused))
     return Warmed(found.entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
@@ -116,21 +130,33 @@ def _open(store: Store | str | Path | None) -> Store:
     return Store.open(store)
 
 
-def compile_entries(store: Store, seconds: Mapping[str, float], jobs: int, dry_run: bool) -> Iterator[TaskOutcome]:
-    """Compiles what entries ask for, in this process or in workers, and yields what became of each.
+def _read_tasks(store: Store, seconds: Mapping[str, float], refused: Counter[str]) -> list[CompileTask]:
+    """Returns what entries ask for, those that took longest first, and counts what cannot be read.
 
     Args:
         store: has the entries.
-        seconds: that each took to compile, by its id. Those that took longest are compiled first by workers.
-        jobs: how many processes compile.
-        dry_run: whether to compile nothing.
+        seconds: that each took to compile, by its id.
+        refused: counts by reason.
     """
     tasks: list[CompileTask] = []
     for id_ in sorted(seconds, key=lambda id_: -seconds[id_]):
         try:
             tasks.append(read_request(store, id_))
         except Declined as declined:
-            yield TaskOutcome("refused", declined.reason)
+            declined.require(Scope.REQUEST)
+            refused[declined.reason] += 1
+    return tasks
+
+
+def compile_tasks(store: Store, tasks: Sequence[CompileTask], jobs: int, dry_run: bool) -> Iterator[TaskOutcome]:
+    """Compiles in this process or in workers, and yields what became of each task.
+
+    Args:
+        store: gets the executables.
+        tasks: workers begin with the first ones.
+        jobs: how many processes compile.
+        dry_run: whether to compile nothing.
+    """
     if jobs > 1 and tasks and store.directory is not None:
         backend = Counter(task.request.backend for task in tasks).most_common(1)[0][0]
         jobs = min(jobs, len(tasks))

@@ -44,8 +44,8 @@ type Shapes = Mapping[str, tuple[Expression, ...]]
 _NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
-_TEMPLATE = "template__"
-"""The names that stand for templates begin with it, and no other name of a program may."""
+TEMPLATE = "template__"
+"""The names that stand for templates are this and a number, and no other name of a program may begin with it."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 _COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
 """What tells the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
@@ -112,7 +112,7 @@ class GeneralProgram:
         texts, sizes = zip(*programs, strict=True)
         self._shapes = shapes
         self._variables = _Variables(sizes, expressions)
-        self._names = [{name: f"{_TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
+        self._names = [{name: f"{TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
         self._templates: dict[str, tuple[Sequence[TemplateReference], Any]] = {}
         self._layouts: dict[str, tuple[tuple[ArgumentLayouts, ...], ...]] = {}
         _require_same([(text.backward is None, text.returns_none_for_gradients) for text in texts])
@@ -146,8 +146,8 @@ class GeneralProgram:
         return first
 
     def _unify_texts(self, sources: Sequence[str]) -> str:
-        if any(_TEMPLATE in source for source in sources):
-            raise Declined(f"it has names with {_TEMPLATE} in them", Scope.LENGTH)
+        if any(TEMPLATE in source for source in sources):
+            raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
         told = dict(self._find_told(sources[0]))
@@ -195,14 +195,12 @@ class GeneralProgram:
             Declined: if a number is not known.
         """
         self.prepare()
-        templates, values = self.fill_templates(numbers)
-        identities = identify(templates)
+        known, identities, values = self.fill_templates(numbers, identify)
         names = {name: each.name for name, each in identities.items()}
-        known = {name: self._add_process_facts(name, each, identities[name].digest) for name, each in templates.items()}
         text = self._places.map_traces(lambda trace: _fill_trace(trace, values, names, known))
         files = map(build.name_file, text.traces())
         codes = tuple(_fill_code(*each, values, names) for each in zip(self._codes, files, strict=True))
-        digests = tuple(identities[f"{_TEMPLATE}{number}"].digest for number in range(len(identities)))
+        digests = tuple(identities[f"{TEMPLATE}{number}"].digest for number in range(len(identities)))
         compiled = CompiledProgram(codes, lambda prologue: self._rewrite_prologue(prologue, values, names))
         return FilledProgram(text, compiled, digests)
 
@@ -214,10 +212,23 @@ class GeneralProgram:
         )
         return replace(reference, digest=digest, uses=uses)
 
-    def fill_templates(self, numbers: Numbers) -> tuple[dict[str, TemplateReference], Sequence[int | float]]:
-        """Returns the templates at other sizes, by what stands for their names, and the values of variables."""
+    def fill_templates(
+        self, numbers: Numbers, identify: Identify
+    ) -> tuple[dict[str, TemplateReference], Mapping[str, Identity], Sequence[int | float]]:
+        """Returns the templates at other sizes, what they are in this process, and the values of variables.
+
+        Each template has the name ``template__n`` for its number in ``list_templates``.
+
+        Raises:
+            Declined: if a number is not known.
+        """
         values = self._variables.evaluate_all(numbers)
-        return {name: _fill_part(part, values) for name, (_, part) in self._templates.items()}, values
+        templates: dict[str, TemplateReference] = {
+            name: _fill_part(part, values) for name, (_, part) in self._templates.items()
+        }
+        identities = identify(templates)
+        known = {name: self._add_process_facts(name, each, identities[name].digest) for name, each in templates.items()}
+        return known, identities, values
 
     def _rewrite_prologue(
         self, prologue: Callable[..., Any], values: Sequence[int | float], names: Mapping[str, str]
@@ -320,7 +331,7 @@ def _fill_trace(
 ) -> TraceText:
     """Returns a trace with these values for marks, and with these names and templates."""
     context = {names.get(name, name): templates.get(name, reference) for name, reference in trace.context.items()}
-    source = re.sub(rf"{_TEMPLATE}\d+", lambda found: names[found[0]], _fill_text(trace.source, values))
+    source = re.sub(rf"{TEMPLATE}\d+", lambda found: names[found[0]], _fill_text(trace.source, values))
     return TraceText(trace.name, source, dict(sorted(context.items())))
 
 

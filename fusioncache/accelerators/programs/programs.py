@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fusioncache.accelerators.programs.build import (
@@ -177,6 +178,9 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
     return oldest
 
 
+MOST_FILLED = 64
+"""For how many programs that code for any sizes serves code for their own sizes is compiled for later processes."""
+
 MOST_KINDS = 64
 """How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
 
@@ -233,6 +237,7 @@ class ProgramKeeper(Accelerator):
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
         replays: whether a program is made from those at other lengths, where that can be.
+        lengths: for which templates are compiled before a call has them.
 
     Attributes:
         cache: has the store.
@@ -240,22 +245,31 @@ class ProgramKeeper(Accelerator):
         explains: as it was given.
         verifies: as it was given.
         replays: as it was given.
+        lengths: as it was given.
         epoch: what is known of Thunder for all keys.
     """
 
     name = "programs"
 
     def __init__(
-        self, transform: TemplateTransform, helpers: Helpers | None, *, explains: bool, verifies: bool, replays: bool
+        self,
+        transform: TemplateTransform,
+        helpers: Helpers | None,
+        *,
+        explains: bool,
+        verifies: bool,
+        replays: bool,
+        lengths: Sequence[int] = (),
     ):
         install_more("stored programs")
         if replays:
             install_more("sizes")
         self.cache, self.ledger = transform.cache, transform.ledger
-        self.explains, self.verifies, self.replays = explains, verifies, replays
+        self.explains, self.verifies, self.replays, self.lengths = explains, verifies, replays, tuple(lengths)
         self.epoch = epoch_of_process()
         self._backends, self._calls, self._helpers = transform.backends, transform.template_calls, helpers
         self._generations = transform.generations
+        self._filled = 0
 
     def around_splitting(self) -> AbstractContextManager[None]:
         """Returns a context in which the splitter's questions are answered from the store."""
@@ -357,6 +371,19 @@ class ProgramKeeper(Accelerator):
 
         self._helpers.expect(foresee, self._count_handed_over)
 
+    def compile_later(self, templates: Iterable[TemplateReference], call: Call) -> None:
+        """Has templates compiled beside this process while nothing else waits for that, for a length to come.
+
+        Raises:
+            Declined: if a backend does not have such a template.
+        """
+        if self._helpers is None:
+            return
+        loader = self._make_loader(call, None)
+        asks = [ask for reference in templates for ask in loader.foresee(reference)]
+        count = self.ledger.count
+        count("lengths_queued", self._helpers.hand_over_later(asks, partial(count, "lengths_compiled")))
+
     def _count_handed_over(self, number: int) -> None:
         self.ledger.count("handed_over", number)
 
@@ -375,8 +402,18 @@ class ProgramKeeper(Accelerator):
         """Counts a program that runs because it is known at other lengths."""
         self.ledger.emit("program filled", model=call.name)
         self._compile_beside(candidate.text)
+        if self._filled < MOST_FILLED and self._takes_general(call):
+            self._filled += 1
+            try:
+                self.compile_later(candidate.text.templates().values(), call)
+            except Exception as error:  # whatever it is, a later process compiles
+                logger.info("nothing is compiled for later processes", exc_info=error)
         self._count_regions(candidate.regions, call)
         self.cache.append()
+
+    def _takes_general(self, call: Call) -> bool:
+        """True if code for any sizes serves the program that was built last for a function."""
+        return self.cache.length_rule.takes_general(self._generations.last(call.compile_data))
 
     def _count_regions(self, regions: bytes | KeptRegions | None, call: Call) -> None:
         if regions is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
@@ -15,7 +15,9 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.generals import Generation
+from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Scope, Template
+from fusioncache.template.plan import Plan, inline
 from fusioncache.transform.rewrite import fuse
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import Environments, TemplateCalls, choose_name, read_once
@@ -106,6 +108,15 @@ class TemplateLoader:
             identities[name] = Identity(choose_name(template, taken), template.key.digest)
             taken.add(identities[name].name)
         return identities
+
+    def foresee(self, reference: TemplateReference) -> Iterator[Ask]:
+        """Yields what first calls of a template ask the store for, where its code is for one size and not of folds."""
+        template, executables = self._find_template(reference)
+        for use in reference.uses if not executables.backend.stores_general else ():
+            if use.plan is Plan.INLINE:
+                executable = executables.executable(inline(template.graph, use.arities), use.instance.compiled)
+                asks = (executable.foresee(layouts, use.instance.compiled) for layouts in use.layouts)
+                yield from (ask for ask in asks if ask is not None)
 
     def _find_template(self, reference: TemplateReference) -> tuple[Template, BackendExecutables]:
         executables = self.backends.find_backend(reference.backend, dict(reference.options))

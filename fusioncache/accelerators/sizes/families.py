@@ -36,8 +36,17 @@ from fusioncache.accelerators.programs.general import (
     Identify,
     list_templates,
 )
-from fusioncache.accelerators.programs.text import ProgramText, Read, decode, decode_reads, encode, encode_reads
+from fusioncache.accelerators.programs.text import (
+    ProgramText,
+    Read,
+    TemplateReference,
+    decode,
+    decode_reads,
+    encode,
+    encode_reads,
+)
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT, Look
+from fusioncache.accelerators.sizes.scaling import scale_sizes
 from fusioncache.accelerators.sizes.sizes import (
     COMPARISONS,
     SYMBOLIC,
@@ -54,7 +63,7 @@ from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.store import Store
-from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.store.entry import FAMILY_SLOTS, is_family
 
 logger = logging.getLogger("fusioncache")
 
@@ -408,6 +417,15 @@ class Family:
         filled = self._general.fill(self.passes.check(sizes), identify)
         return filled, self._fill_regions(filled.digests)
 
+    def fill_templates(self, length: int, identify: Identify) -> Mapping[str, TemplateReference]:
+        """Returns the templates of the program at a length, by names as of ``GeneralProgram.fill_templates``.
+
+        Raises:
+            Declined: if the sizes of the arguments do not follow from the length, or as for ``fill``.
+        """
+        sizes = scale_sizes(self.known[0].sizes, self.known[1].sizes, length)
+        return self._general.fill_templates(self.passes.check(sizes), identify)[0]
+
     def _fill_regions(self, digests: Sequence[str]) -> KeptRegions | None:
         """Returns what is on record of regions, with the digests of other templates."""
         kept = self._regions
@@ -440,6 +458,15 @@ def find_families(store: Store, form: Key) -> tuple[Family, ...]:
     A remote is asked for what is not here, up to the first slot that is free there, too.
     """
     return tuple(family for _, family in _list_families(store, form, asks_remote=True))
+
+
+def list_stored_families(store: Store) -> Iterator[Family]:
+    """Yields all families that are stored. What cannot be read is removed."""
+    forms = {summary.digest: summary.backend for summary in store.entries() if is_family(summary.backend)}
+    for digest, slot in forms.items():
+        entry = store.entry(digest, slot)
+        if entry is not None:
+            yield from (family for _, family in _list_families(store, Key(digest, entry.text, ())))
 
 
 def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:

@@ -133,6 +133,8 @@ class Form:
         if self._families is None:
             self._families = []  # whatever goes wrong here, it does so once
             self._families += _load_families(derivation, self._key)
+            for family in self._families:
+                _compile_lengths(family, derivation)
         return tuple(self._families)
 
     def unite(
@@ -161,6 +163,7 @@ class Form:
             return
         self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
         _keep(family, derivation, self._key)
+        _compile_lengths(family, derivation)
 
     def learn(self, derivation: Derivation, journal: Journal | None) -> None:
         """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
@@ -472,6 +475,21 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     except Exception as error:  # that is counted where a program is to be filled in
         logger.info("a family is not ready for further lengths", exc_info=error)
     _tell_store(derivation, partial(keep_family, form=form, family=family, name=derivation.call.name))
+
+
+def _compile_lengths(family: Family, derivation: Derivation) -> None:
+    """Has the templates of a family compiled beside this process for the lengths that the user named. Never raises."""
+    keeper, call = derivation.keeper, derivation.call
+    for length in keeper.lengths:
+        try:
+            with keeper.time("fill"):
+                templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
+                keeper.compile_later(templates.values(), call)
+        except Exception as error:  # whatever it is, a call of this length compiles
+            is_expected = is_declined(error, Scope.LENGTH)
+            logger.info("nothing is compiled for length %s", length, exc_info=error)
+            reason = f"length {length}: {error if is_expected else type(error).__name__}"
+            keeper.ledger.count("lengths_refused", of=reason)
 
 
 def _tell_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:

@@ -37,6 +37,10 @@ class Stats:
         handed_over: executables that were queued for other processes to compile: see ``FusionCache(jobs=...)``.
         helped: those of them that were loaded when they were called. The others were compiled in this process, or were
             not called yet.
+        lengths_queued: executables that were queued for lengths that no call waits for: those of
+            ``FusionCache(lengths=...)``, and those that code for any sizes serves, for later processes.
+        lengths_compiled: those of them that other processes are done with.
+        lengths_refused: lengths for which nothing was queued, by reason.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
         general_hits: graphs with new sizes that needed no compile, because one of these serves them.
         general_saved_seconds: an estimate of the compile seconds that these saved: those of the compilations that serve
@@ -101,6 +105,9 @@ class Stats:
     loaded_compile_seconds: float = 0.0
     handed_over: int = 0
     helped: int = 0
+    lengths_queued: int = 0
+    lengths_compiled: int = 0
+    lengths_refused: Mapping[str, int] = _NO_REASONS
     generalizations: int = 0
     general_hits: int = 0
     general_saved_seconds: float = 0.0

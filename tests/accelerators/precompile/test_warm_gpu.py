@@ -7,6 +7,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, are_same, step
+from pool_processes import wait_until
 
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
@@ -14,13 +15,15 @@ from fusioncache.backends.nvfuser.backend import NvFuser
 pytestmark = pytest.mark.gpu
 
 
-def job(directory: Path) -> tuple[list[Any], Any]:
-    """A training step of a model with a cache of its own: the results, and what the cache did."""
+def job(directory: Path, *lengths: int, **options: Any) -> tuple[list[Any], Any]:
+    """Training steps of a model with a cache of its own: the last results, and the transform."""
     torch.manual_seed(0)
-    model, x = Blocks(2, 64).to("cuda", torch.bfloat16), torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=directory))
-    results = step(thunder.jit(model, transforms=[transform]), model, x)
-    return results, transform.stats()
+    model, x = Blocks(2, 64).to("cuda", torch.bfloat16), torch.randn(256, 64, device="cuda", dtype=torch.bfloat16)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=directory), **options)
+    compiled = thunder.jit(model, transforms=[transform])
+    for length in lengths or (32,):
+        results = step(compiled, model, x[:length])
+    return results, transform
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -28,12 +31,41 @@ def test_a_job_of_a_new_version_compiles_nothing(tmp_path, monkeypatch, jobs):
     environment = NvFuser.environment
     with monkeypatch.context() as patch:
         patch.setattr(NvFuser, "environment", lambda self: {**environment(self), "versions": "older"})
-        before, first = job(tmp_path)
+        before, transform = job(tmp_path)
+    first = transform.stats()
     warmed = fusioncache.warm(tmp_path, jobs=jobs)
     unkept = sum(first.unkept.values())
     assert (warmed.ready, warmed.compiled) == (0, first.compiles - unkept)
     assert all(reason.startswith("cannot be stored: ") for reason in warmed.refused)
-    after, second = job(tmp_path)
+    after, transform = job(tmp_path)
+    second = transform.stats()
     assert (second.compiles, second.loads) == (unkept, warmed.compiled)
     assert are_same(before, after)
     assert fusioncache.warm(tmp_path).ready == warmed.compiled
+
+
+def count_executables(stats: Any) -> int:
+    return stats.compiles + stats.loads
+
+
+def test_a_length_that_no_process_has_used_is_compiled_ahead(tmp_path):
+    expected, _ = job(tmp_path / "other", 96)
+    _, transform = job(store := tmp_path / "store", 32, 64)
+    dense = count_executables(transform.stats()) / 2 - 1  # one takes the expanded gradient of a sum
+    warmed = fusioncache.warm(store, lengths=[96])
+    assert (warmed.compiled, warmed.failed) == (dense, 0)
+    results, transform = job(store, 96)
+    stats = transform.stats()
+    assert (stats.programs_filled, stats.loads - stats.helped) == (1, dense)
+    assert count_executables(stats) == dense + 1 and are_same(results, expected)
+
+
+def test_a_length_that_is_named_is_compiled_beside(tmp_path):
+    expected, _ = job(tmp_path / "other", 128)
+    _, transform = job(store := tmp_path / "store", 32, 64, lengths=[96, 128], jobs=2)
+    queued = transform.stats().lengths_queued
+    assert queued > 4 and not transform.stats().lengths_refused
+    wait_until(lambda: transform.stats().lengths_compiled == queued)
+    results, transform = job(store, 128)
+    stats = transform.stats()
+    assert stats.loads - stats.helped == queued / 2 - 1 and are_same(results, expected)

@@ -6,7 +6,7 @@ from blank_programs import blank
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.programs.general import GeneralProgram
+from fusioncache.accelerators.programs.general import GeneralProgram, Identity
 from fusioncache.accelerators.programs.text import ProgramText, TemplateReference, TemplateUse, TraceText
 from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.ir import Const, Graph, Instance, NumberType, Op, Ref, TensorType
@@ -56,7 +56,7 @@ def general_at(*lengths, literals=()):
 
 
 def fill(general, length):
-    return general.fill_templates({1: length})[0]
+    return general.fill_templates({1: length}, lambda found: {name: Identity(name, "") for name in found})[0]
 
 
 @given(st.lists(st.sampled_from(LITERALS), max_size=5), st.integers(129, 10**6))

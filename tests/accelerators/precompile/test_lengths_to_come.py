@@ -1,0 +1,217 @@
+"""Lengths that the user names: their templates are compiled before a call has them, in a job and by ``warm``."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from models import Blocks, are_same, compile_with, step
+from store_processes import PersistentEager
+
+import fusioncache
+from fusioncache.accelerators.precompile.ahead import PoolHelpers
+from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, CompileTask, TaskOutcome
+from fusioncache.accelerators.sizes.scaling import MOST_LENGTHS, check_lengths, scale_sizes
+from fusioncache.cache.peers import Ask, Wait
+from fusioncache.cli.main import main
+from fusioncache.ir import Declined
+from fusioncache.store import Store
+
+
+class OneSize(PersistentEager):
+    """Compiles for one size at a time, and stores that, as nvFuser does."""
+
+    stores_general = False
+
+
+class Recorder:
+    """Helpers that compile nothing, and remember what is to be compiled later."""
+
+    def __init__(self) -> None:
+        self.later: dict[str, Ask] = {}
+        self.wanted: set[str] = set()
+
+    def get_ready(self) -> None:
+        pass
+
+    def hand_over(self, asks: Sequence[Ask]) -> int:
+        return 0
+
+    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+        new = {ask.key.digest: ask for ask in asks if ask.key.digest not in self.later}
+        self.later |= new
+        for _ in new:
+            on_done()
+        return len(new)
+
+    def expect(self, asks: Any, handed_over: Any) -> None:
+        pass
+
+    def note_missing(self) -> bool:
+        return False
+
+    def is_done(self, key: Any) -> bool:
+        return True
+
+    def wait_for(self, key: Any) -> Wait:
+        self.wanted.add(key.digest)
+        return Wait()
+
+
+@pytest.fixture(autouse=True)
+def one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the eager backend store what it compiles, for one size at a time."""
+    for place in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
+        monkeypatch.setattr(f"fusioncache.{place}.make_backend", lambda *args, **options: OneSize())
+    monkeypatch.setattr("fusioncache.accelerators.precompile.unseen_lengths.backend_class", lambda name: OneSize)
+
+
+def train(store: Path, *lengths: int, recorder: Recorder | None = None, **options: Any) -> tuple[list[Any], Any]:
+    """Takes a step at each length in what could be a process of its own; returns the last results, and the counts."""
+    torch.manual_seed(0)
+    model, cache = Blocks(2), fusioncache.Cache(record=False, store=store)
+    cache.helpers = recorder
+    compiled, transform = compile_with(model, backend="eager", cache=cache, **options)
+    for length in lengths:
+        results = step(compiled, model, torch.linspace(-1, 1, length * 16).reshape(length, 16))
+    return results, transform.stats()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **options: found)
+    return found
+
+
+def test_what_is_queued_for_a_length_is_what_its_call_asks_for(tmp_path, recorder):
+    _, stats = train(tmp_path, 5, 7, recorder=recorder, lengths=[9, 16, 12])
+    assert stats.lengths_queued == len(recorder.later) == stats.lengths_compiled > 0
+    # That is the width, so that other operations are the same ones.
+    assert [reason.partition(":")[0] for reason in stats.lengths_refused] == ["length 16"]
+    train(tmp_path, 9, 12, recorder=recorder)
+    assert len(recorder.later.keys() - recorder.wanted) == 2  # the expanded gradient of a sum, at each length
+
+
+def test_nothing_is_queued_unless_lengths_are_named(tmp_path, recorder):
+    _, stats = train(tmp_path, 5, 7, recorder=recorder)
+    assert not recorder.later and stats.lengths_queued == 0
+
+
+def test_a_length_that_code_for_any_sizes_serves_is_queued_for_later_processes(tmp_path, recorder, monkeypatch):
+    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 0.0)
+    _, stats = train(tmp_path, 5, 7, 9, recorder=recorder)
+    assert stats.general_hits > 0 and stats.lengths_queued == len(recorder.later) > 0
+    train(tmp_path, 9, recorder=recorder)
+    assert len(recorder.wanted & recorder.later.keys()) == len(recorder.later) - 1
+
+
+def test_a_later_process_queues_them_from_what_is_stored(tmp_path, recorder):
+    train(tmp_path, 5, 7)
+    _, stats = train(tmp_path, 7, recorder=recorder, lengths=range(8, 11))
+    assert stats.programs_loaded == 1 and stats.lengths_queued == 0  # a loaded program needs no family
+    _, stats = train(tmp_path, 8, recorder=recorder, lengths=range(8, 11))
+    assert stats.programs_filled == 1 and stats.lengths_queued == len(recorder.later) > 0
+
+
+def test_warm_compiles_lengths_that_no_process_has_used(tmp_path):
+    expected, _ = train(tmp_path / "other", 5, 7, 11)
+    _, first = train(store := tmp_path / "store", 5, 7)
+    warmed = fusioncache.warm(store, lengths=[9, 11])
+    assert warmed.compiled == warmed.ready - 2 == first.compiles - 2 and not warmed.failed
+    assert fusioncache.warm(store, lengths=[9, 11]).compiled == 0
+    results, stats = train(store, 11)
+    assert (stats.compiles, stats.programs_filled) == (1, 1)  # what takes the expanded gradient of a sum
+    assert are_same(results, expected)
+    assert train(store, 10)[1].compiles == first.compiles / 2
+
+
+def test_the_command_takes_rows_of_lengths(tmp_path):
+    train(tmp_path, 5, 7)
+    told = CliRunner().invoke(main, ["warm", str(tmp_path), "--lengths", "8:12:4,16", "--jobs", "1"])
+    assert told.exit_code == 0 and told.output.startswith("compiled 18 of 39 templates in ")
+    assert "left out 1: not at length 16: " in told.output
+    assert [train(tmp_path, length)[1].compiles for length in (11, 12)] == [10, 1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [("32:", "no lengths"), ("8:16:0", "no lengths"), ("1,2", "at least 2"), ("2:999", "at most 256")],
+)
+def test_the_command_says_what_is_wrong_with_lengths(tmp_path, lengths, message):
+    Store.open(tmp_path)
+    told = CliRunner().invoke(main, ["warm", str(tmp_path), "--lengths", lengths])
+    assert told.exit_code == 2 and message in told.output
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error"),
+    [("32", TypeError), (32, TypeError), ([3.0], TypeError), ([True], TypeError), ([1], ValueError)],
+)
+def test_the_option_says_what_is_wrong_with_lengths(lengths, error):
+    with pytest.raises(error, match="lengths"):
+        fusioncache.FusionCache(lengths=lengths)
+
+
+def test_lengths_are_taken_once_and_in_their_order():
+    assert check_lengths([9, 5, 9]) == (9, 5) and check_lengths(None) == ()
+    with pytest.raises(ValueError, match="at most"):
+        check_lengths(range(2, MOST_LENGTHS + 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({0: (2, 64)}, {0: (2, 96)}, {0: (2, 128)}),
+        ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # as much longer
+        ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # as many times as long
+        ({0: (4, 64)}, {0: (8, 96)}, None),
+        ({0: (4, 64)}, {0: (4, 64)}, None),
+    ],
+)
+def test_sizes_follow_from_the_length(one, other, expected):
+    if expected is None:
+        with pytest.raises(Declined):
+            scale_sizes(one, other, 128)
+    else:
+        assert scale_sizes(one, other, 128) == expected
+
+
+class Pool:
+    """A pool whose tasks end when the test says so."""
+
+    jobs, has_failed = 2, False
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[CompileTask, Future[TaskOutcome]]] = []
+
+    def start(self) -> bool:
+        return True
+
+    def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
+        futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
+        self.tasks += zip(tasks, futures, strict=True)
+        return futures
+
+
+def test_what_calls_wait_for_comes_before_lengths_to_come(tmp_path, recorder):
+    train(tmp_path, 5, 7, recorder=recorder, lengths=[9, 12])
+    asks, pool, done = [*recorder.later.values()], Pool(), []
+    helpers: Any = PoolHelpers(Store.open(tmp_path), pool)  # type: ignore[arg-type]
+    helpers.hand_over(asks[:1])
+    assert helpers.hand_over_later(asks, lambda: done.append(1)) == len(asks) - 1
+    assert len(pool.tasks) == 1  # a call waits for that
+    pool.tasks[0][1].set_result(TaskOutcome("compiled"))
+    assert len(pool.tasks) == 3  # then one for each worker
+    pool.tasks[1][1].set_result(TaskOutcome("refused", "other settings here"))
+    assert len(pool.tasks) == 4 and len(done) == 1
+    helpers.hand_over(asks[-1:])
+    assert len(pool.tasks) == 5
+    pool.tasks[2][1].set_result(TaskOutcome("compiled"))
+    assert len(pool.tasks) == 5 and len(done) == 2
+    pool.tasks[4][1].set_result(NO_WORKER)
+    pool.tasks[5][1].set_result(NO_WORKER)
+    assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
