@@ -33,6 +33,19 @@ def _list_lengths(point: Point, named: int) -> list[str]:
     return [point["way"], *map(format_seconds, seconds[:named]), others, *counts, f"{step:.1f} ms"]
 
 
+def tabulate_buckets(*results: Result) -> str:
+    """Shows the seconds of steps whose lengths are rounded up to a multiple, and how many are lost, by way."""
+    rows = []
+    for point in (point for result in results for point in result["points"] if "error" not in point):
+        seconds = [step["seconds"] for step in point["steps"]]
+        lengths = len({step["length"] for step in point["steps"]})
+        lost = (f"{point['lost'][what]:.2f}" for what in ("new lengths", "padding"))
+        rows.append([point["way"], str(point["multiple"]), str(lengths), f"{sum(seconds):.1f}", *lost])
+    return make_table(
+        ("<seconds", "multiple of", "lengths", "all steps", "lost to new lengths", "lost to padding"), rows
+    )
+
+
 _FIRST = 10
 """How many steps of experts are the first ones: what they compile and trace is not counted."""
 

@@ -170,11 +170,13 @@ class _Printer:
         return {each.digest[:8]: _digest_graph(each)[:8] for each in self.transform.cache.templates()}
 
     def _print_stats(self) -> str:
-        """Returns all counts of ``stats()`` but seconds, with their reasons."""
+        """Returns all counts of ``stats()`` that are not 0 but seconds, with their reasons."""
         digests, lines = self._map_digests(), []
         stats = self.transform.stats()
         for name in (each.name for each in fields(stats) if not each.name.endswith("seconds")):
             value = getattr(stats, name)
+            if not value:
+                continue
             lines.append(f"{name}: {value if isinstance(value, int) else sum(value.values())}")
             if not isinstance(value, int):
                 lines += sorted(f"  {_normalize(reason, digests)}: {count}" for reason, count in value.items())

@@ -50,7 +50,7 @@ def count_executables(stats: Any) -> int:
 
 def test_a_length_that_no_process_has_used_is_compiled_ahead(tmp_path):
     expected, _ = job(tmp_path / "other", 96)
-    _, transform = job(store := tmp_path / "store", 32, 64)
+    _, transform = job(store := tmp_path / "store", 24, 40)
     dense = count_executables(transform.stats()) / 2 - 1  # one takes the expanded gradient of a sum
     warmed = fusioncache.warm(store, lengths=[96])
     assert (warmed.compiled, warmed.failed) == (dense, 0)
@@ -62,7 +62,7 @@ def test_a_length_that_no_process_has_used_is_compiled_ahead(tmp_path):
 
 def test_a_length_that_is_named_is_compiled_beside(tmp_path):
     expected, _ = job(tmp_path / "other", 128)
-    _, transform = job(store := tmp_path / "store", 32, 64, lengths=[96, 128], jobs=2)
+    _, transform = job(store := tmp_path / "store", 24, 40, lengths=[96, 128], jobs=2)
     queued = transform.stats().lengths_queued
     assert queued > 4 and not transform.stats().lengths_refused
     wait_until(lambda: transform.stats().lengths_compiled == queued)
