@@ -22,7 +22,7 @@ _REDIRECT = re.compile(r"(?<=\s)>>? ?\S+")
 _SHELL = f"""
 set -eo pipefail
 exec 3>&1
-say() {{ printf '%s\\x1f' "$@" >&3; printf '\\x1e' >&3; }}
+say() {{ local all; printf -v all '%s\\x1f' "$@"; printf '%s\\x1e' "$all" >&3; }}  # at once: a pipe runs two
 for program in {" ".join(_PROGRAMS)}; do eval "function $program {{ say $program "'"$@"; }}'; done
 cd() {{ :; }}
 mktemp() {{ :; }}
