@@ -433,23 +433,20 @@ def find_fixed_gpu(graph: Graph) -> int | None:
     return next((gpu for literal in _literals(graph) for gpu in fixed_gpus(literal)), None)
 
 
-def on_each_gpu(
-    graph: Graph, args: Sequence[Any], make: Callable[[int], Callable[..., Any]]
-) -> Callable[[Sequence[Any]], Any]:
-    """Makes a function of the arguments as one sequence, anew for each GPU if the graph makes tensors on it.
+def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[[Sequence[Any]], Any]:
+    """Returns a function of the arguments as one sequence. What runs is made at the first call.
+
+    If the graph makes tensors where its inputs are, it is made anew for each GPU.
 
     Args:
         graph: what to compute.
-        args: the first ones.
         make: takes the number of a GPU, and makes a function of single arguments.
     """
-    if not any(map(is_here, _literals(graph))):
-        function = make(find_gpu(args))
-        return lambda args: function(*args)
+    makes_tensors = any(map(is_here, _literals(graph)))
     functions: dict[int, Callable[..., Any]] = {}
 
     def run(args: Sequence[Any]) -> Any:
-        gpu = find_gpu(args)
+        gpu = find_gpu(args) if makes_tensors or not functions else next(iter(functions))
         function = functions.get(gpu) or functions.setdefault(gpu, make(gpu))
         return function(*args)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fusioncache.backends.api import Backend, GeneralFunction, Run
@@ -38,7 +39,7 @@ class Eager(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        run = run_one_by_one(graph, args)
+        run = run_one_by_one(graph)
         run(args)  # what cannot run shows here
         return run
 
@@ -46,7 +47,8 @@ class Eager(Backend):
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import define_source, general_torch_source, on_each_gpu, read_numbers
 
-        run = on_each_gpu(general.graph, args, lambda gpu: define_source(general_torch_source(general, gpu)))
+        run = on_each_gpu(general.graph, lambda gpu: define_source(general_torch_source(general, gpu)))
+        run([*args, *read_numbers(values)])  # what cannot run shows here
 
         def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
             numbers = read_numbers(values)
@@ -55,32 +57,28 @@ class Eager(Backend):
         return fit
 
 
-def run_one_by_one(graph: Graph, args: Sequence[Any]) -> Run:
+def run_one_by_one(graph: Graph) -> Run:
     """Returns a function that runs a graph one operation after the other, for any layout. It runs nothing yet.
+
+    Thunder decides by the values of some inputs what runs, so there is a function for each of these values.
 
     Args:
         graph: without parameters, as any executor may have made it.
-        args: the first ones.
     """
+    from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
+
+    def make(numbers: Sequence[tuple[int, Any]], gpu: int) -> Callable[..., Any]:
+        bound = bind(graph, gpu, dict(numbers))
+        return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+
     shaping = shaping_inputs(graph)
     if not shaping:
-        return _make_function(graph, args, ())
+        return on_each_gpu(graph, partial(make, ()))
     runs: LruMap[tuple[Any, ...], Run] = LruMap(_MOST_SHAPES)
 
     def run(args: Sequence[Any]) -> Sequence[Any]:
         numbers = tuple((index, args[index]) for index in shaping)
-        made, _ = runs.get_or_make(numbers, lambda: _make_function(graph, args, numbers))
+        made, _ = runs.get_or_make(numbers, lambda: on_each_gpu(graph, partial(make, numbers)))
         return made(args)
 
     return run
-
-
-def _make_function(graph: Graph, args: Sequence[Any], numbers: Sequence[tuple[int, Any]]) -> Run:
-    """Returns a function that runs a graph for these values of inputs. Thunder decides by sizes what runs."""
-    from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
-
-    def make(gpu: int) -> Callable[..., Any]:
-        bound = bind(graph, gpu, dict(numbers))
-        return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-
-    return on_each_gpu(graph, args, make)

@@ -204,7 +204,7 @@ def run_in_pieces(
         part = take(region, start, stop)
         given = [values[number] for number in part.inputs]
         try:
-            run = build(part.graph, given) if compiles else run_one_by_one(part.graph, given)
+            run = build(part.graph, given) if compiles else run_one_by_one(part.graph)
             results = run(given)
         except Exception as error:
             if not compiles or is_out_of_memory(error):

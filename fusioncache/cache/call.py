@@ -27,7 +27,6 @@ from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import Ask
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
-from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.events import CompileEvent
@@ -527,9 +526,9 @@ class TemplateCall:
         return fallback if may_work and failed is not fallback else self._run_operations(call)
 
     def _run_operations(self, call: _FirstCall) -> Run:
-        regions, args = call.regions, call.args
+        regions = call.regions
         instance = regions.instance or instance_in_order(inline(self.template.graph, regions.arities))
-        run = reorder(run_one_by_one(instance.region, pick(args, instance.inputs)), instance, len(args))
+        run = reorder(run_one_by_one(instance.region), instance, len(call.args))
         regions.operations = regions.operations or run
         return regions.operations
 

@@ -51,7 +51,7 @@ def run_operation(name, args, dtype):
         else:
             refs.append(arg)
     shape = tuple(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
-    (result,) = run_one_by_one(s.graph(s.op(name, *refs, type_=TensorType(dtype, shape, "cpu"))), tensors)(tensors)
+    (result,) = run_one_by_one(s.graph(s.op(name, *refs, type_=TensorType(dtype, shape, "cpu"))))(tensors)
     return result
 
 
@@ -105,7 +105,7 @@ def run_on_cpu(function, inputs, *, grad):
         (fusion,) = (symbol for symbol in trace.bound_symbols if symbol.sym.is_fusion)
         region = on_cpu(region_of(fusion))
         args = [values.get(proxy.name, torch.tensor(1.0)) for proxy in fusion.args]  # the gradient of the result is 1
-        outputs = dict(zip((proxy.name for proxy in fusion.output), run_one_by_one(region, args)(args), strict=True))
+        outputs = dict(zip((proxy.name for proxy in fusion.output), run_one_by_one(region)(args), strict=True))
         values |= outputs
         yield next(iter(outputs.values()))
 

@@ -53,7 +53,7 @@ def test_what_cannot_be_compiled_in_halves_runs_by_operations(operations):
 
 
 def test_what_no_way_can_run_raises(monkeypatch):
-    def fail(graph, args):
+    def fail(graph, args=()):
         raise RuntimeError("nothing runs")
 
     monkeypatch.setattr("fusioncache.cache.backend_executables.run_one_by_one", fail)

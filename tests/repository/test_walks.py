@@ -4,10 +4,10 @@ import pytest
 import walks
 
 LIMITS = {
-    "call": {"stops": 40, "files": 8, "returns": 4},
-    "stored program": {"files": 18},
-    "loaded program": {"files": 14},
-    "length": {"files": 22},
+    "call": {"stops": 16, "files": 8, "returns": 4},
+    "stored program": {"files": 7},
+    "loaded program": {"files": 5},
+    "length": {"files": 21},
 }
 
 

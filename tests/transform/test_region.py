@@ -122,7 +122,7 @@ def test_a_function_is_made_for_each_gpu_only_where_it_makes_tensors(monkeypatch
     makes, other = (region_of(fusion_of(build, (2, 3), device="cuda:0")) for build in (filled("cuda:0"), prims.sin))
     for region, expected in ((makes, [1, 0]), (other, [1])):
         made = []
-        run = bound_symbols.on_each_gpu(region, [1], lambda gpu, made=made: made.append(gpu) or (lambda arg: arg))
+        run = bound_symbols.on_each_gpu(region, lambda gpu, made=made: made.append(gpu) or (lambda arg: arg))
         assert [run([gpu]) for gpu in (1, 0, 1)] == [1, 0, 1]
         assert made == expected
 

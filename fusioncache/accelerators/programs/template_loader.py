@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
@@ -134,20 +134,8 @@ class TemplateLoader:
         if executor is None or not hasattr(executor, "fuse"):
             raise ValueError(f"there is no executor {use.executor} that fuses")
         make = partial(_make_region, executor, dict(self.compile_data.compile_options), use.instance.region)
-        return Fallback(
-            _make_when_called(use.instance.region, make), use.instance.inputs, use.instance.outputs, use.executor
-        )
-
-
-def _make_when_called(region: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
-    run: Callable[[Sequence[Any]], Any] | None = None
-
-    def call(*args: Any) -> Any:
-        nonlocal run
-        run = run or on_each_gpu(region, args, make)
-        return run(args)
-
-    return call
+        run = on_each_gpu(use.instance.region, make)
+        return Fallback(lambda *args: run(args), use.instance.inputs, use.instance.outputs, use.executor)
 
 
 def _make_region(executor: Any, compile_options: Mapping[str, Any], region: Graph, gpu: int) -> Callable[..., Any]:

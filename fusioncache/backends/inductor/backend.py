@@ -211,7 +211,7 @@ class Inductor(Backend):
             function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
             return inductor_function(function, self._mode, in_place=writes_in_place(graph))
 
-        run = on_each_gpu(graph, args, make)
+        run = on_each_gpu(graph, make)
         run(args)  # compiles
         return run
 
@@ -254,7 +254,7 @@ class Inductor(Backend):
         def make(gpu: int) -> Callable[..., Any]:
             return inductor_function(define_source(carried.source(gpu)), self._mode)
 
-        return on_each_gpu(carried.general.graph, args, make)
+        return on_each_gpu(carried.general.graph, make)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
