@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.backends.api import Run, Sum
+from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
+from fusioncache.cache.chain_sums import ChainSums
 from fusioncache.cache.executable import (
     BuiltFunction,
     Executable,
@@ -33,7 +34,7 @@ from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES, Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
-from fusioncache.template.plan import Arities, ChainFolds, Plan, fold, inline
+from fusioncache.template.plan import Arities, Plan, fold, inline
 from fusioncache.template.strides import contiguous_layouts, depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
@@ -259,6 +260,7 @@ class TemplateCall:
         self._instances: dict[Arities, Instance | None] = {}
         self._rejected: set[Run] = set()
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
+        self._chain_sums = ChainSums(template, executables, self._on_build, self._note_plan)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
@@ -366,7 +368,7 @@ class TemplateCall:
 
         try:
             if self._can_fold(call.regions, call.layouts):
-                return self._prepare_folds(call)
+                return self._chain_sums.prepare(call.args, call.regions.arities)
             return self.compiler.run_for(call.args, self._request(call.regions, call.layouts))
         except torch.OutOfMemoryError:
             raise
@@ -441,79 +443,6 @@ class TemplateCall:
         instance = self._regions[arities].instance
         return None if instance is None else instance.compiled
 
-    def _prepare_folds(self, call: _FirstCall) -> Run:
-        arities = call.regions.arities
-        folded = fold(self.template.graph, arities)
-        adders = [self._make_adder(chain, call.args, arities) for chain in folded.chains]
-        core, inputs = folded.core, len(self.template.graph.inputs)
-        compute = self._make_launcher(core.graph) if core.graph is not None else None
-
-        def run(args: Sequence[Any]) -> Sequence[Any]:
-            values = [*args[:inputs], *[add(args) for add in adders]]
-            computed = compute([values[index] for index in core.arguments]) if compute else ()
-            leaving = [*computed, *values[inputs:]]
-            return [leaving[index] for index in core.results]
-
-        run(call.args)
-        return run
-
-    def _make_adder(self, chain: ChainFolds, args: Sequence[Any], arities: Arities) -> Callable[[Sequence[Any]], Any]:
-        folds, own = self._make_fold_adder(chain), self._find_own_sum(chain, args)
-        if own is None:
-            return folds
-        self._note(arities, plan="one launch")
-        # Compiles them. They are wanted at the latest when a CUDA graph is captured, and then it would be too late.
-        folds(args)
-        head, start, stop = chain.head, chain.terms.start, chain.terms.stop
-
-        def add(args: Sequence[Any]) -> Any:
-            nonlocal own
-            total, sum_ = None, own
-            if sum_ is not None:
-                try:
-                    total = sum_(args[head], args[start:stop])
-                except Exception as error:
-                    self._fold_instead(error)
-                    self._note(arities, plan=Plan.FOLD.value)
-                    own = None
-            return folds(args) if total is None else total
-
-        return add
-
-    def _find_own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
-        """Finds the backend's own way to sum a chain of such arguments, if there is one and it works."""
-        terms = args[chain.terms.start : chain.terms.stop]
-        try:
-            return self.compiler.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
-        except Exception as error:
-            self._fold_instead(error)
-            return None
-
-    def _fold_instead(self, error: Exception) -> None:
-        import torch
-
-        if isinstance(error, torch.OutOfMemoryError):
-            raise error
-        name = self.template.name
-        logger.info("summing a chain of %s in one launch failed", name, exc_info=error)
-        if self._ledger.count_bypass(f"one launch failed: {type(error).__name__}", self.template):
-            warn(f"residual chains are summed by folds, as one launch failed for {name}: {error}")
-
-    def _make_fold_adder(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
-        steps = [(self._make_launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
-
-        def add(args: Sequence[Any]) -> Any:
-            total = args[chain.head]
-            for launch, start, stop in steps:
-                (total,) = launch([total, *args[start:stop]])
-            return total
-
-        return add
-
-    def _make_launcher(self, graph: Graph) -> Run:
-        executable, on_build = self.compiler.executable(graph), self._on_build
-        return lambda args: executable.run_for(args, layouts_of(args), on_build)(args)
-
     def _fall_back(self, call: _FirstCall, failed: Run | None = None) -> Run:
         """Returns the region as Thunder made it where that may work, and else what runs its operations one by one.
 
@@ -585,10 +514,8 @@ class TemplateCall:
     def _alone(self, seconds: float, loaded: bool) -> Alone:
         return self.compiler.backend.alone(seconds, len(self.template.graph.ops), loaded=loaded)
 
-    def _on_compile(self, seconds: float) -> None:
-        """Counts what the backend compiled to sum chains in its own way."""
-        event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
-        self._ledger.tell(self.template, event)
+    def _note_plan(self, arities: Arities, plan: str) -> None:
+        self._note(arities, plan=plan)
 
 
 def _without_none(asks: Sequence[Ask | None]) -> list[Ask]:
