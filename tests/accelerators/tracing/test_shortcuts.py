@@ -76,6 +76,23 @@ def test_iterators_of_lists_are_not_interpreted():
     assert not find_names()
 
 
+def test_an_iterator_that_fails_has_not_come_to_its_end():
+    def program(x):
+        def failing():
+            yield 2
+            raise ValueError("no item")
+
+        items = failing()
+        x = x * next(items, 3)
+        try:
+            return x + next(items, 5)
+        except ValueError:
+            return x - next(items, 7)  # it has ended by now
+
+    tracing.install([*OWN, "iteration"])
+    assert torch.equal(thunder.jit(program)(X), X * 2 - 7)
+
+
 def test_attributes_of_modules_are_not_interpreted():
     tracing.install([*OWN, "attributes"])
     ran = [frame.code for frame in list_interpreted(torch.nn.Linear(4, 4), X)]
