@@ -222,6 +222,29 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     assert len(asked) == 4
 
 
+def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
+    from thunder.executors import utils
+
+    def _fused_sdp_choice(tensor):
+        return tensor.shape[1] > 300
+
+    def ask(trace):
+        for each in trace.args:
+            if getattr(each, "ndim", 0) == 3:  # x, of the forward pass
+                utils._fused_sdp_choice(each)
+
+    def go(journal, sizes, compiled, then):
+        return own(journal, sizes, compiled, ask)
+
+    own = passes.go_through_passes
+    monkeypatch.setattr(utils, "_fused_sdp_choice", hooks.note_decision(_fused_sdp_choice))
+    monkeypatch.setattr(passes, "go_through_passes", go)
+    journal = go_through(Model(), tmp_path, (2, 64, 16), monkeypatch)
+    assert journal.check({0: (5, 200, 16)})
+    with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
+        journal.check({0: (5, 400, 16)})
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch):
     from thunder.core.proxies import TensorProxy, tensorproxy
