@@ -124,6 +124,19 @@ def test_a_gradient_outlives_model_and_captures(others):
     assert not recorder.replays
 
 
+def test_nothing_is_captured_where_a_gradient_lies_that_is_not_owned():
+    graphs, recorder, _ = make_graphs()
+    layer, plain, second, third = Layer(graphs), Layer(), Layer(graphs), Layer(graphs)
+    for each in (layer, second):
+        settle(each, 3)  # what the first one lends is left to the second one
+        each.weight.grad = None
+    add_gradient(layer, 0)
+    add_gradient(plain, 0)
+    assert recorder.owns(layer.weight.grad)
+    settle(third, 3)
+    assert torch.equal(layer.weight.grad, plain.weight.grad)
+
+
 def test_another_process_gets_a_copy(captured, monkeypatch):
     layer, _, recorder, _ = captured
     settle(layer)
