@@ -38,39 +38,26 @@ from fusioncache.transform.rewrite import (
     unpacks_saved,
 )
 
-_DTYPES = ("bfloat16", "float32", "float64")
-"""Of gradients. Each can be converted to those behind it, and back, with no change."""
-
 
 def only_divides(symbol: Any, number: int) -> bool:
-    """True if a bound symbol divides a tensor by a number, and does nothing else.
+    """True if a bound symbol divides a tensor by a number, and does nothing else but to convert it."""
+    from fusioncache.thunder_adapter.api import PrimIDs
 
-    What it gives is of the same dtype. On the way it may be of one that holds more, as Thunder divides a bfloat16.
-    """
     taken, given = {proxy.name: proxy for proxy in symbol.flat_proxy_args}, outputs_of(symbol)
     if len(taken) != 1 or len(given) != 1:
         return False
-    (source,) = taken.values()
-    now, divisions = source, 0
+    (now,) = taken.values()
+    divisions = 0
     for leaf in leaves_of(symbol):
         if not leaf.flat_proxy_args and not leaf.flat_proxy_outs:
             continue  # converts a number
-        if [proxy.name for proxy in leaf.flat_proxy_args] != [now.name] or not _keeps(leaf, source, number):
+        divides = _divides(leaf, number)
+        is_known = divides or leaf.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE
+        if [proxy.name for proxy in leaf.flat_proxy_args] != [now.name] or not is_known:
             return False
-        divisions += _divides(leaf, number)
+        divisions += divides
         now = leaf.output
-    return divisions == 1 and now.name == given[0].name and _dtype_of(now) == _dtype_of(source)
-
-
-def _keeps(leaf: Any, source: Any, number: int) -> bool:
-    """True if an operation divides, or only converts to a dtype that holds all that the source's does."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
-    if not hasattr(leaf.output, "dtype") or _dtype_of(source) not in _DTYPES:
-        return False
-    wider = _DTYPES[_DTYPES.index(_dtype_of(source)) :]
-    is_conversion = leaf.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE
-    return _dtype_of(leaf.output) in wider and (_divides(leaf, number) or is_conversion)
+    return divisions == 1 and now.name == given[0].name
 
 
 def _divides(leaf: Any, number: int) -> bool:
@@ -82,12 +69,6 @@ def _divides(leaf: Any, number: int) -> bool:
         and isinstance(leaf.args[1], int | float)
         and leaf.args[1] == number
     )
-
-
-def _dtype_of(proxy: Any) -> str:
-    from fusioncache.thunder_adapter.api import to_torch_dtype
-
-    return str(to_torch_dtype(proxy.dtype)).removeprefix("torch.")
 
 
 def operation_of_torch(operation: Any) -> Any:
