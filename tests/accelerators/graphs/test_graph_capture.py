@@ -121,3 +121,12 @@ def test_whatever_goes_wrong_leaves_the_entry():
             data.transforms[0].calls = lambda: [None]
         assert capture_entry(entry, data) is entry
         assert ledger.stats().not_captured[f"failed: {error}"] == 1
+
+
+def test_nothing_is_captured_or_replayed_within_a_capture():
+    """Its own thread might, as where one captured program calls another one."""
+    memory = make_graphs()[0].memory_of(torch.device("cpu"))
+    for _ in range(2):
+        assert memory.begin() is None
+        assert memory.begin() == "a capture is under way"
+        memory.end()

@@ -222,6 +222,21 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     assert len(asked) == 4
 
 
+def test_each_question_is_a_decision_of_its_own():
+    def _fused_sdp_choice(asked):
+        return type(asked).__name__
+
+    def can_attend_with_cudnn(asked):
+        return "attends"
+
+    listener = passes.PassListener()
+    for _ in range(2):
+        answers = [listener.decide(_fused_sdp_choice, (each,)) for each in (1, 1.0, True, 2)]
+        assert answers == ["int", "float", "bool", "int"]
+        assert listener.decide(can_attend_with_cudnn, (1,)) == "attends"
+    assert [repr(each.args) for each in listener.decisions] == ["(1,)", "(1.0,)", "(True,)", "(2,)", "(1,)"]
+
+
 def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
     from thunder.executors import utils
 
