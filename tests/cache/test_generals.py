@@ -75,6 +75,20 @@ def test_functions_are_apart():
     assert everybody.find(0, 2, 64) is None and everybody.find(0, 2, 96, function=OTHER)
 
 
+def test_settings_are_apart():
+    """A function that was compiled under some settings serves no region under others."""
+    seen = Seen()
+    builders = [Builder(Eager(), environment={"options": each}) for each in ("precise", "fast")]
+
+    def find(number: int, length: int) -> list[FoundGeneral | None]:
+        generation = Generation(FUNCTION, number)
+        return [seen.generals.join(region(2, length), generation, Sizes.AUTO, each) for each in builders]
+
+    assert find(0, 64) == [None, None]
+    one, other = find(1, 96)
+    assert one and other and one.executable is not other.executable
+
+
 def test_what_is_forgotten_is_compiled_as_it_is():
     seen = Seen()
     seen.find(0, 2, 64)
@@ -98,3 +112,6 @@ def test_writes_and_random_numbers_are_refused():
         check_general(replace(graph, ops=(*graph.ops, Op("prims.uniform_philox", (), (type_,)))))
     with pytest.raises(Declined, match="numbers or symbolic sizes"):
         check_general(Graph((type_, NumberType("int")), graph.ops, graph.outputs))
+    symbolic = TensorType("float32", (Ref(1), 3), "cpu")
+    with pytest.raises(Declined, match="numbers or symbolic sizes"):
+        check_general(Graph((symbolic,), (Op("prims.tanh", (Ref(0),), (symbolic,)),), (2,), 1))
