@@ -1,12 +1,20 @@
 """Programs at several sizes as one, and that one at others."""
 
+from dataclasses import replace
+
 import pytest
 from blank_programs import blank, rename_templates
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs.general import GeneralProgram, Identity
-from fusioncache.accelerators.programs.text import ProgramText, TemplateReference, TemplateUse, TraceText
+from fusioncache.accelerators.programs.text import (
+    NamedReference,
+    ProgramText,
+    TemplateReference,
+    TemplateUse,
+    TraceText,
+)
 from fusioncache.accelerators.sizes.sizes import Number, Operation
 from fusioncache.ir import Const, Declined, Graph, Instance, Op, Ref, TensorType
 from fusioncache.template.plan import Plan
@@ -144,6 +152,28 @@ def test_programs_that_differ_in_more_than_numbers_are_refused(change):
     assert changed != program
     with pytest.raises(Declined, match="more than numbers"):
         GeneralProgram([KNOWN[0], (changed, numbers)], {ROWS, LENGTH, BOTH})
+
+
+def test_programs_that_call_two_functions_by_one_name_are_refused():
+    def call(program, function):
+        return replace(program, epilogue=replace(program.epilogue, context={"f": NamedReference("torch", function)}))
+
+    (first, sizes), (second, others) = KNOWN
+    GeneralProgram([(call(first, "sin"), sizes), (call(second, "sin"), others)], {ROWS, LENGTH, BOTH})
+    with pytest.raises(Declined, match="more than numbers"):
+        GeneralProgram([(call(first, "sin"), sizes), (call(second, "cos"), others)], {ROWS, LENGTH, BOTH})
+
+
+def test_two_templates_of_one_name_are_refused():
+    programs = []
+    for program, numbers in KNOWN:
+        ((name, reference),) = program.templates().items()
+        graph = replace(reference.graph, ops=(replace(reference.graph.ops[0], name="prims.other"),))
+        source = f"def backward_fn(t1):\n  return {name}(t1)\n"
+        backward = TraceText("backward_fn", source, {name: replace(reference, graph=graph)})
+        programs.append((replace(program, backward=backward), numbers))
+    with pytest.raises(Declined, match="two templates have one name"):
+        GeneralProgram(programs, {ROWS, LENGTH, BOTH})
 
 
 def test_a_name_of_the_models_is_never_taken_for_a_template():
