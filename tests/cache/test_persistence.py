@@ -42,10 +42,17 @@ def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_i
 
 
 def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
-    first, second = Process(tmp_path), Process(tmp_path)
+    """Even where what the backend compiles itself takes any."""
+
+    class Coarse(PersistentEager):
+        def layout(self, layouts: Any) -> Any:
+            return len(layouts)
+
+    first, second = Process(tmp_path), Process(tmp_path, Coarse())
     first.run(make_region(), X, Y)
     second.run(make_region(), X, Y)
-    assert torch.equal(second.run(make_region(), X.mT.contiguous().mT, Y)[0], torch.sin(X))
+    columns = [each.mT.contiguous().mT for each in (X, Y)]
+    assert torch.equal(second.run(make_region(), *columns)[0], torch.sin(X))
     assert second.told == [True, False]
 
 
@@ -85,10 +92,17 @@ def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
     assert (other.told, same.told) == ([False], [True])
 
 
-def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
+@pytest.mark.parametrize("setting", ["settings", "machine"])
+def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path, setting):
     class Changing(PersistentEager):
         def environment(self):
-            return {**super().environment(), "settings": f"compiled {len(self.compiled)}"}
+            return {**super().environment(), **self.find("settings")}
+
+        def artifact_environment(self):
+            return {**super().artifact_environment(), **self.find("machine")}
+
+        def find(self, name):
+            return {name: f"compiled {len(self.compiled)}"} if name == setting else {}
 
     first, second = Process(tmp_path, Changing()), Process(tmp_path, Changing())
     for process in (first, second):
@@ -137,11 +151,14 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, sp
     assert (second.told, third.told) == ([False], [True])
 
 
-def test_a_stored_region_of_another_template_is_not_run(tmp_path):
+@pytest.mark.parametrize("differs", ["inputs", "outputs"])
+def test_a_stored_region_of_another_template_is_not_run(tmp_path, differs):
     first = Process(tmp_path)
     s = Sketch()
-    other = s.graph(s.op("sin", s.input()))
-    artifacts = {"code": b"run it op by op", REGION: encode_region(Instance(other, (0,), (0,)))}
+    inputs = [s.input() for _ in range(1 if differs == "inputs" else 2)]
+    sines = [s.op("sin", inputs[0]) for _ in range(1 if differs == "outputs" else 2)]
+    other = Instance(s.graph(*sines), tuple(range(len(inputs))), tuple(range(len(sines))))
+    artifacts = {"code": b"run it op by op", REGION: encode_region(other)}
     first.cache.store.save(first.key(make_region(), X, Y), "eager", artifacts)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         first.run(make_region(), X, Y)
