@@ -11,6 +11,7 @@ from benchmarks import canonical as canonical_scaling
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline
 
 
 def key(graph: Graph):
@@ -255,6 +256,17 @@ def test_a_partial_sum_that_is_used_elsewhere_ends_the_chain():
 
     assert canonicalize(region(False)).binding.arities == (2,)
     assert canonicalize(region(True)).binding.arities == (1,)
+
+
+def test_all_terms_of_a_chain_are_stored_in_one_dtype():
+    half = TensorType("float16", TYPE.shape, TYPE.device)
+    s = Sketch()
+    x, a, b, c = s.input(), s.input(), s.input(half), s.input()
+    total = s.op("add", s.op("add", s.op("add", x, a), s.to(b, "float32")), c)
+    region = s.graph(s.op("tanh", total))
+    found = canonicalize(region)
+    given = tuple(region.inputs[place] for place in found.binding.arguments)
+    assert inline(found.graph, found.binding.arities).inputs == given
 
 
 def test_a_term_that_is_used_elsewhere_stays_in_the_core():
