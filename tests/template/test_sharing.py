@@ -162,6 +162,19 @@ def test_a_view_of_what_was_written_in_place_is_refused():
         canonicalize(s.graph(s.op("reshape", written, (6,))))
 
 
+def test_another_name_for_what_was_written_in_place_does_not_matter():
+    def region(name, *, named):
+        s = Sketch()
+        x = s.input()
+        written = s.op("copy_", s.op("sin", x), x)
+        written = s.op("shallow_copy", written) if named else written
+        return s.graph(s.op(name, written, *([(6,)] if name == "reshape" else [])))
+
+    assert key(region("tanh", named=True)) == key(region("tanh", named=False))
+    with pytest.raises(Declined, match="a view of a value written in place"):
+        canonicalize(region("reshape", named=True))
+
+
 def test_identities_do_not_matter():
     assert key(chain("sin", "shallow_copy", "tanh")) == key(chain("sin", "tanh"))
 
