@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from program_keys import Model, assert_names, assert_same, jit, key_of
+from thunder.core import trace
 from thunder.distributed import skip_data_parallel_grad_sync
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -138,6 +139,10 @@ STATE = {
         lambda: setting(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, [3, 1, 2, 0, 4]),
         r"the state torch.sdp_priority: \[1, 2, 0, 3, 4\], \[3, 1, 2, 0, 4\]",
     ),
+    "compiling": (
+        lambda: attribute(torch.compiler, "is_exporting", lambda: True),
+        r"the state compiling: \(False, False\), \(False, True\)",
+    ),
     "torch functions": (torch._C.DisableTorchFunctionSubclass, "the state torch_function: True, False"),
     "thunder's gradient synchronization": (
         skip_data_parallel_grad_sync,
@@ -152,6 +157,12 @@ def test_the_key_names_the_state_that_is_another_one(name, jitted, key):
     with change():
         other = key_of(jitted, X, 2)
     assert_names(expected, key, other)
+
+
+def test_where_thunder_reads_a_trace_from_a_file_no_program_is_kept(jitted, monkeypatch):
+    monkeypatch.setattr(trace, "_execution_file", SimpleNamespace(get=lambda: "trace.py"))
+    with pytest.raises(Declined, match="reads its traces from a file"):
+        key_of(jitted, X)
 
 
 def test_what_thunder_remembers_of_autocasts_is_seen_but_not_how_often(jitted, key):
