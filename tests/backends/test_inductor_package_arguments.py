@@ -86,17 +86,3 @@ def test_what_kernels_cannot_read_is_compiled_for_once(make):
         assert torch.equal(run([two()[0], args[1]])[0], torch.tanh(two()[0] + args[1]))
         assert digest(run(two())) == plain
     assert backend.compiles == 1
-
-
-def test_negated_and_conjugated_views_are_what_they_stand_for():
-    """As complex numbers make them, through TorchInductor itself."""
-    z = torch.complex(*two())
-    args = [z.conj().imag, two()[1]]
-    assert args[0].is_neg()
-    graph = sum_of_two()
-    kept = Inductor().persist(graph, [z.imag, two()[1]])
-    assert kept.artifacts is not None
-    (result,) = kept.run(args)
-    assert torch.allclose(result, torch.tanh(two()[1] - two()[1]))
-    (result,) = kept.run([z.imag, two()[1]])
-    assert torch.allclose(result, torch.tanh(two()[1] + two()[1]))

@@ -176,7 +176,7 @@ if device == "cpu":  # Triton's interpreter hands Python's range arrays of one e
     kernel.range = lambda *bounds: range(*map(number, bounds))
 torch.manual_seed(0)
 float32, bfloat16, float16 = torch.float32, torch.bfloat16, torch.float16
-for elements, count in itertools.product((1, 5001), (1, 4, 9)):
+for elements, count in itertools.product((1, 5001), (1, 9)):
     for head, dtype in ((float32, float32), (bfloat16, bfloat16), (float32, bfloat16), (bfloat16, float16)):
         memory = torch.randn(count + 1, elements, device=device)
         memory[:, 0] = -0.0

@@ -50,11 +50,6 @@ def take_step(call, model, tokens):
     return [loss.detach(), *(gradient.float() for gradient in gradients)]
 
 
-def test_a_model_trains_at_random_lengths():
-    _, error, eager_error = train("convolutional", steps=3, lengths=2, longest=9, backend="eager")
-    assert error <= max(FACTOR * eager_error, LEAST)
-
-
 @pytest.mark.gpu
 @pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize(

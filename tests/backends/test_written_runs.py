@@ -1,14 +1,13 @@
 """The function that is written for a recipe: what it launches, and when it leaves the region to others."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, lay_out_parameters, write_run
+from fusioncache.backends.nvfuser.recipe import Fresh, Input, Pointer, Recipe
+from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, write_run
 
 ADD = Recipe(
     inputs=(Input(FLAT, 16), Input(FLAT, 16)),
@@ -68,14 +67,6 @@ def call(recipe, steps, args=(32, 64), *, current=0, stream=5, outputs=(0,)):
     return write_run(recipe, outputs, names)(args)
 
 
-def test_a_launch_is_given_addresses_where_its_parameters_lie():
-    steps = Steps(0)
-    assert call(ADD, steps) == [1024]
-    assert steps.log == [(32, 64, 1024 + 64)]
-    assert steps.stream == 5
-    assert [index for index, *_ in lay_out_parameters(ADD.launches).pointers] == [0, 8, 17]
-
-
 def test_the_default_stream_is_told_by_its_own_handle():
     steps = Steps(0)
     call(ADD, steps, stream=0)
@@ -101,23 +92,3 @@ def test_a_thread_without_a_context_gets_one():
     steps = Steps(NO_CONTEXT)
     assert call(ADD, steps) == [1024]
     assert steps.bound == [0] and len(steps.log) == 2
-
-
-@pytest.mark.parametrize(("second", "result"), [(2, [1024]), (6, [1024]), (4, "otherwise"), (1, "otherwise")])
-def test_arguments_are_as_little_aligned_as_captured(second, result):
-    recipe = replace(ADD, inputs=(ADD.inputs[0], replace(ADD.inputs[1], alignment=2)))
-    assert call(recipe, Steps(0), (16, second)) == result
-
-
-def test_a_fill_is_told_where_on_the_stream_in_use():
-    steps = Steps(0, 0)
-    call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)
-    assert steps.log == [(1024 + 8, 255, 100, 5), (32, 64, 1024 + 64)]
-
-
-def test_what_fails_behind_the_first_step_raises():
-    recipe = replace(ADD, steps=(*ADD.steps, Fill(2, 0, 128, 0)))
-    steps = Steps(0, 700)
-    with pytest.raises(DriverError, match="700"):
-        call(recipe, steps)
-    assert len(steps.log) == 2
