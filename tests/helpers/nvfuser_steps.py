@@ -32,7 +32,7 @@ def take_steps(device: str, *, graphs: bool = False, **options: Any) -> dict[str
     import fusioncache
 
     torch.manual_seed(0)
-    model, x = Blocks(2).to(device), torch.randn(5, 16, device=device)
+    model, x = Blocks(1).to(device), torch.randn(5, 16, device=device)
     backend = "eager" if device == "cpu" else "auto"
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, graphs=graphs)
     compiled = thunder.jit(model, transforms=[transform], **options)

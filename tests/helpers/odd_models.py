@@ -1,8 +1,9 @@
 """What one model may do in a process before another one, whose program is to be kept all the same.
 
-    python -m odd_models HARMLESS store
+    python -m odd_models all store
 
-does all of a group, has another model compiled behind each, and prints what became of its programs.
+does all of it, has another model compiled behind each, and prints what became of its programs. With ``lasting`` it does
+only what later programs depend on.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ class Other(torch.nn.Module):
     def __init__(self, number: int):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
-        self.norm = torch.nn.LayerNorm(4)
         self.number = number
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(self.norm(F.gelu(self.linear(x))) * self.number, -1)
+        return torch.softmax(F.gelu(self.linear(x)) * self.number, -1)
 
 
 def call(function: Any, *args: Any, **options: Any) -> Any:
@@ -213,17 +213,14 @@ LASTING: dict[str, Callable[[], None]] = {
 """What later programs depend on: a process that did the same loads them."""
 
 
-def list_programs(group: str) -> Iterator[tuple[str, Any]]:
-    """Yields what became of the program of another model behind each of a group; nothing is done for ``NOTHING``."""
-    known = {**HARMLESS, **LASTING}
-    names = HARMLESS if group == "NOTHING" else globals()[group]
-    for number, name in enumerate(known):
-        if name in names:
-            if group != "NOTHING":
-                known[name]()
-            model, transform = compile_anew(Other(number + 2), STORE)
-            model(torch.ones(3, 4))
-            yield name, counts(transform)
+def list_programs(which: str) -> Iterator[tuple[str, Any]]:
+    """Yields what became of the program of another model behind each."""
+    for number, (name, do) in enumerate({**HARMLESS, **LASTING}.items()):
+        if which == "all" or name in LASTING:
+            do()
+        model, transform = compile_anew(Other(number + 2), STORE)
+        model(torch.ones(3, 4))
+        yield name, counts(transform)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ import torch
 from expert_layers import Experts
 from stored_programs import Cell, counts, without_interpreter
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 import fusioncache
 
@@ -53,15 +52,6 @@ class Tied(torch.nn.Module):
         for layer in self.layers:
             x = x + functional.silu(layer(self.norm(x)))
         return self.head(x)
-
-
-class Checkpointed(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = Cell()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.cell, x, use_reentrant=False)
 
 
 class Counter(torch.nn.Module):
@@ -133,10 +123,6 @@ def train_module(model: torch.nn.Module, compile_: Compile, *inputs: Any, **opti
     return train(compile_(model, **options), list(model.parameters()), *inputs) + list(model.buffers())
 
 
-def run_module(compile_: Compile) -> list[torch.Tensor]:
-    return train_module(Cell(), compile_, torch.randn(3, 4))
-
-
 def run_function(compile_: Compile) -> list[torch.Tensor]:
     x, weight = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
     compiled = compile_(plain_function)
@@ -172,10 +158,6 @@ def run_experts(compile_: Compile) -> list[torch.Tensor]:
 def run_sets(compile_: Compile) -> list[torch.Tensor]:
     model = Unordered()
     return train(compile_(model), list(model.parameters()), torch.randn(3, 4), {"b", "a", "c"})
-
-
-def run_checkpoint(compile_: Compile) -> list[torch.Tensor]:
-    return train_module(Checkpointed(), compile_, torch.randn(3, 4))
 
 
 def run_buffers(compile_: Compile) -> list[torch.Tensor]:

@@ -3,16 +3,15 @@
 import json
 
 import forked_processes as forks
-import pytest
 
 MADE, LOADED = [0, 1, {}], [1, 0, {}]
 
 
-@pytest.mark.parametrize(("group", "later"), [("HARMLESS", "NOTHING"), ("LASTING", "LASTING")])
-def test_programs_are_kept_whatever_others_did(group, later, tmp_path):
+def test_programs_are_kept_whatever_others_did(tmp_path):
+    """The later process does nothing of what is harmless."""
     first, second = (
-        json.loads(forks.ask("odd_models", each, str(tmp_path)).splitlines()[-1]) for each in (group, later)
+        json.loads(forks.ask("odd_models", which, str(tmp_path)).splitlines()[-1]) for which in ("all", "lasting")
     )
     assert {name: found for name, found in first.items() if found != MADE} == {}
     assert {name: found for name, found in second.items() if found != LOADED} == {}
-    assert len(first) == len(second) > 3
+    assert len(first) == len(second) > 10

@@ -328,13 +328,11 @@ def with_values(model: Mutable) -> AbstractContextManager[Any]:
 
 
 SAME: dict[str, Change] = {
-    "nothing": lambda model: contextlib.nullcontext(),
     "gradients": with_grads,
     "values of a parameter": with_values,
     "global that nobody reads": put_item(lambda model: vars(own), FRESH=1),
     "variable of the environment that nobody reads": env(FRESH="1"),
     "hooks of saved tensors": lambda model: torch.autograd.graph.save_on_cpu(),
-    "attribute of a module that nobody reads": put_item(lambda model: vars(functional), fresh=1),
 }
 
 

@@ -17,7 +17,7 @@ from random_programs import Argument, RandomProgram, Step, make_random_program
 import fusioncache
 from fusioncache.transform import executor
 
-SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "20")
+SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "10")
 FIRST, _, LAST = SEEDS.rpartition(":")
 
 

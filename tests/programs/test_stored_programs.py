@@ -17,7 +17,7 @@ import pytest
 from program_zoo import CASES, Job
 from repository import HELPERS, import_path
 
-VERIFIED = ("kinds_of_input", "tied", "buffers")
+VERIFIED = ("tied", "buffers")
 
 
 def run_jobs(seed: int, helpers: Path, *jobs: Job) -> list[dict[str, Any]]:
