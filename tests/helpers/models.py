@@ -48,6 +48,17 @@ class Blocks(torch.nn.Module):
         return self.head(self.blocks(x))
 
 
+class Small(torch.nn.Module):
+    """A model with two regions in each direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.linear(torch.tanh(self.linear(x)) * 2)) + x
+
+
 @contextlib.contextmanager
 def recompute() -> Iterator[None]:
     """Thunder's rematerialization with a weight of 0 for a producer's own arguments, as in NVIDIA/Fuser#2916."""

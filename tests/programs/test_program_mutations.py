@@ -147,9 +147,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     # What the model is made of.
     "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
     "new attribute": (put_item(lambda m: vars(m), fresh=1), "`model.fresh`"),
-    "function as an attribute": (put(lambda m: m, "activation", functional.relu), "`model.activation`"),
     "forward of one object": (put_item(lambda m: vars(m.first), forward=torch.tanh), "`model.first.forward`"),
-    "dropout's probability": (put(lambda m: m.dropout, "p", 0.5), "`model.dropout.p`"),
     "tied parameters": (tied, "`model.second.weight`"),
     "shape of a buffer": (
         put_item(lambda m: vars(m.norm)["_buffers"], shift=torch.zeros(1)),
@@ -171,16 +169,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "`mutated_model.Base.bias_scale`",
     ),
     "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is <function"),
-    "method of torch.nn.Module": (
-        put(lambda m: torch.nn.Module, "__call__", lambda self, *args: self.forward(*args)),
-        "`torch.nn.modules.module.Module.__call__`",
-    ),
     # What interpreted code looks up.
     "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
     "item of a global dict": (put_item(lambda m: own.CONFIG, eps=1e-2), "mutated_model.CONFIG"),
     "code of a global function": (code(own.square, lambda x: x + x), "mutated_model.square"),
-    "member of an enumeration": (put(lambda m: own, "MODE", own.Mode.DOUBLE), "mutated_model.MODE"),
-    "default argument": (put(lambda m: own.shift, "__defaults__", (0.2,)), "mutated_model.shift"),
     "constant of a nested function": (shifted_nested, "mutated_model.shift"),
     "closure cell": (lambda m: cell(own.scaler, 1.75), "mutated_model.scaler"),
     "function of torch": (put(lambda m: functional, "linear", other_linear), "linear"),

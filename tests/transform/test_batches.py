@@ -8,22 +8,12 @@ from unittest import mock
 import pytest
 import thunder
 import torch
+from models import Small
 
 import fusioncache
 from fusioncache.backends.inductor import persistence
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-
-
-class Small(torch.nn.Module):
-    """A model with two regions in each direction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(self.linear(torch.tanh(self.linear(x)) * 2)) + x
 
 
 class Job:
@@ -59,33 +49,37 @@ def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
-def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same_bits(tmp_path):
-    first = Job(tmp_path / "one")
-    results, runs = first.step()
-    stats = first.transform.stats()
+@pytest.fixture(scope="module", name="first")
+def _first(tmp_path_factory):
+    """A store that a first job has filled, that job, and what its first step gave."""
+    store = tmp_path_factory.mktemp("batches") / "store"
+    job = Job(store)
+    return store, job, *job.step()
+
+
+def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same_bits(first):
+    store, job, results, runs = first
+    stats = job.transform.stats()
     assert runs[0] == max(runs) > 2 and sum(runs) == stats.compiles == stats.templates
     assert (stats.loads, stats.handed_over, dict(stats.bypasses)) == (0, 0, {})
-    assert sum(template.compile_seconds for template in first.transform.cache.templates()) > 0
-    again, more = first.step()
+    assert sum(template.compile_seconds for template in job.transform.cache.templates()) > 0
+    again, more = job.step()
     assert equal(results, again) and not more
 
-    second = Job(tmp_path / "one")
+    second = Job(store)
     loaded, runs = second.step()
     assert equal(results, loaded) and not runs
     assert (second.transform.stats().compiles, second.transform.stats().loads) == (0, stats.compiles)
 
 
-def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(tmp_path):
-    results, first = Job(tmp_path).step()
-    job = Job(tmp_path)
-    assert job.cache.store
-    for entry in job.cache.store.entries():
-        if entry.backend == "inductor":
-            (path,) = tmp_path.rglob(f"{entry.digest}.inductor")
-            path.unlink()
-    again, runs = job.step()
+def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(first, tmp_path):
+    store, _, results, runs = first
+    job = Job(shutil.copytree(store, tmp_path / "store"))
+    for path in tmp_path.rglob("*.inductor"):
+        path.unlink()
+    again, more = job.step()
     assert job.transform.stats().programs_loaded == 1
-    assert equal(results, again) and runs == first
+    assert equal(results, again) and more == runs
 
 
 def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):

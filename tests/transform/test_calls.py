@@ -78,10 +78,8 @@ def agree(ours, thunders):
 
 
 CHOICES = {
-    "one": lambda x, y: y,
     "several": lambda x, y: (y, y.sum(), 3, None),
     "named": lambda x, y: {"y": y, "x": x * 2},
-    "an argument": lambda x, y: (x, y),
     "an argument alone": lambda x, y: x,
     "a view of an argument": lambda x, y: (x.view(12), y),
     "a view": lambda x, y: y.t(),
@@ -122,7 +120,7 @@ CONTEXTS = {
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_in_whatever_context_it_is_called(pair, context):
     ours, thunders = pair
-    for _ in range(3):
+    for _ in range(2):
         with CONTEXTS[context]():
             assert agree(look(ours, X), look(thunders, X))
         assert agree(look(ours, X), look(thunders, X))
@@ -131,7 +129,6 @@ def test_in_whatever_context_it_is_called(pair, context):
 
 ARGUMENTS = {
     "by name": ((X,), {"bias": torch.ones(4)}),
-    "two": ((X, X + 1), {}),
     "one twice": ((X, X), {}),
     "views of one memory": ((X, X[:1]), {}),
     "numbers": ((X, 2, 1.5), {}),

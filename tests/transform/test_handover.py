@@ -63,7 +63,7 @@ def traces_of(depth: int):
 @pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
 def test_traces_of_two_models_may_come_in_any_order(order):
     """Of the models f and F the forward traces, then the backward traces b and B: one of them may never come."""
-    transform, models = transform_with_recompute(), {"f": traces_of(4), "F": traces_of(6)}
+    transform, models = transform_with_recompute(), {"f": traces_of(3), "F": traces_of(4)}
     new = {}
     for step in order:
         trace = models["f" if step in "fb" else "F"][step in "bB"]
@@ -93,7 +93,7 @@ def test_threads_that_compile_at_once_each_get_their_own(shared, monkeypatch):
 
     monkeypatch.setattr(Handover, "put", put_and_wait)
     transform = transform_with_recompute()
-    stacks = [stack(4)] * 2 if shared else [stack(4), stack(6)]
+    stacks = [stack(3)] * 2 if shared else [stack(3), stack(4)]
     compiled = (
         [compile_with(stacks[0][0], transform)] * 2 if shared else [compile_with(m, transform) for m, _ in stacks]
     )
@@ -111,7 +111,7 @@ def test_threads_that_compile_at_once_each_get_their_own(shared, monkeypatch):
 
 
 def test_a_transform_that_renames_comes_between_no_trace_and_its_backward_trace():
-    model, x = stack(4)
+    model, x = stack(3)
     expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
     assert are_same(train(model, compile_with(model, Collect(renames=True), transform), x), expected)
@@ -136,7 +136,7 @@ def test_nothing_stays_of_a_forward_trace_that_is_gone():
 
 
 def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
-    model, x = stack(4)
+    model, x = stack(3)
     expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
     monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.TraceNotes.record_choice", lambda *_: 1 / 0)

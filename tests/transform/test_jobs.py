@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import Blocks, compile_with
+from models import Small, compile_with
 from pool_processes import fork_process, wait_until
 from store_processes import PersistentEager
 
@@ -76,7 +76,7 @@ class Job:
 
     def __init__(self, folder: Path, number: int, x: torch.Tensor | None = None):
         torch.manual_seed(0)
-        self.model, self.x = Blocks(1), torch.randn(5, 16) if x is None else x
+        self.model, self.x = Small(), torch.randn(5, 16) if x is None else x
         self.cache = fusioncache.Cache(record=False, store=folder / "store")
         self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
 

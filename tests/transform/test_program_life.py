@@ -34,7 +34,7 @@ def trained(tmp_path_factory):
     """A store, the model and input whose program for training it has, and the first step's results."""
     directory = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
-    model, x = Blocks(2), torch.randn(5, 16)
+    model, x = Blocks(1), torch.randn(5, 16)
     compiled, transform = compile_anew(model, directory)
     results = step(compiled, model, x)
     assert counts(transform) == (0, 1, {})

@@ -33,7 +33,8 @@ from fusioncache.distributed.cut_layers import CutParameter, Role, TensorParalle
 from fusioncache.ir import Key
 from fusioncache.observe.record.observations import PlacementRecord
 
-MODES = ("zero2", "zero3", "ddp", "layers", "rows")
+MODES = ("zero3", "ddp", "layers", "rows")
+"""ZeRO3 does all that ZeRO2 does, and more."""
 WIDTH = 6
 
 

@@ -155,7 +155,7 @@ def draw_step(call, model, target, write):
 
 def test_random_expressions_have_eager_gradients_whatever_eager_lets_one_write():
     cases, different = 0, []
-    for seed in range(24):
+    for seed in range(12):
         model = Drawn(seed)
         call = ours(model)
         for target in range(6):
@@ -173,4 +173,4 @@ def test_random_expressions_have_eager_gradients_whatever_eager_lets_one_write()
                 ]
                 if not all(near) and not any(each.isnan().any() for each in expected):
                     different.append((seed, target))
-    assert cases > 150 and not different
+    assert cases > 75 and not different

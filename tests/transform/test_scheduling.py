@@ -5,7 +5,6 @@ import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -26,7 +25,7 @@ from sharded_training import (
 import fusioncache
 from fusioncache.distributed.sharing import find_time_limits
 
-MODES = ("zero2", "zero3", "ddp")
+MODES, AT_ONCE = ("zero2", "zero3", "ddp"), ("zero2", "ddp")
 ORDERS = {
     "thunder": {"schedule": "thunder"},
     "auto": {"bucket_bytes": 4096},
@@ -50,7 +49,7 @@ def make_transform(backend: str = "eager", **options: object) -> fusioncache.Fus
 
 def train_all(rank: int) -> dict[str, dict[str, object]]:
     seen = {f"{mode} {order}": train_one(rank, mode, **ORDERS[order]) for mode in MODES for order in ORDERS}
-    seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
+    seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in AT_ONCE}
     return {**seen, "written in place": run_in_place()}
 
 
@@ -62,7 +61,7 @@ def share_at_once(mode: str) -> torch.nn.Module:
         shared = fusioncache.distributed.ddp(make_small(), **options)
     else:
         device = torch.device("cpu")
-        shared = fusioncache.distributed.fsdp(make_small(), reshard=mode == "zero3", device=device, **options)
+        shared = fusioncache.distributed.fsdp(make_small(), reshard=False, device=device, **options)
     assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
     return shared
 
@@ -90,7 +89,7 @@ def train_one(rank: int, mode: str, make: Callable = make_small, **options: Any)
     transform = make_transform(**options)
     jitted = thunder.jit(make(), executors=fusioncache.executors(), transforms=[transform])
     jitted = share(jitted, mode)
-    values = [value.cpu() for value in train(jitted, rank)]
+    values = [value.cpu() for value in train(jitted, rank, steps=2)]
     return {
         "templates": sorted(call.template.key.digest for call in transform.calls()),
         "compiles": transform.stats().compiles,
@@ -142,7 +141,7 @@ def in_flight(calls: list[str]) -> int:
 def test_losses_and_gradients_are_those_of_thunders_order_bit_for_bit(trained, mode, order):
     for rank in trained:
         ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
-        assert len(ours["values"]) == 3 * (1 + WEIGHTS)
+        assert len(ours["values"]) == 2 * (1 + WEIGHTS)
         assert equal_bits(ours["values"], theirs["values"])
         for direction in ("forward", "backward"):
             assert computing(ours[direction]) == computing(theirs[direction])
@@ -193,7 +192,7 @@ def test_bounds_hold(trained):
 
 def test_a_model_shared_by_one_call_is_the_same(trained):
     for rank in trained:
-        for mode in MODES:
+        for mode in AT_ONCE:
             assert equal_bits(rank[f"{mode} at once"]["values"], rank[f"{mode} thunder"]["values"][: 1 + WEIGHTS])
 
 
@@ -231,8 +230,8 @@ def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
     assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
 
 
-def lose_a_rank(rank: int, way: str) -> str:
-    """Returns what ends a rank whose other one dies, or stands still, behind the forward pass."""
+def lose_a_rank(rank: int) -> str:
+    """Returns what ends a rank whose other one stands still behind the forward pass."""
     jitted = share_at_once("zero2")
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     jitted(tokens).sum().backward()
@@ -241,7 +240,7 @@ def lose_a_rank(rank: int, way: str) -> str:
     loss = jitted(tokens).sum()
     torch.distributed.barrier()
     if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL if way == "dies" else signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
     try:
         loss.backward()
     except RuntimeError as error:
@@ -249,9 +248,8 @@ def lose_a_rank(rank: int, way: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("way", "said"), [("dies", "."), ("stands still", "(?i)timed out|timeout")])
-def test_a_rank_that_is_lost_ends_the_job(way, said):
-    assert re.search(said, run_with_losses(partial(lose_a_rank, way=way), patience=120))
+def test_a_rank_that_is_lost_ends_the_job():
+    assert re.search("(?i)timed out|timeout", run_with_losses(lose_a_rank, patience=120))
 
 
 @pytest.mark.gpu

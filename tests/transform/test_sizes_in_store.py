@@ -116,12 +116,10 @@ def test_static_code_of_the_store_goes_before_what_must_be_compiled(tmp_path):
     assert counts(run(tmp_path, (3, 9), (3, 12), (3, 6), (3, 14))) == (1, 1, 1, 2)
 
 
-def test_a_function_goes_on_from_its_own_processes(tmp_path):
+def test_a_function_goes_on_from_no_other_ones_processes(tmp_path):
     assert counts(run(tmp_path, (3, 4), function=Scale())) == (1, 0, 0, 0)
     # A model of another width: one length of it is compiled as it is.
     assert counts(run(tmp_path, (3, 5), function=Scale(5))) == (1, 0, 0, 0)
-    assert counts(run(tmp_path, (7, 5), function=Scale(5))) == (1, 0, 1, 0)
-    assert counts(run(tmp_path, (9, 4), function=Scale(), sizes="dynamic")) == (1, 0, 1, 0)
 
 
 def damage(store: Path, word: str) -> int:

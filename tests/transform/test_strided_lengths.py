@@ -42,7 +42,7 @@ LOOKS = {
 @pytest.mark.parametrize("compute", LOOKS.values(), ids=LOOKS)
 def test_what_depends_on_a_layout_is_what_it_is_with_thunder(compute, tmp_path):
     own, (compiled, _) = thunder.jit(compute), compile_anew(compute, tmp_path)
-    for length in (10, 14, 18, 21, 14):
+    for length in (10, 14, 18, 14):
         for rows in (torch.randn(length, 3).T, torch.randn(3, length + 1)[:, 1:], torch.randn(3, length)):
             results = [function(rows) for function in (own, compiled)]
             one, other = (each if isinstance(each, tuple) else (each,) for each in results)

@@ -35,19 +35,6 @@ def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
     assert not stats.bypasses
 
 
-def test_recomputed_residual_streams_share_one_template(cache):
-    torch.manual_seed(0)
-    model, x = Residual(6), torch.randn(10, 10)
-    with recompute():
-        compiled, transform = compile_with(model, cache=cache)
-        result = step(compiled, model, x)
-        assert are_same(result, step(compile_plain(model), model, x))
-    forward = find_fused(thunder.last_traces(compiled)[-1])
-    assert [len(call.args) for call in forward] == list(range(1, 14))
-    assert len({call.sym.name for call in forward}) == 3
-    assert transform.stats().templates == 4
-
-
 def test_models_share_the_cache_and_keep_their_own_counts(cache):
     torch.manual_seed(0)
     x = torch.randn(5, 16)

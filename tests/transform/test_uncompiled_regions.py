@@ -171,7 +171,6 @@ class Scaled(torch.nn.Module):
 VALUES = [
     (Real(2.0), "a"),
     (Real("nan"), Text("a")),
-    (Real(-0.0), Name.A),
     (Whole(2), Text("a")),
     (Member.TWO, Name.A),
     (Complex(2 + 1j), "a"),
@@ -199,14 +198,10 @@ def test_what_python_writes_with_two_strokes():
     functions = [
         lambda x: 3 // x,
         lambda x: 3.0 // x,
-        lambda x: x // 3,
         lambda x: Real(3.0) // x,
         lambda x: 1e10 // x.to(torch.int8),
         lambda x: torch.remainder(3, x),
         lambda x: 2**x,
-        lambda x: 3 - x,
-        lambda x: 3 / x,
-        lambda x: (3 // x) * 2 + torch.sin(x),
     ]
     for function in functions:
         for x in (torch.tensor([0.5, 2.0, -3.0]), torch.tensor([1, -2, 7])):
