@@ -1,7 +1,6 @@
 """TorchInductor's code for any sizes: bits and strides are those of the code for their own, whatever comes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +8,7 @@ import torch
 from models import are_same, compile_with
 
 import fusioncache
-from fusioncache.backends.inductor import persistence
-from fusioncache.ir import Declined, Scope, Value
+from fusioncache.ir import Declined, Scope
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -117,22 +115,6 @@ def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
         both.call(torch.randn(3, length), torch.tensor(2.5, dtype=torch.float64))
     assert both.counts == (3, 0, 0)
     assert both.transform.stats().own_sizes == {"a variable number in prims.pow": 2}
-
-
-def test_code_that_is_not_for_a_size_is_not_used(monkeypatch):
-    """Conditions decide: here code is for sizes up to six, as if TorchInductor had found that out."""
-    make = persistence.make_symbols
-
-    def add_condition(values: Sequence[Value]) -> Any:
-        symbols = make(values)
-        return replace(symbols, guards=lambda: [*symbols.guards(), "v0 <= 6"])
-
-    monkeypatch.setattr(persistence, "make_symbols", add_condition)
-    both = Both(lambda x: x.tanh() * 2)
-    for length in (4, 6, 10):
-        both.call(torch.randn(3, length))
-    assert both.counts == (3, 1, 0)
-    assert both.transform.stats().own_sizes == {"TorchInductor's code for any sizes excludes these sizes": 1}
 
 
 def refuse_wrapper(*given: Any) -> Any:

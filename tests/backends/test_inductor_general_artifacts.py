@@ -142,17 +142,3 @@ def test_code_with_numbers_that_vary_is_stored():
         run = function([0.5, x], (20, Const("float", (20.0).hex())))
         for number, expected in own.items():
             assert are_same(list(run([number, x])), expected)
-
-
-def test_what_is_padded_by_a_size_is_stored():
-    def padded(length: int) -> Graph:
-        s = Sketch()
-        narrow, wide = (TensorType("float32", (3, size), "cpu") for size in (length, 64))
-        twice = s.op("mul", s.input(narrow), 0.3, type_=narrow)
-        return s.graph(s.op("pad", twice, 0.0, ((0, 0, 0), (0, 64 - length, 0)), type_=wide))
-
-    general = make_family([padded(6), padded(9)]).general
-    compiled = Inductor().persist_general(general, [torch.ones(3, 9)], (9, 55))
-    assert compiled.artifacts is not None
-    (result,) = compiled.run([torch.ones(3, 20)], (20, 44))([torch.ones(3, 20)])
-    assert result.shape == (3, 64) and result.count_nonzero() == 60

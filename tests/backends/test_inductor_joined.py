@@ -12,8 +12,8 @@ from inductor_artifacts import CASES, artifacts_of, digest, made
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import joined_kernels
-from fusioncache.backends.inductor import joined_kernels as vector_probe
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.joined_kernels import ALONE_SECONDS, HEADER_SECONDS, KILOBYTE_SECONDS, estimate_alone
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -101,10 +101,10 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    vector_probe.forget_probes()
+    joined_kernels.forget_probes()
     built = []
-    build = vector_probe.build_and_load
-    monkeypatch.setattr(vector_probe, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
+    build = joined_kernels.build_and_load
+    monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
     kernel = joined_kernels.CollectedKernel(
         ("const float*", "float*"),
         f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
@@ -117,4 +117,26 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
             assert function.encode() in library
     assert isas
-    vector_probe.forget_probes()
+    joined_kernels.forget_probes()
+
+
+KILOBYTE = "x" * 1000
+RUN = HEADER_SECONDS + KILOBYTE_SECONDS
+
+
+def test_a_run_of_the_expected_length_gives_the_expected_seconds():
+    assert estimate_alone(RUN, [[KILOBYTE]]) == [pytest.approx(ALONE_SECONDS + KILOBYTE_SECONDS)]
+
+
+def test_a_slower_machine_scales_the_estimate():
+    assert estimate_alone(3 * RUN, [[KILOBYTE]]) == [pytest.approx(3 * (ALONE_SECONDS + KILOBYTE_SECONDS))]
+
+
+def test_equal_sources_are_compiled_once():
+    first, second = estimate_alone(1.0, [[KILOBYTE], [KILOBYTE, KILOBYTE]])
+    assert first > 0 and second == 0
+
+
+def test_a_graph_with_two_kernels_takes_two_runs_and_one_without_takes_none():
+    one, two, none = estimate_alone(1.0, [["a" * 1000], ["b" * 1000, "c" * 1000], []])
+    assert two == pytest.approx(2 * one) and none == 0

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,7 +189,3 @@ def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
     with torch._inductor.config.patch({"cpp.cxx": ("no such compiler",)}):
         assert backend.artifact_environment()["inductor compiler"] == ""
     assert backend.artifact_environment() == before
-
-
-def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
-    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_recipe import FLAT, RECIPE, make_launch
@@ -16,7 +15,6 @@ from fusioncache.backends.nvfuser.recipe import (
     Input,
     Layout,
     Pointer,
-    Recipe,
     View,
     decode,
     encode,
@@ -42,30 +40,11 @@ def test_recipes_in_stores_are_read_and_written_as_they_were():
     assert encode(RECIPE) == WRITTEN_BEFORE
 
 
-sizes = st.integers(1, 5)
-layouts = st.builds(
-    lambda dtype, shape: Layout(dtype, tuple(shape), tuple(torch.empty(shape, device="meta").stride())),
-    st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
-    st.lists(sizes, max_size=3),
+@pytest.mark.parametrize(
+    "change", [{"widest": 32}, *({"inputs": (Input(FLAT, size), RECIPE.inputs[1])} for size in (1, 4, 8))]
 )
-
-
-@st.composite
-def recipes(draw):
-    inputs = tuple(draw(st.lists(st.builds(Input, layouts, st.sampled_from([1, 2, 4, 8, 16])), min_size=1, max_size=3)))
-    outputs = draw(st.lists(layouts, max_size=3))
-    allocations = tuple(layout.extent for layout in outputs)
-    buffers = st.integers(0, len(inputs) + len(outputs) - 1)
-    pointers = tuple(Pointer(index, 0, draw(buffers), 0) for index in range(draw(st.integers(0, 3))))
-    step = make_launch(
-        parameters=tuple(bytes(16) for _ in pointers), pointers=pointers, cooperative=draw(st.booleans())
-    )
-    fresh = tuple(Fresh(layout, number, 0) for number, layout in enumerate(outputs))
-    return Recipe(inputs, allocations, fresh, (step,), draw(st.sampled_from([16, 32])))
-
-
-@given(recipes())
-def test_recipes_survive_being_written(recipe):
+def test_other_recipes_come_back(change):
+    recipe = replace(RECIPE, **change)
     assert decode(encode(recipe)) == recipe
 
 

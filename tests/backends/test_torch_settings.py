@@ -274,14 +274,6 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x * 3.0)
 
 
-def test_models_share_under_equal_settings_only(compiled):
-    x, cache = torch.randn(3, 4), new_cache()
-    for value in (True, False, True, False):
-        with INDUCTOR.patch(size_asserts=value):
-            Model(scaled, cache)(x)
-    assert (cache.stats().misses, cache.stats().hits, len(compiled)) == (2, 2, 2)
-
-
 def test_a_new_layout_is_compiled_under_the_settings_of_its_call_and_shared_with_these(compiled):
     x, cache = torch.randn(3, 4), new_cache()
     turned = x.mT.contiguous().mT

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as distributed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_processes import Process, X, Y, make_region
 from threads_at_once import run_at_once
@@ -94,6 +94,7 @@ def test_without_a_job_nobody_waits():
     assert ranks_module.find_job_store() is None
 
 
+@settings(max_examples=30)
 @given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
 def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
     message = bytearray(pack(StoredArtifacts(artifacts, 1.5)))

@@ -12,9 +12,7 @@ import builtins
 import contextlib
 import importlib
 import json
-import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,13 +50,6 @@ def call(function: Any, *args: Any, **options: Any) -> Any:
 
 def curve(x):
     return torch.tanh(x) * 2
-
-
-def compile_inside() -> None:
-    function = torch.compile(curve, backend="eager")
-    with contextlib.suppress(Exception):
-        thunder.jit(lambda x: function(x) + 1)(X)
-    call(lambda x: function(x) + 1)
 
 
 def have_hooks() -> None:
@@ -105,18 +96,6 @@ def fail() -> None:
     call(lambda x: x @ x)
 
 
-def use_threads() -> None:
-    threads = [threading.Thread(target=call, args=(Cell(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 def nest() -> None:
     inner, model = compile_anew(curve, STORE)[0], Cell()
     call(lambda x: inner(x) + 1)
@@ -160,8 +139,7 @@ def register_executors() -> None:
 HARMLESS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        compile_inside, torch._dynamo.reset, have_hooks, define_operations, fail, use_threads, nest,
-        replace_and_restore, register_executors,
+        torch._dynamo.reset, have_hooks, define_operations, fail, nest, replace_and_restore, register_executors,
     )
 }  # fmt: skip
 """What changes nothing for later programs: a process that did none of this loads them."""

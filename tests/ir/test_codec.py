@@ -135,7 +135,7 @@ def test_classes_of_the_same_fields_are_told_apart_by_their_tags():
     assert codec.decode(Wood, content, "wood") == wood
     with pytest.raises(ValueError, match=r"wood.trees.left is .* not one of Oak, Elm"):
         codec.decode(Wood, content.replace(b"oak", b"ash"), "wood")
-    with pytest.raises(ValueError, match="oak is .* not an object with the fields age"):
+    with pytest.raises(ValueError, match=r"oak is .* not an object with the fields age"):
         codec.decode(Oak, codec.encode(Elm(1)), "oak")
 
 

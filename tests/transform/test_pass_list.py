@@ -9,7 +9,6 @@ import torch
 
 import fusioncache
 from fusioncache.ir import Declined, Scope
-from fusioncache.observe.trace_files import list_processes, read_traces
 from fusioncache.process.settings import PASSES
 from fusioncache.transform.passes import ORDER, TraceContext, order_passes, run_passes
 
@@ -80,20 +79,6 @@ def train(directory, monkeypatch):
     executors = [each for each in fusioncache.executors() if each.name != "nvfuser"]
     compiled = thunder.jit(model, executors=[*executors, thunder.get_executor("fusioncache")], transforms=[transform])
     compiled(torch.ones(2, 4)).sum().backward()
-
-
-def test_each_pass_that_changes_a_trace_leaves_it_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: tmp_path / "passes" / "1")
-    train(tmp_path, monkeypatch)
-    (process,) = list_processes(tmp_path / "passes")
-    traces = list(read_traces(process))
-    assert [each.trace.partition(" ")[2] for each in traces if each.name == "thunder"] == [
-        "forward Sequential",
-        "backward Sequential",
-    ]
-    for trace in {each.trace for each in traces}:
-        versions = {each.name: each.text for each in traces if each.trace == trace}
-        assert re.search(r"= Fusion\d+\(", versions["thunder"]) and "= Fusion" not in versions["templates"]
 
 
 def test_the_command_prints_what_each_pass_changed(tmp_path, monkeypatch):

@@ -159,23 +159,6 @@ def test_the_sequence_is_the_same_on_all_ranks(trained, mode, order):
         assert ours == theirs
 
 
-def test_gathers_come_in_order_of_need_and_reduces_behind_their_gradients(trained):
-    run = trained[0]["zero2 auto"]
-    assert sequence(run["forward"])[:4] == [
-        "gather all_gather float32 (17, 16)",  # the embedding
-        "gather all_gather float32 (8,)",  # the first norm
-        "gather all_gather float32 (16, 16)",  # the gate
-        "gather all_gather float32 (16, 16)",  # what it gates
-    ]
-    for mode in MODES:
-        moved, left = trained[0][f"{mode} auto"]["backward"], trained[0][f"{mode} thunder"]["backward"]
-        products = [index for index, call in enumerate(moved) if call == "mm"]
-        reduces = [index for index, call in enumerate(moved) if call.startswith("reduce")]
-        assert reduces[0] < products[2]
-        assert sum(index < products[-1] for index in reduces) == WEIGHTS - 3
-        assert in_flight(left[: len(left) - 1 - left[::-1].index("mm")]) == 0
-
-
 @pytest.mark.parametrize(("way", "in_place"), [("auto", WEIGHTS), ("thunder", 0)])
 def test_under_ddp_gradients_are_added_up_where_they_lie(trained, way, in_place):
     assert [rank[f"ddp {way}"]["in place"] for rank in trained] == [in_place] * 2
@@ -194,11 +177,6 @@ def test_a_model_shared_by_one_call_is_the_same(trained):
     for rank in trained:
         for mode in AT_ONCE:
             assert equal_bits(rank[f"{mode} at once"]["values"], rank[f"{mode} thunder"]["values"][: 1 + WEIGHTS])
-
-
-def regions(calls: list[str]) -> set[str]:
-    """Returns the names of templates that are called."""
-    return {call for call in calls if re.search("_[0-9a-f]{8}$", call)}
 
 
 @pytest.mark.parametrize("mode", MODES)

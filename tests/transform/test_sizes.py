@@ -85,6 +85,30 @@ def test_a_refusal_keeps_no_tensor_alive(cache, monkeypatch):
     assert not [each() for each in kept if each() is not None]
 
 
+def test_code_that_is_not_for_a_size_is_not_used(cache, monkeypatch):
+    """Conditions decide: here code is for sizes up to six, as if a compiler had found that out."""
+    compile_general = Eager.compile_general
+
+    def compile_some(self, general, args, values):
+        fit = compile_general(self, general, args, values)
+
+        def fit_some(args, values):
+            if values[0] > 6:
+                raise Declined("too large", Scope.GENERAL)
+            return fit(args, values)
+
+        return fit_some
+
+    monkeypatch.setattr(Eager, "compile_general", compile_some)
+    compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache)
+    for length in (4, 6, 10, 5):
+        x = torch.randn(3, length)
+        assert torch.equal(compiled(x), x.tanh() * 2)
+    stats = transform.stats()
+    assert (stats.compiles, stats.generalizations, stats.general_hits) == (3, 1, 1)
+    assert stats.own_sizes == {"too large": 1} and not stats.bypasses
+
+
 def test_what_fails_is_compiled_for_its_own_sizes(cache, monkeypatch):
     def fail(*args: object) -> None:
         raise ZeroDivisionError
