@@ -21,7 +21,7 @@ KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outpu
 REBUILT = {"post", "both", "parallel", "scaled", "gated", "dropout", "two", "mixed"}
 
 
-def stack(kind: str, depth: int = 3, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
+def stack(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
     torch.manual_seed(3)
     model = Stack(kind, depth).to(dtype) if kind != "mixed" else Stack(kind, depth)
     return model, torch.randn(4, SIZE, dtype=dtype)
@@ -35,7 +35,7 @@ def saved(compiled) -> dict[str, int]:
 
 
 @functools.cache
-def reference(kind: str, depth: int = 3, dtype=torch.float32) -> tuple[list[torch.Tensor], dict[str, int]]:
+def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torch.Tensor], dict[str, int]]:
     """What a step of this stack computes, and what it saves, where nothing is recomputed: traced once for all tests."""
     model, x = stack(kind, depth, dtype)
     plain, transform = compile_with(model)

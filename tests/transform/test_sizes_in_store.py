@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._inductor.config
 from models import are_same, compile_with
+from store_processes import CODE, PersistentEager
 
 import fusioncache
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.backend_executables import OFTEN, SOON
 from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
@@ -20,10 +22,37 @@ from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
 
-pytestmark = [
-    pytest.mark.usefixtures("eager_regions"),
-    pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler"),
-]
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+class Storing(PersistentEager):
+    """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
+
+    compiles = True
+    machine = "here"
+
+    def layout(self, layouts):
+        return Inductor().layout(layouts)
+
+    def general_layout(self, layouts):
+        return Inductor().general_layout(layouts)
+
+    def artifact_environment(self):
+        return {"machine": self.machine}
+
+    def persist_general(self, general, args, values):
+        return Compiled(self.compile_general(general, args, values), {"code": CODE}, None)
+
+    def load_general(self, artifacts, general, args):
+        assert artifacts["code"] == CODE
+        return self.compile_general(general, args, ())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _backend():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Storing())
+        yield
 
 
 def scale(x: torch.Tensor) -> torch.Tensor:
@@ -44,7 +73,7 @@ class Scale(torch.nn.Module):
 def run(store: Path, *shapes: tuple[int, ...], function: Callable = scale, sizes: str = "auto") -> Stats:
     """What a process does that has a cache and a transform of its own."""
     cache = fusioncache.Cache(store=store, record=False)
-    compiled, transform = compile_with(function, backend="inductor", cache=cache, sizes=sizes)
+    compiled, transform = compile_with(function, cache=cache, sizes=sizes)
     with torch.no_grad():
         for shape in shapes:
             x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -85,15 +114,12 @@ def test_what_is_not_equal_is_compiled(two_lengths, tmp_path):
     assert counts(run(store, (3, 9), sizes="static")) == (1, 0, 0, 0)
 
 
-def test_what_code_depends_on_is_in_its_key(two_lengths, tmp_path):
+def test_what_code_depends_on_is_in_its_key(two_lengths, tmp_path, monkeypatch):
     store = shutil.copytree(two_lengths, tmp_path / "store")
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
-    finally:
-        torch.set_num_threads(threads)
-    with torch._inductor.config.patch({"cpp.min_chunk_size": 64}):
+    with monkeypatch.context() as patch:
+        patch.setattr(Storing, "machine", "there")
+        assert counts(run(store, (3, 50))) == (1, 0, 1, 0)
+    with apply_torch_settings({"torch.float32_matmul_precision": "high"}):
         assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
     assert counts(run(store, (3, 50))) == (0, 1, 0, 1)
 
@@ -101,7 +127,7 @@ def test_what_code_depends_on_is_in_its_key(two_lengths, tmp_path):
 def test_another_kind_of_layout_has_code_of_its_own(two_lengths, tmp_path):
     store = shutil.copytree(two_lengths, tmp_path / "store")
     cache = fusioncache.Cache(store=store, record=False)
-    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    compiled, transform = compile_with(scale, cache=cache)
     for length in (20, 30):
         x = torch.randn(length, 3).t()
         result = compiled(x)
@@ -116,10 +142,12 @@ def test_static_code_of_the_store_goes_before_what_must_be_compiled(tmp_path):
     assert counts(run(tmp_path, (3, 9), (3, 12), (3, 6), (3, 14))) == (1, 1, 1, 2)
 
 
-def test_a_function_goes_on_from_no_other_ones_processes(tmp_path):
+def test_a_function_goes_on_from_its_own_processes(tmp_path):
     assert counts(run(tmp_path, (3, 4), function=Scale())) == (1, 0, 0, 0)
     # A model of another width: one length of it is compiled as it is.
     assert counts(run(tmp_path, (3, 5), function=Scale(5))) == (1, 0, 0, 0)
+    assert counts(run(tmp_path, (7, 5), function=Scale(5))) == (1, 0, 1, 0)
+    assert counts(run(tmp_path, (9, 4), function=Scale(), sizes="dynamic")) == (1, 0, 1, 0)
 
 
 def damage(store: Path, word: str) -> int:
@@ -176,7 +204,7 @@ def test_a_size_that_is_used_often_gets_its_own_function(two_lengths, tmp_path):
     store = shutil.copytree(two_lengths, tmp_path / "store")
     cache = fusioncache.Cache(store=store, record=False)
     cache.helpers = beside = Beside(store)
-    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    compiled, transform = compile_with(scale, cache=cache)
     with torch.no_grad():
         for length in (9, 12):
             x = torch.randn(3, length)
@@ -190,11 +218,11 @@ def test_a_size_that_is_used_often_gets_its_own_function(two_lengths, tmp_path):
 
 def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):
     """As with nvFuser. Without it two lengths would be compiled in each process, where ``static`` keeps both."""
-    persist = Inductor.persist_general
-    monkeypatch.setattr(Inductor, "persist_general", lambda *args: replace(persist(*args), artifacts=None))
+    persist = Storing.persist_general
+    monkeypatch.setattr(Storing, "persist_general", lambda *args: replace(persist(*args), artifacts=None))
     cache = fusioncache.Cache(store=tmp_path, record=False)
     cache.helpers = beside = Beside(tmp_path)
-    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    compiled, transform = compile_with(scale, cache=cache)
     for length in (6, 9, 12):
         for _ in range(SOON + 1):
             compiled(torch.randn(3, length))
