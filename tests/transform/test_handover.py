@@ -63,7 +63,7 @@ def traces_of(depth: int):
 @pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
 def test_traces_of_two_models_may_come_in_any_order(order):
     """Of the models f and F the forward traces, then the backward traces b and B: one of them may never come."""
-    transform, models = transform_with_recompute(), {"f": traces_of(3), "F": traces_of(4)}
+    transform, models = transform_with_recompute(), {"f": traces_of(4), "F": traces_of(5)}
     new = {}
     for step in order:
         trace = models["f" if step in "fb" else "F"][step in "bB"]
