@@ -1,12 +1,13 @@
 """The function that is written for a recipe: what it launches, and when it leaves the region to others."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.nvfuser.recipe import Fresh, Input, Pointer, Recipe
+from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
 from fusioncache.backends.nvfuser.stored_run import DEFAULT_STREAM, write_run
 
 ADD = Recipe(
@@ -92,3 +93,9 @@ def test_a_thread_without_a_context_gets_one():
     steps = Steps(NO_CONTEXT)
     assert call(ADD, steps) == [1024]
     assert steps.bound == [0] and len(steps.log) == 2
+
+
+def test_a_fill_is_told_where_on_the_stream_in_use():
+    steps = Steps(0, 0)
+    call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)
+    assert steps.log == [(1024 + 8, 255, 100, 5), (32, 64, 1024 + 64)]

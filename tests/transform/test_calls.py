@@ -80,6 +80,7 @@ def agree(ours, thunders):
 CHOICES = {
     "several": lambda x, y: (y, y.sum(), 3, None),
     "named": lambda x, y: {"y": y, "x": x * 2},
+    "an argument": lambda x, y: (x, y),
     "an argument alone": lambda x, y: x,
     "a view of an argument": lambda x, y: (x.view(12), y),
     "a view": lambda x, y: y.t(),
