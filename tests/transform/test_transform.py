@@ -94,14 +94,6 @@ def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
     assert regions, "no region takes numbers"
 
 
-def test_two_outputs_of_one_value_stay_two_tensors(cache):
-    compiled, _ = compile_with(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache=cache)
-    one, other = compiled(torch.randn(5))
-    assert torch.equal(one, other)
-    one.add_(1)
-    assert not torch.equal(one, other)
-
-
 def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
     monkeypatch.setattr(Eager, "compile", lambda *_: pytest.fail())
     model, x = Residual(4), torch.randn(10, 10)
