@@ -72,8 +72,17 @@ def test_tags_of_others_are_another_class_and_are_read(monkeypatch):
     def tag(cls, module):
         module.factor = 2
 
-    before = describe(Making())
+    model = Making()
+    before = describe(model)
     guard.install_generation_tagging_init()
+    wrapper = vars(torch.nn.Module)["__init__"]
+    other_code = wrapper.__code__.replace(co_consts=(*wrapper.__code__.co_consts, 1))
+    cell = wrapper.__closure__[0]
+    for owner, name, value in ((wrapper, "__code__", other_code), (cell, "cell_contents", lambda self: None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert describe(model) != before
+        assert describe(model) == before
     monkeypatch.setattr(guard.GenerationTracker, "tag", classmethod(tag))
     assert describe(Making()) != before
     assert "torch._dynamo.mutation_guard.GenerationTracker" in {each.name for each in record(Making(), X).reads()}
