@@ -162,15 +162,11 @@ def subclasses_with_methods_of_their_own(run: Runner) -> None:
     functions = {of_dict: d, of_missing: d, spread_dict: d, of_list: l, of_list_operators: l, spread_list: l}
     for function, value in {**functions, of_tuple: t, of_tuple_item: t, spread_tuple: t}.items():
 
-        def inside(x, function=function, value=value):
-            return function(x, value)
-
         def closed(x):
             return function(x, value)
 
         run(function, X, value)
         run(closed, X)
-        run(inside, X)
     d["a"] = 3
     run(of_dict, X, d)
 
@@ -423,8 +419,8 @@ def changed_behind_the_interpreter(run: Runner) -> None:
         k = 1
 
     def try_all(make, changes, reads):
-        for change in changes:
-            for read in reads:
+        for place, change in enumerate(changes):
+            for read in (reads[place % len(reads)], reads[(place + 1) % len(reads)]):
 
                 def f(x, change=change, read=read):
                     value = make()

@@ -98,30 +98,3 @@ def calls_of_their_own(run: Runner) -> None:
     Lin.marker = True
     run(model, X)
     del Lin.marker
-
-
-@program
-def containers_of_modules(run: Runner) -> None:
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.many = nn.ModuleList([Lin(1), nn.Sequential(Lin(2), nn.Tanh())])
-            self.named = nn.ModuleDict({"a": Lin(4), "b": nn.Identity()})
-            self.weights = nn.ParameterList([nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))])
-            self.steps = [2, 3.0]
-
-        def forward(self, x):
-            for (place, layer), weight in zip(enumerate(self.many), self.weights, strict=False):
-                x = layer(x) * weight + place
-            for name, layer in self.named.items():
-                x = layer(x) + len(name) + len(self.named)
-            for step in self.steps:
-                x = x * step
-            return self.many[-1](x) + len(self.many[1:])
-
-    model = Net()
-    run(model, X)
-    model.many.append(Lin(7))
-    run(model, X)
-    del model.many[0]
-    run(model, X)
