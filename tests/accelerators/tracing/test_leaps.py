@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from same_traces import trace_with
+from same_traces import OWN, trace_with
 from thunder.core import interpreter, pytree
 from thunder.torch.experimental import dtensor_torch_and_prims
 
@@ -74,7 +74,7 @@ def name_program(program):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=name_program)
 def test_traces_and_errors_are_the_same(program):
-    assert trace_with(["leaps"], program, X) == trace_with((), program, X)
+    assert trace_with([*OWN, "leaps"], program, X) == trace_with(OWN, program, X)
 
 
 def count_frames(groups, program):
@@ -125,8 +125,8 @@ WATCHED = {
 
 @pytest.mark.parametrize("program", [several, what_it_looks_up], ids=name_program)
 def test_what_was_looked_up_is_the_same(program):
-    own = find_looked_up((), program)
-    assert own and find_looked_up(("leaps",), program) == own
+    own = find_looked_up(OWN, program)
+    assert own and find_looked_up([*OWN, "leaps"], program) == own
 
 
 def test_a_function_on_the_way_that_was_exchanged_is_called(monkeypatch):

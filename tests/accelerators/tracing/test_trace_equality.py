@@ -1,6 +1,6 @@
-"""All groups of shortcuts, and all but each, leave all traces of a small model as Thunder makes them.
+"""All groups of shortcuts, and each without each other, leave all traces of a small model as Thunder makes them.
 
-``benchmarks/equality/traces.py`` has each by itself, for every model of the zoo.
+``benchmarks/equality/traces.py`` has each by itself and all but each, for every model of the zoo.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,16 @@ from functools import cache
 import pytest
 import torch
 
-from benchmarks.equality.traces import Piece, find_difference, name_sets
+from benchmarks.equality.traces import Piece, find_difference
 from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
 
-SETS = dict(name_sets(("all", "without"), list(TRACING)))
+SETS = {"all": TRACING} | {
+    f"bit {bit} is {value}": tuple(name for number, name in enumerate(TRACING) if number >> bit & 1 == value)
+    for bit in range(len(TRACING).bit_length())
+    for value in (0, 1)
+}
+"""Groups by the bits of their numbers: for each two there is a set with the one and without the other."""
 
 
 class Model(torch.nn.Module):
