@@ -1,4 +1,4 @@
-"""What lasts from one key to the next is what is known of Thunder: it is written again as soon as anything is another."""
+"""What lasts from one key to the next is known of Thunder, and written again as soon as anything in it is another."""
 
 import gc
 import threading

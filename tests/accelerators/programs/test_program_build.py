@@ -10,6 +10,7 @@ import torch
 from in_place_models import Counters
 from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, are_same, compile_with
+from thunder.core.trace import TraceTag
 
 import fusioncache
 import fusioncache.accelerators.programs.build as compiler
@@ -84,6 +85,31 @@ def test_a_built_prologue_checks_as_the_first_one_did(written):
     model.eval()
     with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
         compiled(*inputs)
+
+
+def test_thunder_shows_the_texts_of_a_built_program_as_its_traces(written):
+    """They have the tags of Thunder's own."""
+    model, inputs, backend, _, program = written["training"]
+    model = copy.deepcopy(model)
+    compiled = load(model, program, backend)
+    with no_interpretation():
+        run(compiled, model, *inputs)
+    shown = {
+        "prologue": thunder.last_prologue_traces(compiled),
+        "computation": thunder.last_traces(compiled),
+        "backward": thunder.last_backward_traces(compiled),
+        "epilogue": thunder.compile_stats(compiled).last_epilogue_traces,
+    }
+    for part, (trace,) in shown.items():
+        assert repr(trace) == trace.python() == getattr(program, part).source
+        with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
+            _ = trace.bound_symbols
+    assert {part: trace.tags for part, (trace,) in shown.items()} == {
+        "prologue": set(),
+        "computation": {TraceTag.AUGMENTED_FORWARD},
+        "backward": {TraceTag.BACKWARD},
+        "epilogue": set(),
+    }
 
 
 def test_templates_are_called_under_the_names_in_the_text(written):

@@ -70,7 +70,7 @@ def traces(draw: st.DrawFn) -> TraceText:
 PROGRAMS = st.builds(ProgramText, traces(), traces(), st.none() | traces(), traces(), st.booleans())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PROGRAMS, st.data())
 def test_programs_survive_and_parts_of_them_do_not(program, data):
     content = encode(program)
