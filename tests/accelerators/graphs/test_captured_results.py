@@ -165,7 +165,7 @@ def test_what_does_not_overlap_has_a_place_for_each_element(dimensions):
         st.integers(), lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner)
     )
 )
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_what_is_taken_apart_is_put_together_again(value):
     leaves, build = take_apart(value)
     assert build(leaves) == value

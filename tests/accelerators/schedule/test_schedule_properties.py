@@ -129,7 +129,10 @@ graphs = st.one_of(call_graphs(), sharded)
 bounds = st.builds(Bounds, SIZES, SIZES, SIZES)
 
 
-@settings(max_examples=100)
+fewer = settings(max_examples=40)
+
+
+@fewer
 @given(graphs, bounds)
 def test_every_call_takes_what_was_given_before(graph, bounds):
     found = schedule_calls(graph, bounds)
@@ -140,6 +143,7 @@ def test_every_call_takes_what_was_given_before(graph, bounds):
         given.update(graph.calls[index].gives)
 
 
+@fewer
 @given(graphs, bounds)
 def test_what_computes_keeps_its_order_and_so_do_random_numbers(graph, bounds):
     movable = find_movable(graph.calls)
@@ -148,6 +152,7 @@ def test_what_computes_keeps_its_order_and_so_do_random_numbers(graph, bounds):
     assert kept == sorted(kept)
 
 
+@fewer
 @given(graphs, bounds)
 def test_what_is_in_flight_has_a_bound(graph, bounds):
     found = schedule_calls(graph, bounds)
@@ -162,12 +167,14 @@ def test_what_is_in_flight_has_a_bound(graph, bounds):
     assert peaks.reducing <= max(bounds.reducing, *messages[Kind.REDUCE])
 
 
+@fewer
 @given(graphs, bounds)
 def test_no_more_is_alive_of_what_travels_than_in_the_order_given(graph, bounds):
     found = schedule_calls(graph, bounds)
     assert measure_peaks(graph, found.order).alive <= measure_peaks(graph, range(len(graph.calls))).alive
 
 
+@fewer
 @given(graphs, bounds)
 def test_together_travels_what_has_one_channel_and_is_small(graph, bounds):
     for step in schedule_calls(graph, bounds).steps:
@@ -176,6 +183,7 @@ def test_together_travels_what_has_one_channel_and_is_small(graph, bounds):
             assert sum(map(graph.message_bytes, step)) <= bounds.batch
 
 
+@fewer
 @given(graphs, bounds, SIZES)
 def test_the_sequence_does_not_depend_on_names_or_on_what_stays_on_a_rank(graph, bounds, size):
     movable = find_movable(graph.calls)
@@ -196,6 +204,7 @@ def test_the_sequence_does_not_depend_on_names_or_on_what_stays_on_a_rank(graph,
     assert measure_peaks(graph, found.order) == measure_peaks(other, found.order)
 
 
+@fewer
 @given(sharded, bounds)
 def test_a_sharded_model_is_scheduled(graph, bounds):
     assert not schedule_calls(graph, bounds).reason

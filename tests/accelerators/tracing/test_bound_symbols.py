@@ -106,11 +106,11 @@ def test_leaves_are_found_alike(name):
 
 
 CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
-FLAGS = [{}, {"skip_inputs": True}, {"skip_output": True}, {"skip_subsymbols": True}]
+SWAPS = [({}, {}), (CHAIN, {}), ({Variable(N): A, Variable(D): 7}, {})]
+SWAPS += [({Variable(A): D}, {f"skip_{part}": True}) for part in ("inputs", "output", "subsymbols")]
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
-@pytest.mark.parametrize("swap_map", [{}, {Variable(A): D}, CHAIN, {Variable(N): A, Variable(D): 7}], ids=str)
+@pytest.mark.parametrize(("swap_map", "flags"), SWAPS, ids=str)
 def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
     """Each way has symbols of its own: what is in a collection is exchanged in place."""
     original = BoundSymbol.from_bsym_swap_proxies
