@@ -18,39 +18,16 @@ def captured():
     return Layer(graphs), Layer(), recorder, ledger
 
 
-def zero_before_backward(layer, optimizer, seed):
-    output = layer(make_input(seed))
-    optimizer.zero_grad()
-    output.backward(torch.ones_like(output))
-    optimizer.step()
-
-
 def zero_in_place(layer, optimizer, seed):
     optimizer.zero_grad(set_to_none=seed == 3)
     add_gradient(layer, seed)
     optimizer.step()
 
 
-def add_up(layer, optimizer, seed):
-    for part in range(4):
-        add_gradient(layer, 4 * seed + part)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 def add_up_in_one_backward(layer, optimizer, seed):
     optimizer.zero_grad()
     outputs = [layer(make_input(4 * seed + part)) for part in range(3)]
     torch.stack(outputs).square().sum().backward()
-    optimizer.step()
-
-
-def see_the_gradient_before(layer, optimizer, seed):
-    before = layer.weight.grad
-    optimizer.zero_grad()
-    add_gradient(layer, seed)
-    if before is not None:
-        layer.weight.grad.add_(before, alpha=0.5)
     optimizer.step()
 
 
@@ -65,11 +42,8 @@ def step_in_a_hook(layer, optimizer, seed):
 
 
 STYLES = {
-    zero_before_backward: 2,
     zero_in_place: 3,
-    add_up: 3,
     add_up_in_one_backward: 11,
-    see_the_gradient_before: 3,
     step_in_a_hook: 2,
 }
 """Ways to train, and how many captures each needs."""
