@@ -115,6 +115,13 @@ def write_into_a_detached_result(compiled, layer, call, state):
     return [q.grad]
 
 
+def go_back_from_a_part_of_an_input(compiled, layer, call, state):
+    x = make_input(call)
+    output, part = compiled(x)
+    (0 * output.sum() + part.sum()).backward()
+    return [x.grad]
+
+
 def update(layer, x):
     layer.mean.add_(x.sum(0))
     return x + layer.mean
@@ -134,6 +141,7 @@ SCENARIOS = {
         give_another_leaf_in_the_same_memory,
     ),
     "the negative at the same address": (lambda layer, x: x + 0, give_the_negative_at_the_same_address),
+    "a part of an input": (lambda layer, x: (torch.tanh(x @ layer.w), x[:, :2]), go_back_from_a_part_of_an_input),
     "a buffer that is written": (update, read_what_the_next_call_writes),
     "a result and a view of it": (
         lambda layer, x: ((whole := torch.tanh(x @ layer.w)), whole.reshape(-1)),

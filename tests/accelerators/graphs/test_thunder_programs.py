@@ -57,27 +57,6 @@ def test_a_model_trains_with_the_same_bits(monkeypatch, tmp_path, programs):
     assert all(each.grad.untyped_storage().data_ptr() in inside for each in model.parameters())
 
 
-class Parts(torch.nn.Module):
-    """A model that returns a part of its input as well."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return torch.tanh(self.layer(x)), x[:, :4]
-
-
-def test_a_part_of_an_input_that_is_an_output_has_its_gradient(monkeypatch):
-    captured, transform = compile_model(Parts(), monkeypatch, graphs=True)
-    for _ in range(4):
-        x = torch.ones(3, WIDTH, requires_grad=True)
-        output, part = captured(x)
-        (0 * output.sum() + part.sum()).backward()
-        assert x.grad.sum() == 12
-    assert transform.stats().graph_replays > 0
-
-
 @pytest.mark.parametrize(("value", "captures"), [("1", True), ("0", False), ("", False)])
 def test_the_environment_may_ask_for_it(monkeypatch, value, captures):
     monkeypatch.setenv(GRAPHS.name, value)

@@ -99,8 +99,6 @@ CHANGES = {
         replace("layers.0.qkv.weight", lambda m: Sub(torch.ones(12, 4))),
         {f"{Q}.weight", "classes"},
     ),
-    "no parameter": (replace("layers.0.qkv.weight", None), {f"{Q}.weight"}),
-    "a parameter more": (replace("layers.0.qkv.bias", lambda m: parameter(12)), {f"{Q}.bias"}),
     "a hook after accumulation": (
         lambda m: m.layers[0].qkv.weight.register_post_accumulate_grad_hook(hook),
         {f"{Q}.weight"},
@@ -114,7 +112,6 @@ CHANGES = {
         lambda m: (delattr(m.layers[0].qkv, "weight"), m.layers[0].qkv.register_buffer("weight", torch.ones(12, 4))),
         {f"{Q}.weight"},
     ),
-    "the shape of a buffer": (replace("layers.0.mask", lambda m: torch.ones(8, 8)), {"model.layers.0.mask"}),
     "a buffer that is complex and conjugated": (
         replace("layers.0.mask", lambda m: torch.ones(4, 4, dtype=torch.complex64).conj()),
         {"model.layers.0.mask"},
@@ -127,7 +124,6 @@ CHANGES = {
         replace("layers.0.mask", lambda m: parameter(4, 4) * 2),
         {"model.layers.0.mask"},
     ),
-    "a tensor in a list": (lambda m: m.extra.append(torch.ones(1)), {"model.extra"}),
     "one module in two places": (
         replace("layers.1.qkv", lambda m: m.layers[0].qkv),
         {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")},

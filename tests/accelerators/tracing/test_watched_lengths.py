@@ -252,7 +252,7 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
     assert text == trace_first(program, x)
     assert journal.refusals == []
     assert not [look for look in journal.looks() if "compare" not in look.reason]
-    for other in (of_length(65), of_length(2), of_length(257, 5)):
+    for other in (of_length(2), of_length(257, 5)):
         assert replay_as(program, journal, other) == trace_first(program, other)
 
 
@@ -335,7 +335,5 @@ def test_a_llama_is_the_same_at_any_length_and_batch():
 
     journal = watch(model, tokens(2, 64))
     assert journal.refusals == []
-    for batch, length in ((2, 65), (3, 8)):
-        found = replay_as(model, journal, tokens(batch, length))
-        assert found == trace_first(model, tokens(batch, length))
+    assert replay_as(model, journal, tokens(3, 65)) == trace_first(model, tokens(3, 65))
     assert isinstance(replay_as(model, journal, tokens(2, 600)), Declined)

@@ -61,37 +61,6 @@ def caught_by_type_and_tuple_and_base(run: Runner) -> None:
 
 
 @program
-def that_leave(run: Runner) -> None:
-    def plain(x):
-        raise Refused(3)
-
-    def chained(x):
-        try:
-            return x + {"a": 1}["b"]
-        except KeyError as error:
-            raise Refused(4) from error
-
-    def suppressed(x):
-        try:
-            return x + [1][2]
-        except IndexError:
-            raise Refused(5) from None
-
-    def context(x):
-        try:
-            return x.no_such_attribute
-        except AttributeError:
-            return x + x.ndim["a"]
-
-    def asserted(x):
-        assert x.shape[0] == 3, f"shape {tuple(x.shape)}"
-        return x
-
-    for each in (plain, chained, suppressed, context, asserted):
-        run(each, X)
-
-
-@program
 def of_operators(run: Runner) -> None:
     def stored(x):
         (1, 2)[0] = 3

@@ -70,31 +70,3 @@ def attributes_of_their_own_kind(run: Runner) -> None:
     run(Missing(), X)
     run(Broken(), X)
     run.note("events", events)
-
-
-@program
-def calls_of_their_own(run: Runner) -> None:
-    class Called(Lin):
-        def __call__(self, x, *args, **kwargs):
-            return super().__call__(x * 2, *args, **kwargs) + 1
-
-    class Around(Lin):
-        def _call_impl(self, *args, **kwargs):
-            return super()._call_impl(*args, **kwargs) - 1
-
-    class Direct(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = Called(), Around()
-
-        def forward(self, x):
-            return self.a(x) + self.b(x, shift=1) + self.a.forward(x) + Lin.forward(self.b, x)
-
-    model = Direct()
-    run(model, X)
-    model.a.forward = lambda x, shift=0: x - 7
-    run(model, X)
-    del model.a.forward
-    Lin.marker = True
-    run(model, X)
-    del Lin.marker

@@ -318,52 +318,6 @@ def metaclasses_and_class_tricks(run: Runner) -> None:
 
 
 @program
-def special_methods_on_the_instance(run: Runner) -> None:
-    """Python looks special methods up on the class alone."""
-
-    class Thing:
-        def __len__(self):
-            return 1
-
-        def __call__(self, x):
-            return x
-
-        def __add__(self, n):
-            return 1
-
-        def __getitem__(self, n):
-            return 1
-
-        def __bool__(self):
-            return True
-
-        def __contains__(self, n):
-            return True
-
-        def __iter__(self):
-            return iter((1,))
-
-    one = Thing()
-    for name in ("__len__", "__call__", "__add__", "__getitem__", "__bool__", "__contains__", "__iter__"):
-        setattr(one, name, lambda *args: 100)
-
-    wanted = [
-        lambda x: x + len(one),
-        lambda x: x + one(x),
-        lambda x: x + (one + 2),
-        lambda x: x + one[5],
-        lambda x: x + (3 if one else 4),
-        lambda x: x + (2 in one),
-        lambda x: x + sum(one),
-        lambda x: x + one.__len__(),
-        lambda x: x + one.__call__(x),
-        lambda x: x + bool(one) + (not one),
-    ]
-    for each in wanted:
-        run(each, X)
-
-
-@program
 def modules_of_python(run: Runner) -> None:
     space = types.ModuleType("space")
     space.scale = 3
