@@ -131,7 +131,7 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch)
         pool.open_early(0)
         wait_until(lambda: opened.exists() and len(opened.read_text().split()) == 2)
         before = looks.stat().st_size
-        wait_until(lambda: looks.stat().st_size > before + 20)
+        wait_until(lambda: looks.stat().st_size > before + 5)
         assert reasons(pool, "a") == ["a"]
     assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
 
