@@ -68,6 +68,7 @@ def one_attribute_differs(run: Runner) -> None:
         model.blocks[place].factor = factor
         run(model, X)
     del model.blocks[3].factor
+    run(model, X)
     Scaled.factor = 7
     run(model, X)
 
@@ -194,6 +195,10 @@ def other_outputs_than_tensors(run: Runner) -> None:
                 total = total + info["n"] * info["x"]
             return x + total + sum(cache), len(cache)
 
+    class Constant(Block):
+        def forward(self, x):
+            return self.weight
+
     class Nothing(Block):
         def forward(self, x):
             super().forward(x)
@@ -204,7 +209,7 @@ def other_outputs_than_tensors(run: Runner) -> None:
                 block(x)
             return x
 
-    for model in (Caching(Giving), Dropping(Nothing)):
+    for model in (Caching(Giving), Stack(Constant), Dropping(Nothing)):
         run(model, X)
 
 
@@ -244,38 +249,6 @@ def blocks_that_return_what_is_outside(run: Runner) -> None:
     run(model, X)
     model.blocks[4].__dict__["other"] = model.blocks[4]
     run(model, X)
-
-
-@program
-def blocks_that_find_themselves(run: Runner) -> None:
-    known: dict[str, Any] = {}
-
-    class Matching(Block):
-        def forward(self, x):
-            match self:
-                case Block(block_idx=3):
-                    x = x * 17
-                case Block(block_idx=n) if n > 3:
-                    x = x * 5
-            return super().forward(x)
-
-    class Placed(Block):
-        def forward(self, x):
-            return super().forward(x) * (known["all"].index(self) + 1)
-
-    class Taken(Block):
-        place = property(operator.attrgetter("block_idx"))
-
-        def extra_repr(self):
-            return "x" * self.block_idx
-
-        def forward(self, x):
-            return super().forward(x) * self.place + len(repr(self)) + int("%d" % self.block_idx)
-
-    for each in (Matching, Placed, Taken):
-        model = Stack(each)
-        known.update(all=tuple(model.blocks))
-        run(model, X)
 
 
 @program
