@@ -16,7 +16,6 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
-from fusioncache.cache.chain_sums import ChainSums
 from fusioncache.cache.executable import (
     BuiltFunction,
     Executable,
@@ -24,6 +23,7 @@ from fusioncache.cache.executable import (
     instance_in_order,
     reorder,
 )
+from fusioncache.cache.folded_chains import FoldedChains
 from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import Ask
 from fusioncache.cache.results import as_torch_gives
@@ -260,7 +260,7 @@ class TemplateCall:
         self._instances: dict[Arities, Instance | None] = {}
         self._rejected: set[Run] = set()
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        self._chain_sums = ChainSums(template, executables, self._on_build, self._note_plan)
+        self._folded_chains = FoldedChains(template, executables, self._on_build, self._note_plan)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
@@ -368,7 +368,7 @@ class TemplateCall:
 
         try:
             if self._can_fold(call.regions, call.layouts):
-                return self._chain_sums.prepare(call.args, call.regions.arities)
+                return self._folded_chains.prepare(call.args, call.regions.arities)
             return self.compiler.run_for(call.args, self._request(call.regions, call.layouts))
         except torch.OutOfMemoryError:
             raise

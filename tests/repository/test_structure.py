@@ -33,7 +33,7 @@ KNOWS_THUNDER = "thunder_adapter"
 KNOW_TORCH_WHOLE = {"thunder_adapter", "distributed", "transform", "accelerators", "backends", "verification"}
 """The folders that may import torch, nvFuser's bindings and numpy in all their files."""
 KNOW_TORCH = {
-    *("cache/call.py", "cache/chain_sums.py", "cache/peers.py", "cache/results.py", "process/tensor_guards.py"),
+    *("cache/call.py", "cache/folded_chains.py", "cache/peers.py", "cache/results.py", "process/tensor_guards.py"),
 }
 PURE_BUT_FOR = {
     "residual": {"chaining", "recompute"},

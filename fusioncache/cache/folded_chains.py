@@ -27,7 +27,7 @@ type Add = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ChainSums:
+class FoldedChains:
     """The residual chains of one template.
 
     Attributes:
