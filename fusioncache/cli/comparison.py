@@ -175,10 +175,10 @@ def _write_paragraph(miss: TemplateMiss, places: Sequence[SourceLocation], reaso
 
 
 def _write_summary(run: Run, misses: int, loaded: int, others: int) -> str:
-    parts = [f"{misses} of {format_count(misses + loaded + others, 'template', 'templates')} compiled"]
-    parts += [f"{loaded} loaded from the store"] if loaded else []
-    parts += [f"{others} not called, or with the code of another template"] if others else []
-    return f"{', '.join(parts)} in run {run.id[:ID_DIGITS]} ({escape_controls(run.command)})"
+    templates = format_count(misses + loaded + others, "template", "templates")
+    parts = [f"{misses} compiled", *([f"{loaded} loaded"] if loaded else [])]
+    parts += [f"{others} not called or run with another's code"] if others else []
+    return f"run {run.id[:ID_DIGITS]} ({escape_controls(run.command)}), {templates}: {', '.join(parts)}"
 
 
 _TEMPLATES: tuple[Kind, ...] = ("template", "executable")

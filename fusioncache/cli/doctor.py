@@ -176,8 +176,9 @@ def examine_store(directory: Path | None) -> dict[str, Any]:
     path, usage = directory or default_path(), measure_store(directory)
     there = path.exists()
     nearest = next(each for each in (path, *path.parents) if each.exists())
-    writable = os.access(nearest, os.W_OK | os.X_OK)
-    problem = "" if writable else f"{nearest} cannot be written: nothing is stored for later processes"
+    writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    what = "cannot be written" if nearest.is_dir() else "is no directory"
+    problem = "" if writable else f"{nearest} {what}: nothing is stored for later processes"
     about = {"path": str(path), "exists": there, "writable": writable, "bytes": usage and usage["bytes"]}
     return {**about, "mode": stat.filemode(path.stat().st_mode) if there else None, "problem": problem}
 

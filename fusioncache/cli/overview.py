@@ -54,7 +54,7 @@ TITLES = {
     "lengths_compiled": "of these done",
     "lengths_refused": "lengths that nothing was queued for",
     "generalizations": "compiles for any sizes",
-    "general_hits": "further sizes without a compile",
+    "general_hits": "ran with code for any sizes",
     "general_saved_seconds": "compile seconds of these",
     "reused_sizes": "compiles for a frequent size",
     "own_sizes": "compiled for one size only",
@@ -105,9 +105,9 @@ type Lines = Iterator[tuple[str, str]]
 def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> None:
     """Show what a run shared, compiled, loaded and saved.
 
-    It is the newest run, or the one that --run names: by the start of its id, by any part of its name (script, model
-    or time) that no other run has, or as 'last'. What a run counts is on record half a second after the first call of a
-    template, so a run may still go on, or have been killed.
+    It is the newest run, or the one that --run names: by the start of its id, by its script for the newest run of that,
+    by any part of its name (script, model or time) that no other run has, or as 'last'. What a run counts is on record
+    half a second after the first call of a template, so a run may still go on, or have been killed.
 
     The saved seconds are an estimate: the seconds that the process would have spent longer without fusioncache on
     compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is a loss.
@@ -196,9 +196,10 @@ def _describe_run(run: Run) -> Lines:
     yield from _label("sizes", _list_parts(stats, _SIZES, "sizes"))
     yield from _label("programs", list_programs(run))
     yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS, "CUDA graphs"))
-    why = ": what fusioncache itself took is more than what it spared" if stats.saved_seconds < 0 else ""
-    saved = f"{describe_savings(stats.saved_seconds).removesuffix(' saved')}{why}"
-    yield "saved", saved if stats.saved_seconds else "nothing"
+    if stats.saved_seconds < 0:
+        yield "cost", f"about {format_duration(-stats.saved_seconds)}: fusioncache itself took longer than it saved"
+    else:
+        yield "saved", f"about {format_duration(stats.saved_seconds)}" if stats.saved_seconds else "nothing"
     if phases := run.phases.to_dict():
         yield "time", _format_phases(phases)
     if not_given := find_not_given(stats.bypasses):

@@ -419,7 +419,7 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
         wanted: the start of an ID or of a name, or the whole.
         directory: of the store; None for the usual one.
         kinds: the kinds of things that may be meant, those that a name stands for first.
-        newest: whether the whole name of several programs stands for the newest of them.
+        newest: whether the whole name of several programs stands for the newest of them, as a script does for its runs.
 
     Raises:
         click.ClickException: if there is no such thing, or there are several.
@@ -428,7 +428,7 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
     found = find_candidates(wanted, directory, kinds)
     if not found:
         raise _make_unknown_error(wanted, directory, kinds)
-    if len(found) == 1 or (newest and all(one.kind == "program" and one.name == wanted for one in found)):
+    if len(found) == 1 or (newest and all(wanted in (one.name, one.name.partition(" · ")[0]) for one in found)):
         return found[0]
     plural = _LISTS[found[0].kind][0] if len({one.kind for one in found}) == 1 else "things"
     width = max(len(one.id) for one in found)
@@ -439,13 +439,13 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
 
 
 def pick_run(record: RecordReader, wanted: str | None) -> Run:
-    """Returns the run whose ID starts with ``wanted``, or else whose name has it; without one, the newest.
+    """Returns the run whose ID starts with ``wanted``, or else whose name has it; the newest of a script, or of all.
 
     Raises:
         click.ClickException: if there is no such run, or several.
     """
     if runs := record.runs():
-        found = runs[0] if wanted is None else pick(wanted, None, ("run",)).value
+        found = runs[0] if wanted is None else pick(wanted, None, ("run",), newest=True).value
         assert isinstance(found, Run)
         return found
     raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")

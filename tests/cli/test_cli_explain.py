@@ -61,7 +61,7 @@ def test_a_run_that_compiled_nothing(monkeypatch):
     ledger.count_region(make_cast_template("cast"), (), hit=False)
     count_load(ledger, make_cast_template("cast"), 0.001)
     save_ledger(monkeypatch, ledger, run="c" * 32, started=STARTED + 60)
-    assert call().stdout.startswith("0 of 1 template compiled, 1 loaded from the store in run cccccccccccc")
+    assert call().stdout.startswith("run cccccccccccc (train.py --depth), 1 template: 0 compiled, 1 loaded")
     save_ledger(monkeypatch, without_templates(), run="d" * 32, started=STARTED + 120)
     result = call()
     assert (result.exit_code, result.stdout) == (0, "")

@@ -10,6 +10,7 @@ from commands import (
     CAST,
     FIRST_RUN,
     OTHER_RUN,
+    get_error,
     get_output,
     save_run,
     save_two_runs,
@@ -54,7 +55,7 @@ def test_loading_that_takes_longer_than_compiling_is_a_loss(monkeypatch):
     count_load(ledger, CAST, 0.5, 0.25)
     save_ledger(monkeypatch, ledger)
     text = get_output("stats")
-    assert "saved       about 250 ms lost: what fusioncache itself took is more than what it" in text
+    assert "cost        about 250 ms: fusioncache itself took longer than it saved\n" in text
     assert "about 250 ms lost" in text.partition("all runs")[2]
     assert "-250 ms\n" in get_output("stats", "--runs")
     assert json.loads(get_output("stats", "--json"))["saved_seconds"] == -0.25
@@ -103,6 +104,20 @@ def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
 def test_a_run_by_its_id_or_a_part_of_its_name(monkeypatch, wanted, found):
     save_two_runs(monkeypatch)
     assert json.loads(get_output("stats", "--run", wanted, "--json"))["id"] == found
+
+
+def test_a_script_stands_for_its_newest_run(monkeypatch):
+    save_two_runs(monkeypatch)
+    with closing(sqlite3.connect(record_path())) as database, database:
+        script = "json_set(CAST(content AS TEXT), '$.command', 'train.py')"
+        database.execute(f"UPDATE runs SET content = {script}")
+    assert json.loads(get_output("stats", "--run", "train.py", "--json"))["id"] == OTHER_RUN
+
+
+def test_a_file_in_place_of_the_directory_is_named(monkeypatch, tmp_path):
+    tmp_path.joinpath("file").touch()
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "file"))
+    assert f"{tmp_path / 'file'} is no directory, so nothing is recorded: set FUSIONCACHE_DIR" in get_error("explain")
 
 
 def test_a_command_line_cannot_break_a_table_or_the_terminal(monkeypatch):

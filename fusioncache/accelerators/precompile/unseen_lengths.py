@@ -40,7 +40,7 @@ def list_unseen(
     for task in tasks:
         known[task.request.backend, task.request.graph].append(task.request)
     found, refused = list[CompileTask](), Counter[str]()
-    for family in list_stored_families(store) if lengths else ():
+    for family in list_stored_families(store):
         for length in lengths:
             try:
                 found += _list_for(family, length, known)

@@ -23,7 +23,6 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     survey,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool
-from fusioncache.accelerators.precompile.unseen_lengths import list_unseen
 from fusioncache.accelerators.sizes.scaling import check_lengths
 from fusioncache.ir import Declined, Scope
 from fusioncache.store import Store
@@ -102,9 +101,12 @@ def warm(
     found = survey(opened)
     refused = Counter(found.refused)
     tasks = _read_tasks(opened, found.seconds, refused)
-    unseen, without = list_unseen(opened, tasks, wanted)
-    refused += without
-    tasks += unseen
+    if wanted:
+        from fusioncache.accelerators.precompile.unseen_lengths import list_unseen  # loads torch
+
+        unseen, without = list_unseen(opened, tasks, wanted)
+        refused += without
+        tasks += unseen
     if progress:
         progress(0, len(tasks))
     counts: Counter[str] = Counter()

@@ -21,7 +21,7 @@ def check_lengths(lengths: Iterable[int] | None) -> tuple[int, ...]:
     if lengths is None:
         return ()
     if isinstance(lengths, str) or not isinstance(lengths, Iterable):
-        raise TypeError(f"lengths must be whole numbers, as in range(32, 513, 32), got {lengths!r}")
+        raise TypeError(f"lengths must be several whole numbers, as in range(32, 513, 32), got {lengths!r}")
     found = tuple(dict.fromkeys(lengths))
     for length in found:
         if not isinstance(length, int) or isinstance(length, bool):

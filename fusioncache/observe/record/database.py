@@ -340,6 +340,8 @@ class RecordReader:
 
 
 def _no_record(path: Path) -> str:
+    if path.parent.exists() and not path.parent.is_dir():
+        return f"{path.parent} is no directory, so nothing is recorded: set {DIRECTORY.name} to one that can be written"
     advice = f"run a model with fusioncache first, or set {DIRECTORY.name} to the directory of an earlier run"
     others = sorted(other.name for other in path.parent.glob("record-*.sqlite") if other != path)
     found = f" ({', '.join(others)} is there, of another version of fusioncache)" if others else ""

@@ -142,7 +142,7 @@ def _finish(misses: weakref.ref[Misses]) -> None:
 def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats], *, general: bool) -> str:
     reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
     text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
-    text += " It was compiled for any sizes, which serves others from now on." if general else ""
+    text += " Its code also serves other sizes and constants." if general else ""
     return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, reason.difference)}"
 
 

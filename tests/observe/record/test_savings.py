@@ -81,7 +81,7 @@ def test_record_report_and_stats_show_the_same(monkeypatch):
     assert saved == data["saved_seconds"] == data["lifetime"]["saved_seconds"] == -0.375
     assert data["start_seconds"] == {"TorchInductor": 12.25} and data["phases"]["starting"] == 12.25
     text = get_output("stats")
-    assert "one-time start of TorchInductor: 12.2 s\n" in text and "saved       about 375 ms lost: " in text
+    assert "one-time start of TorchInductor: 12.2 s\n" in text and "cost        about 375 ms: " in text
     assert "about 375 ms lost\n" in text.partition("\nall runs")[2]
     assert "one-time starts" in get_output("stats", "-v")
     summary = Page(read_newest()).section("summary")
