@@ -192,11 +192,13 @@ def explain_miss(key: Texts, candidates: Sequence[Texts]) -> MissReason:
 def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
     """Returns the position of the key that differs least; of several, the last. None if there are no others.
 
-    The search is linear: first by how many ingredients are equal and by how much longer or shorter the others are;
-    then, for the few best, by their ops, their lines and the ingredients that differ.
+    The search is linear: first by how many ingredients are equal, and by how much longer or shorter the others are,
+    which is little where only sizes differ; then, for the few best of both, by their ops, their lines and the
+    ingredients that differ.
     """
     rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
-    best = heapq.nsmallest(_LOOKED_INTO, rough)
+    by_length = heapq.nsmallest(_LOOKED_INTO, rough, key=lambda each: (each[1], each[0], each[2]))
+    best = {*heapq.nsmallest(_LOOKED_INTO, rough), *by_length}
     return min(
         (-each[2] for each in best), key=lambda at: (*_compare_finely(key, candidates[at]), *rough[at]), default=None
     )

@@ -316,6 +316,13 @@ def test_each_op_stands_beside_the_one_that_takes_its_place():
     assert lines[1] == ("op 1  %1: float32[2, 3] cpu  | op 1  %1: float32[2, 3] cpu", OTHER)
 
 
+def test_the_nearest_is_one_that_differs_in_sizes_alone_behind_many_with_fewer_ingredients():
+    key = {"inputs": "%0: float32[12] cpu", "ops": "%1: float32[12] cpu = sin(%0)", "attributes": "12"}
+    relative = {name: text.replace("12", "8") for name, text in key.items()}
+    others = [{**key, "ops": "\n".join([key["ops"]] * number)} for number in range(2, 40)]
+    assert explain_miss(key, [relative, *others]).nearest == 0
+
+
 def test_the_nearest_is_the_one_that_differs_least():
     far = [parts(random_layer(seed)) for seed in range(50)]
     near = [parts(layer("sin", constant=3.0)), parts(layer(constant=3.0)), parts(layer(both=True, dims=(1,)))]
