@@ -5,10 +5,13 @@ import enum
 import itertools
 import linecache
 import math
+import sys
 
 import pytest
 import thunder
 import torch
+from models import compile_with
+from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
 from fusioncache.accelerators.steps import prologue
@@ -480,3 +483,36 @@ def test_a_name_that_is_assigned_is_not_the_global_one():
     rewritten = rewrite(function)
     for args in ((1, int), (1, str), ("a", str)):
         assert outcome(rewritten, *args) == outcome(function, *args)
+
+
+def count_calls(function, *args):
+    """How many calls of Python functions, and of others, a call makes."""
+    found = collections.Counter()
+    sys.setprofile(lambda frame, event, _: found.update([event]))
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return found["call"] - 1
+
+
+def test_a_step_makes_few_calls_for_its_prologue():
+    found = {}
+    for layers in (1, 5):
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
+        compiled, _ = compile_with(model, programs=False, sizes="static")
+        x = torch.randn(3, 4)
+        compiled(x)
+        (entry,) = thunder.compile_stats(compiled).interpreter_cache
+        (run,) = [each for cell in entry.prologue_fn.__closure__ if hasattr(each := cell.cell_contents, "__wrapped__")]
+        data, stats = thunder.compile_data(compiled), thunder.compile_stats(compiled)
+        with compile_data_and_stats(data, stats):
+            token = thunder._cache_info_ctx.set({})
+            data.populate_cache_info(thunder._get_cache_info(), x)
+            own = run.__wrapped__
+            rewritten = rewrite(own)
+            rewritten(x)  # what is known of Thunder's methods is found out once
+            found[layers] = [count_calls(each, x) for each in (own, rewritten)]
+            thunder._cache_info_ctx.reset(token)
+    assert found[5][0] - found[1][0] > 4 * 10
+    assert found[5][1] == found[1][1] < 30
