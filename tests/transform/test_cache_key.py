@@ -28,6 +28,7 @@ NOT_IN_KEY: dict[str, tuple[str, Any]] = {
     "fast_tracing": ("leaves traces as they are; without it no program is loaded or kept", False),
     "graphs": ("says how programs are called; what is kept is the program", True),
     "jobs": ("says who compiles", 0),
+    "lengths": ("says what is compiled before a call has it; no trace has another call for it", [64]),
     "sizes": ("says which functions of regions are for any sizes; no trace has another call for it", "static"),
     "programs": ("says whether programs are loaded and kept", False),
     "verify": ("tries what is loaded, and keeps nothing", True),

@@ -45,7 +45,7 @@ class Storing(PersistentEager):
 
     def load_general(self, artifacts, general, args):
         assert artifacts["code"] == CODE
-        return self.compile_general(general, args, ())
+        return self.compile_general(general, args, general.values[0])
 
 
 @pytest.fixture(scope="module", autouse=True)

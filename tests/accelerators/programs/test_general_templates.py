@@ -44,7 +44,7 @@ def program_at(length, literals=()):
     graph = graph_at(length, literals)
     region = Graph(graph.inputs, graph.ops[::-1], graph.outputs)
     instances = [Instance(region, (0, 1, 2), (0, 1, 2), plain) for plain in (None, graph)]
-    uses = tuple(TemplateUse((n,), Plan.INLINE, "nvfuser", instance) for n, instance in enumerate(instances))
+    uses = tuple(TemplateUse((), Plan.INLINE, "nvfuser", instance) for instance in instances)
     context = {f"template_{n}": TemplateReference("nvfuser", (("a", 1),), graph, "", uses) for n in (1, 2)}
     computation = TraceText("computation", f"[t2] = template_1(a)\n[t3] = template_2(a, {length})\n", context)
     return ProgramText(TraceText("prologue", ""), computation, None, TraceText("epilogue", ""))
