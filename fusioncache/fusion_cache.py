@@ -109,7 +109,7 @@ class FusionCache(TemplateTransform):
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
-            ``graphs`` is none of these, or ``lengths`` are no whole numbers.
+            ``graphs`` has another type, or a length is not an integer.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -386,9 +386,11 @@ class Lengths(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """See click."""
+        from fusioncache.accelerators.sizes.scaling import check_lengths
+
         if isinstance(value, tuple):
             return value
-        found: list[int] = []
+        rows: list[range] = []
         for part in str(value).split(","):
             row = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d*[1-9]\d*))?)?\s*", part, re.ASCII)
             if row is None:
@@ -396,8 +398,11 @@ class Lengths(click.ParamType):
             start, stop, step = (
                 int(number or default) for number, default in zip(row.groups(), (0, row[1], 1), strict=True)
             )
-            found.extend(range(start, stop + 1, step))
-        return tuple(found)
+            rows.append(range(start, stop + 1, step))
+        try:
+            return check_lengths(chain.from_iterable(rows))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 LENGTHS = Lengths()

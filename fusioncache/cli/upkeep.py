@@ -452,10 +452,7 @@ def _compile_missing(store: Store, jobs: int, dry_run: bool, lengths: tuple[int,
     from fusioncache.accelerators.precompile.warm import warm
 
     with show_progress("warm") as progress:
-        try:
-            return warm(store, jobs=jobs, progress=progress, dry_run=dry_run, lengths=lengths)
-        except ValueError as error:
-            raise click.UsageError(f"--lengths: {error}") from error
+        return warm(store, jobs=jobs, progress=progress, dry_run=dry_run, lengths=lengths)
 
 
 def _open(address: str | None, dry_run: bool) -> Store:

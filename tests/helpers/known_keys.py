@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import thunder
+import thunder.transforms.autodiff  # takes tables of ``transforms`` when it is imported: whole ones
 import torch
 from program_keys import called, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms

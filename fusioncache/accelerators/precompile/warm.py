@@ -89,7 +89,7 @@ def warm(
             job finds them at its first call of that length. Backends that store code for any sizes need none.
 
     Raises:
-        TypeError: if ``store`` is none of these, or ``lengths`` are no whole numbers.
+        TypeError: if ``store`` has another type, or a length is not an integer.
         ValueError: if ``jobs`` is less than 1, a length is less than 2, or there are more than 256.
         FileNotFoundError: if there is no such directory.
     """

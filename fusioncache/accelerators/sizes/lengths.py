@@ -12,7 +12,7 @@ are kept, so that a later process fills in its first program already.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,9 @@ MOST_LOOSE = 5
 
 MOST_FORMS = 16
 """Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
+
+MOST_AT_ONCE = 16
+"""For how many lengths that the user named templates are filled in at each new length: the call waits for that."""
 
 SHARED = "the model is distributed over ranks"
 """Why each length is interpreted."""
@@ -109,11 +112,13 @@ class Form:
         self._key = key
         self._families: list[Family] | None = None
         self._loose: list[tuple[tuple[Read, ...], KnownProgram]] = []
+        self._to_compile: deque[tuple[Family, int]] = deque()
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
-        reason = None
-        for family in self._list_families(derivation):
+        reason, families = None, self._list_families(derivation)
+        self._compile_lengths(derivation)
+        for family in families:
             try:
                 check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
@@ -132,10 +137,16 @@ class Form:
         """Returns the families, of which the store is asked once."""
         if self._families is None:
             self._families = []  # whatever goes wrong here, it does so once
-            self._families += _load_families(derivation, self._key)
-            for family in self._families:
-                _compile_lengths(family, derivation)
+            for family in _load_families(derivation, self._key):
+                self._families.append(family)
+                self._to_compile += ((family, length) for length in derivation.keeper.lengths)
         return tuple(self._families)
+
+    def _compile_lengths(self, derivation: Derivation) -> None:
+        """Has templates compiled beside this process for some of the lengths that the user named. Never raises."""
+        for _ in range(min(MOST_AT_ONCE, len(self._to_compile))):
+            family, length = self._to_compile.popleft()
+            _compile_length(family, length, derivation)
 
     def unite(
         self, derivation: Derivation, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
@@ -163,7 +174,8 @@ class Form:
             return
         self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
         _keep(family, derivation, self._key)
-        _compile_lengths(family, derivation)
+        self._to_compile += ((family, length) for length in keeper.lengths)
+        self._compile_lengths(derivation)
 
     def learn(self, derivation: Derivation, journal: Journal | None) -> None:
         """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
@@ -477,19 +489,18 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     _tell_store(derivation, partial(keep_family, form=form, family=family, name=derivation.call.name))
 
 
-def _compile_lengths(family: Family, derivation: Derivation) -> None:
-    """Has the templates of a family compiled beside this process for the lengths that the user named. Never raises."""
+def _compile_length(family: Family, length: int, derivation: Derivation) -> None:
+    """Has the templates of a family compiled beside this process for one length. Never raises."""
     keeper, call = derivation.keeper, derivation.call
-    for length in keeper.lengths:
-        try:
-            with keeper.time("fill"):
-                templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
-                keeper.compile_later(templates.values(), call)
-        except Exception as error:  # whatever it is, a call of this length compiles
-            is_expected = is_declined(error, Scope.LENGTH)
-            logger.info("nothing is compiled for length %s", length, exc_info=error)
-            reason = f"length {length}: {error if is_expected else type(error).__name__}"
-            keeper.ledger.count("lengths_refused", of=reason)
+    try:
+        with keeper.time("fill"):
+            templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
+            keeper.compile_later(templates.values(), call)
+    except Exception as error:  # whatever it is, a call of this length compiles
+        is_expected = is_declined(error, Scope.LENGTH)
+        logger.info("nothing is compiled for length %s", length, exc_info=error)
+        reason = f"length {length}: {error if is_expected else type(error).__name__}"
+        keeper.ledger.count("lengths_refused", of=reason)
 
 
 def _tell_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:

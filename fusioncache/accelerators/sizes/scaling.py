@@ -12,25 +12,26 @@ MOST_LENGTHS = 256
 
 
 def check_lengths(lengths: Iterable[int] | None) -> tuple[int, ...]:
-    """Returns the lengths that a user named, each once, in their order; none for None.
+    """Returns the lengths that a user named, each once, in their order. ``None`` names no length.
 
     Raises:
-        TypeError: if they are no whole numbers.
-        ValueError: if one is less than 2, or there are too many.
+        TypeError: if a length is not an integer.
+        ValueError: if a length is less than 2, or there are more than ``MOST_LENGTHS``.
     """
     if lengths is None:
         return ()
     if isinstance(lengths, str) or not isinstance(lengths, Iterable):
         raise TypeError(f"lengths must be several whole numbers, as in range(32, 513, 32), got {lengths!r}")
-    found = tuple(dict.fromkeys(lengths))
-    for length in found:
+    found: dict[int, None] = {}
+    for length in lengths:  # a row may be longer than memory
         if not isinstance(length, int) or isinstance(length, bool):
             raise TypeError(f"lengths must be whole numbers, as in range(32, 513, 32), got {length!r} among them")
         if length < 2:
             raise ValueError(f"each of lengths must be at least 2, got {length}: a length of 1 is a program of its own")
-    if len(found) > MOST_LENGTHS:
-        raise ValueError(f"at most {MOST_LENGTHS} lengths can be compiled ahead, got {len(found)}: use longer steps")
-    return found
+        found[length] = None
+        if len(found) > MOST_LENGTHS:
+            raise ValueError(f"at most {MOST_LENGTHS} lengths can be compiled ahead, got more: use longer steps")
+    return tuple(found)
 
 
 def scale_sizes(one: ArgumentSizes, other: ArgumentSizes, length: int) -> ArgumentSizes:

@@ -7,12 +7,11 @@ import pytest
 import thunder
 import torch
 from expert_layers import Experts
+from recorded_asks import Recorder
 from store_processes import PersistentEager
 
 import fusioncache
 from fusioncache.accelerators.precompile.ahead import LayoutPrediction
-from fusioncache.cache.peers import Ask, Wait
-from fusioncache.ir import Key
 from fusioncache.template.strides import Strided
 
 
@@ -47,31 +46,6 @@ class Transposed(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         turned = torch.sin(torch.tanh(x * self.scale).t()) * 2
         return torch.cos(turned).sum(-1, keepdim=True) + turned @ self.weight
-
-
-class Recorder:
-    """Helpers that help with nothing, and remember what they were asked for."""
-
-    def __init__(self) -> None:
-        self.handed: dict[str, Ask] = {}
-        self.wanted: set[str] = set()
-
-    def get_ready(self) -> None:
-        pass
-
-    def hand_over(self, asks: Sequence[Ask]) -> int:
-        self.handed |= {ask.key.digest: ask for ask in asks}
-        return len(asks)
-
-    def note_missing(self) -> bool:
-        return False
-
-    def is_done(self, key: Key) -> bool:
-        return True
-
-    def wait_for(self, key: Key) -> Wait:
-        self.wanted.add(key.digest)
-        return Wait()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Lengths that the user names: their templates are compiled before a call has them, in a job and by ``warm``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 from models import Blocks, are_same, compile_with, step
+from recorded_asks import Recorder
 from store_processes import PersistentEager
 
 import fusioncache
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, CompileTask, TaskOutcome
 from fusioncache.accelerators.sizes.scaling import MOST_LENGTHS, check_lengths, scale_sizes
-from fusioncache.cache.peers import Ask, Wait
 from fusioncache.cli.main import main
 from fusioncache.ir import Declined
 from fusioncache.store import Store
@@ -25,40 +25,6 @@ class OneSize(PersistentEager):
     """Compiles for one size at a time, and stores that, as nvFuser does."""
 
     stores_general = False
-
-
-class Recorder:
-    """Helpers that compile nothing, and remember what is to be compiled later."""
-
-    def __init__(self) -> None:
-        self.later: dict[str, Ask] = {}
-        self.wanted: set[str] = set()
-
-    def get_ready(self) -> None:
-        pass
-
-    def hand_over(self, asks: Sequence[Ask]) -> int:
-        return 0
-
-    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
-        new = {ask.key.digest: ask for ask in asks if ask.key.digest not in self.later}
-        self.later |= new
-        for _ in new:
-            on_done()
-        return len(new)
-
-    def expect(self, asks: Any, handed_over: Any) -> None:
-        pass
-
-    def note_missing(self) -> bool:
-        return False
-
-    def is_done(self, key: Any) -> bool:
-        return True
-
-    def wait_for(self, key: Any) -> Wait:
-        self.wanted.add(key.digest)
-        return Wait()
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +60,17 @@ def test_what_is_queued_for_a_length_is_what_its_call_asks_for(tmp_path, recorde
     assert [reason.partition(":")[0] for reason in stats.lengths_refused] == ["length 16"]
     train(tmp_path, 9, 12, recorder=recorder)
     assert len(recorder.later.keys() - recorder.wanted) == 2  # the expanded gradient of a sum, at each length
+
+
+def test_few_lengths_are_filled_in_at_each_new_length(tmp_path, recorder, monkeypatch):
+    monkeypatch.setattr("fusioncache.accelerators.sizes.lengths.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 1e9)  # no length is queued for another reason
+    found = []
+    for lengths in ((5, 7), (5, 7, 8), (5, 7, 8, 9)):
+        recorder.later.clear()
+        _, stats = train(tmp_path / str(len(lengths)), *lengths, recorder=recorder, lengths=range(20, 25))
+        found.append(stats.lengths_queued)
+    assert found[0] > 0 and found == [found[0], 2 * found[0], 2.5 * found[0]]
 
 
 def test_nothing_is_queued_unless_lengths_are_named(tmp_path, recorder):
@@ -139,7 +116,7 @@ def test_the_command_takes_rows_of_lengths(tmp_path):
 
 @pytest.mark.parametrize(
     ("lengths", "message"),
-    [("32:", "no lengths"), ("8:16:0", "no lengths"), ("1,2", "at least 2"), ("2:999", "at most 256")],
+    [("32:", "no lengths"), ("8:16:0", "no lengths"), ("1,2", "at least 2"), ("2:999999999999", "at most 256")],
 )
 def test_the_command_says_what_is_wrong_with_lengths(tmp_path, lengths, message):
     Store.open(tmp_path)

@@ -80,7 +80,8 @@ def test_the_function_map_is_written_once_for_all_functions(known):
         for fn in (Model(), with_attributes({"mark": 1}), torch.nn.LayerNorm(4)):
             compiled = jit(fn, executors=())
             with called(compiled, X) as data:
-                make_key(data, (X,), {}, known.epoch)
+                key, _ = make_key(data, (X,), {}, known.epoch)
+            assert "function map" in key.texts
 
 
 def test_what_a_model_has_that_thunder_has_as_well_is_told_by_its_name():

@@ -1,0 +1,43 @@
+"""Helpers that compile nothing, and remember what they are asked for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fusioncache.cache.peers import Ask, Wait
+from fusioncache.ir import Key
+
+
+class Recorder:
+    """What calls are going to ask for, now and later, and what they did ask for, by the digests of the keys."""
+
+    def __init__(self) -> None:
+        self.handed: dict[str, Ask] = {}
+        self.later: dict[str, Ask] = {}
+        self.wanted: set[str] = set()
+
+    def get_ready(self) -> None:
+        pass
+
+    def hand_over(self, asks: Sequence[Ask]) -> int:
+        self.handed |= {ask.key.digest: ask for ask in asks}
+        return len(asks)
+
+    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+        new = {ask.key.digest: ask for ask in asks if ask.key.digest not in self.later}
+        self.later |= new
+        for _ in new:
+            on_done()
+        return len(new)
+
+    def expect(self, asks: Any, handed_over: Any) -> None:
+        pass
+
+    def note_missing(self) -> bool:
+        return False
+
+    def is_done(self, key: Key) -> bool:
+        return True
+
+    def wait_for(self, key: Key) -> Wait:
+        self.wanted.add(key.digest)
+        return Wait()
