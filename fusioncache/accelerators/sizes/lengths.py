@@ -144,7 +144,9 @@ class Form:
 
     def _compile_lengths(self, derivation: Derivation) -> None:
         """Has templates compiled beside this process for some of the lengths that the user named. Never raises."""
-        for _ in range(min(MOST_AT_ONCE, len(self._to_compile))):
+        for _ in range(MOST_AT_ONCE):
+            if not self._to_compile:
+                return
             family, length = self._to_compile.popleft()
             _compile_length(family, length, derivation)
 
