@@ -74,7 +74,7 @@ def _compile(way: str, model: nn.Module) -> tuple[Callable[[torch.Tensor], torch
         return thunder.jit(model, executors=[]), lambda: None
     transform = fusioncache.FusionCache(backend="eager", jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
-    return compiled, transform.cache.save
+    return compiled, transform.cache.write_record
 
 
 def _measure(*, traces: bool) -> dict[str, int]:

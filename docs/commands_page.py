@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -51,8 +51,17 @@ def _index(context: click.Context, commands: dict[str, click.Command]) -> str:
 
 def _page(command: click.Command, context: click.Context) -> str:
     usage = command.get_usage(context).removeprefix("Usage: ").replace("\n", " ")
-    title = f"# {_NAME} {context.info_name}"
-    return _join([title, f"```\n{' '.join(usage.split())}\n```", *_help(command), *_options(command, context)])
+    own = [f"```\n{' '.join(usage.split())}\n```", *_help(command), *_options(command, context)]
+    return _join([f"# {_NAME} {context.info_name}", *own, *_list_parts(command, context)])
+
+
+def _list_parts(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yields the page of each command of a group, without its options' --help."""
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        part = command.get_command(context, name)
+        assert part is not None  # it was listed
+        title, _, rest = _page(part, click.Context(part, context, name)).partition("\n")
+        yield f"## {context.info_name} {name}\n{rest.rstrip().replace('\n## ', '\n### ')}"
 
 
 def _help(command: click.Command) -> list[str]:

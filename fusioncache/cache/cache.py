@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusioncache.cache.executable import Executable
 from fusioncache.cache.generals import GeneralRegions
@@ -20,6 +21,10 @@ from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import STORE
 from fusioncache.store import Store
 from fusioncache.template.key import executable_key, template_key, template_name
+
+if TYPE_CHECKING:
+    from fusioncache.store.packs import PackResult, UnpackResult
+    from fusioncache.store.signing import SigningKey
 
 _making = forks.lock()
 
@@ -93,13 +98,47 @@ class Cache:
         """Returns the templates seen so far, each with its counts."""
         return self.ledger.templates()
 
-    def save(self) -> None:
+    def save(self, path: str | Path, *, model: str = "", device: str = "", key: SigningKey | None = None) -> PackResult:
+        """Writes what the store has into one file, which ``load`` and 'fusioncache unpack' read on another machine.
+
+        Args:
+            path: of the file, which is replaced when the new one is whole.
+            model: the name of a model, to leave out what is for others.
+            device: a part of the name of a GPU or processor, to leave out what was compiled for others.
+            key: signs the pack; by default the one that signs for this user, and nothing if there is none.
+
+        Raises:
+            StoreError: if there is no store, nothing to write, or it cannot be signed here.
+            OSError: if the file cannot be written.
+        """
+        from fusioncache.cache import packing
+
+        return packing.save_pack(
+            self.store, Path(path), model=model, device=device, key=key or packing.read_key_to_sign()
+        )
+
+    def load(self, path: str | Path, *, dry_run: bool = False) -> UnpackResult:
+        """Brings into the store what a pack has for this machine. Each entry is verified before it is used.
+
+        Args:
+            path: of the file.
+            dry_run: whether to bring nothing and say what would be brought.
+
+        Raises:
+            StoreError: if there is no store, or the file is no pack, damaged, or not signed by a key that is trusted.
+            OSError: if the file cannot be read, or the store cannot be written.
+        """
+        from fusioncache.cache import packing
+
+        return packing.load_pack(self.store, Path(path), dry_run=dry_run)
+
+    def write_record(self) -> None:
         """Brings the record on disk up to date. Never raises: a record that cannot be written costs one warning."""
         if self._recorder:
             self._recorder.save()
 
-    def append(self) -> None:
-        """Does as ``save`` half a second later, beside the steps. Never waits or raises."""
+    def write_record_later(self) -> None:
+        """Does as ``write_record`` half a second later, beside the steps. Never waits or raises."""
         if self._recorder:
             self._recorder.append()
 

@@ -34,7 +34,7 @@ from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process.secrets import hide_line
 from fusioncache.store.files import Refusal
 from fusioncache.template.key import make_key
-from fusioncache.template.plan import fold, inline
+from fusioncache.template.plan import inline, list_graphs
 from fusioncache.template.text import op_line, read_exactly, type_text
 
 _INSTALLED = ("site-packages", "dist-packages")
@@ -175,10 +175,7 @@ def _count_reasons(template: TemplateStats, notes: Sequence[StoredEntry]) -> Map
 def _list_parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
     """Yields the digests of what a key says of a graph, for each graph that may have been compiled for the template."""
     for arities in template.arities:
-        folded = fold(graph, arities)
-        graphs = [inline(graph, arities), folded.core.graph]
-        graphs += [step.graph for chain in folded.chains for step in chain.folds]
-        for compiled in filter(None, graphs):
+        for compiled in list_graphs(graph, arities):
             yield {part.name: part.digest for part in make_key(compiled, {}).ingredients}
 
 

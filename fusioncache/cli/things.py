@@ -32,6 +32,7 @@ from fusioncache.template.text import count_ops
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.programs.text import ProgramText, Read
+    from fusioncache.store.packs import PackResult
 
 type StoredKind = Literal["executable", "program", "family"]
 type ProgramSizes = Mapping[int | str, tuple[int, ...]]
@@ -112,7 +113,7 @@ def measure_store(directory: Path | None = None) -> dict[str, Any] | None:
     return {"path": str(path), **counts, "bytes": size}
 
 
-def format_contents(found: SweepResult | CopyResult | Audit) -> str:
+def format_contents(found: SweepResult | CopyResult | Audit | PackResult) -> str:
     """Returns how many entries and objects there are, or were copied or removed."""
     return f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
 
@@ -129,6 +130,14 @@ def report_aside(path: Path, aside: Iterable[str]) -> None:
     """Says what was in the place of files of a store, and was set aside."""
     for name in aside:
         say(f"not of the store, and left to you: {path / escape_controls(name)}")
+
+
+def report_refused(refused: Mapping[str, int], *, fails: bool) -> None:
+    """Says what was left out, and exits with 1 if something is wrong with any of it."""
+    for reason, number in sorted(refused.items()):
+        say(f"left out {number}: {reason}")
+    if fails:
+        raise click.exceptions.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)

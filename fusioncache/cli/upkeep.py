@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +36,7 @@ from fusioncache.cli.things import (
     open_existing,
     open_store,
     report_aside,
+    report_refused,
     report_store_errors,
 )
 from fusioncache.humanize import format_bytes, format_count
@@ -48,13 +47,11 @@ from fusioncache.process.settings import REMOTE, STORE
 from fusioncache.store import Store, SweepResult, default_path
 from fusioncache.store.directory import open_directory
 from fusioncache.store.disk import DiskStore, audit, find_aside, remove_damaged
-from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.store import MAX_AGE, MAX_BYTES
 from fusioncache.store.transport import redact_url
 
 if TYPE_CHECKING:
     from fusioncache.accelerators.precompile.warm import Warmed
-    from fusioncache.store.remote import CopyResult, Remote
 
 SCRIPT = Path(fusioncache.__file__).parents[1] / "benchmarks" / "starts" / "__main__.py"
 """Where the benchmark is in a checkout. It is not installed with the package."""
@@ -272,106 +269,7 @@ def completion(shell: str) -> None:
 
 
 _MOST_JOBS = 4
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STDERR = 2
-
-
-def _check_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    scheme, mark, rest = value.partition("://")
-    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
-        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
-    if value == "-" or (not mark and _SCHEME.match(value)):
-        raise click.BadParameter(
-            f"an address is written as in s3://bucket/folder: for a folder of that name say ./{value}"
-        )
-    return value
-
-
-def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
-    dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied.")
-    return click.argument("url", callback=_check_url)(directory_option(dry_run(json_option(command))))
-
-
-@click.command()
-@_copy_options
-def push(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Copy what was compiled here to URL.
-
-    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. Entries that
-    are there already stay as they are. The last folder of URL is made if needed; the folder above it has to exist.
-
-    What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
-
-    \b
-    Examples:
-        fusioncache push s3://bucket/fusioncache
-        fusioncache push --dry-run /mnt/shared/fusioncache
-    """
-    _copy("push", url, directory, dry_run, as_json)
-
-
-@click.command()
-@_copy_options
-def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Copy what was compiled elsewhere from URL.
-
-    Entries that are here already stay as they are, and every byte that comes is verified. What is at URL will run here:
-    pull only from a place that only people you trust can write. Instead of copying all of it, FUSIONCACHE_REMOTE=URL
-    brings what a process needs. 'fusioncache stats' and 'fusioncache ls' show what came.
-
-    A listing of more than 500,000 files or 128 MiB is not read to its end, and an entry of more than 256 MiB is left
-    out. After an hour it ends; what came by then stays, and the next pull goes on from there.
-
-    URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
-    what pip install "fusioncache[http]" installs.
-
-    \b
-    Examples:
-        fusioncache pull s3://bucket/fusioncache
-        fusioncache pull https://example.org/fusioncache --json
-    """
-    _copy("pull", url, directory, dry_run, as_json)
-
-
-def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    from fusioncache.store import remote as remotes
-
-    remote, copy = remotes.Remote(url), remotes.push if what == "push" else remotes.pull
-    with report_store_errors():
-        if what == "pull":
-            _require_before_making(directory, remote)
-        store = open_store(directory, make=what == "pull")
-        with show_progress(what) as progress:
-            copied = copy(store, remote, progress, dry_run=dry_run)
-    if as_json:
-        print_json({"command": what, "url": str(remote), "dry_run": dry_run, **encode_fields(copied)})
-    else:
-        say(_describe_copy(what, str(remote), dry_run, copied), err=False)
-    # What another version wrote is not damaged.
-    _report_refused(copied.refused, fails=bool(copied.refused.keys() - {OTHER_FORMAT}))
-
-
-def _require_before_making(directory: Path | None, remote: Remote) -> None:
-    """Makes sure that no store is made for the sake of a wrong address."""
-    path = directory or default_path()
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        remote.list_files(make=False)
-
-
-def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
-    if not (copied.entries or copied.skipped or copied.refused):
-        return f"nothing to {what}: {'the store' if what == 'push' else url} has no entries"
-    did, side = f"would {what}" if dry_run else f"{what}ed", "to" if what == "push" else "from"
-    size = format_bytes(copied.bytes)
-    return f"{did} {format_contents(copied)} ({size}) {side} {url}; {copied.skipped} were there already"
-
-
-def _report_refused(refused: Mapping[str, int], *, fails: bool) -> None:
-    """Says what was left out, and exits with 1 if something is wrong with any of it."""
-    for reason, number in sorted(refused.items()):
-        say(f"left out {number}: {reason}")
-    if fails:
-        raise click.exceptions.Exit(1)
 
 
 class _Warm(click.Command):
@@ -445,7 +343,7 @@ def _warm(address: str | None, jobs: int, dry_run: bool, lengths: tuple[int, ...
     else:
         nothing = f"nothing to compile: {store.directory} has no executables"
         say(_describe_warmed(warmed, dry_run) if warmed.known else nothing, err=False)
-    _report_refused(warmed.refused, fails=bool(warmed.failed))
+    report_refused(warmed.refused, fails=bool(warmed.failed))
 
 
 def _compile_missing(store: Store, jobs: int, dry_run: bool, lengths: tuple[int, ...]) -> Warmed:

@@ -261,6 +261,13 @@ INGREDIENTS: Mapping[str, IngredientKind] = MappingProxyType({kind.name: kind fo
 GRAPH = tuple(kind.name for kind in _KINDS if kind.level is Level.GRAPH)
 """The names of the ingredients that say what is computed."""
 
+MACHINE = frozenset(
+    {kind.name for kind in _KINDS if kind.level in (Level.ENVIRONMENT, Level.ARTIFACT)}
+    - {"options", "settings", "general layout", "layout", "order"}
+    | {"program format", "program versions"}
+)
+"""The names of the ingredients that say which machine and which versions something is for, and not which job."""
+
 BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER = "backend", "general layout", "layout", "order"
 
 

@@ -6,6 +6,7 @@ A variable is read when it is used, not when this module is imported: a program 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,17 @@ _UNLIKELY_FILES = {"-": "stderr or stdout", "0": "./0", "1": "stderr, or ./1"}
 """What people write who mean something else than a file of that name, and what they may mean."""
 
 
+UNSIGNED = "unsigned"
+"""The word in ``FUSIONCACHE_TRUST`` that lets what is not signed run."""
+
+
+def _find_demand_on_trust(text: str) -> str | None:
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if word != UNSIGNED and not re.fullmatch("[0-9a-f]{64}", word)]
+    demand = f"public keys of 64 hexadecimal digits, or {UNSIGNED}, with commas between them"
+    return f"{demand}, got {wrong[0]!r}" if wrong else None
+
+
 def _find_demand_on_log(text: str) -> str | None:
     meant = _UNLIKELY_FILES.get(text)
     return f"stderr, stdout or a file, got {text!r}: say {meant}" if meant else None
@@ -64,6 +76,10 @@ STORE = Setting("FUSIONCACHE_STORE", _one_of("0", "1"))
 """Says whether what is compiled is stored for later processes."""
 REMOTE = Setting("FUSIONCACHE_REMOTE")
 """Is the URL of a store that is asked for what is not in the local one."""
+TRUST = Setting("FUSIONCACHE_TRUST", _find_demand_on_trust)
+"""Lists the public keys, with commas between them, whose entries run here besides those that are on the user's list."""
+SIGNING_KEY = Setting("FUSIONCACHE_SIGNING_KEY")
+"""Is the private key that signs what goes to a remote or into a pack, in place of the user's file."""
 LOG = Setting("FUSIONCACHE_LOG", _find_demand_on_log)
 """Says where events are written: stderr, stdout or a file."""
 EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", _one_of("0", "1"))
@@ -82,7 +98,10 @@ ACCELERATORS = Setting("FUSIONCACHE_ACCELERATORS")
 """Lists the accelerators that may be used, with commas between them, or says none."""
 PASSES = Setting("FUSIONCACHE_PASSES", _one_of("0", "1"))
 """Says whether each trace is written to a file after each pass that changed it."""
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS, ACCELERATORS, PASSES)
+SETTINGS = (
+    *(DIRECTORY, STORE, REMOTE, TRUST, SIGNING_KEY, LOG, EXPLAIN, VERIFY, JOBS),
+    *(PROGRAMS, SIZES, GRAPHS, ACCELERATORS, PASSES),
+)
 
 
 def find_directory() -> Path:

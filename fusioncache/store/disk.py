@@ -18,6 +18,7 @@ from fusioncache.store.directory import Directory, EntryFile, EntryFolder, Objec
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
 from fusioncache.store.locks import FileLock, hold_alone, hold_shared
+from fusioncache.store.signing import read_trust
 
 FILL = 0.9
 """How full a store is that was too full, so that the next save does not have to clean up again."""
@@ -376,6 +377,8 @@ class DiskStore:
         entry = self.entries.get(id_)
         if entry is not None and entry.text != text:
             raise Refusal(OTHER_KEY, id_)
+        if entry is not None and entry.origin is not None:
+            read_trust().check(entry.origin)  # its key may have been revoked since it came
         return entry
 
     def _is_whole(self, wanted: Entry) -> bool:

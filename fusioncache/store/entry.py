@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fusioncache.ir import Key, codec
 from fusioncache.ir.keys import read_key
 from fusioncache.ir.strict_json import is_text
 from fusioncache.store.files import Refusal
+from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
 
 PROGRAM_FORMAT = 6
 """Of the keys of programs, their texts and their reads. Those of another format are not shown, copied or compared."""
@@ -58,6 +59,10 @@ def is_compiled(backend: str) -> bool:
 FORMAT = 1
 LARGEST = 1 << 26
 """No entry is longer; most of it is the text of the key."""
+
+MOST_BYTES = 256 << 20
+"""Of one entry with its artifacts, which are in memory together. What compilers make has some megabytes."""
+MOST_ARTIFACTS = 1000
 
 REFUSED = "refused"
 """The artifact in place of a backend's own where that has nothing that it could load again, and why."""
@@ -100,6 +105,7 @@ class Entry:
         seconds: that it took to compile.
         pid: the process that stored it.
         host: the machine that it ran on.
+        origin: from whom it came; None if this machine made it. The line above the entry says so, and no other place.
     """
 
     digest: Annotated[str, DIGEST]
@@ -112,6 +118,7 @@ class Entry:
     seconds: float
     pid: int
     host: str
+    origin: Origin | None = None
 
     @property
     def id(self) -> str:
@@ -143,20 +150,24 @@ def make_entry_id(key: Key, backend: str) -> str:
 def encode_entry(entry: Entry) -> bytes:
     """Returns the content of an entry's file: a line with the format and a checksum, and all else as JSON.
 
+    Above it is the line of its origin, if it came from elsewhere.
+
     Raises:
         ValueError: if it could not be read again.
     """
-    body = codec.encode(entry)
+    body = codec.encode(replace(entry, origin=None))
     codec.decode(Entry, body, "entry")
-    return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
+    line = entry.origin.line if entry.origin else b""
+    return b"%sfusioncache entry %d %s\n%s" % (line, FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def decode_entry(content: bytes, id_: str) -> Entry:
-    """Returns the entry in the file of this name.
+    """Returns the entry in the file of this name. Whether its origin is trusted is for ``Trust`` to say.
 
     Raises:
         Refusal: if it is damaged, of another format, or another entry.
     """
+    origin, content = split_origin(content)
     header = _HEADER.match(content)
     if header is None:
         raise Refusal("a damaged entry")
@@ -169,9 +180,48 @@ def decode_entry(content: bytes, id_: str) -> Entry:
         entry = codec.decode(Entry, body, "entry")
     except ValueError as error:
         raise Refusal("a damaged entry") from error
+    if entry.origin is not None:
+        raise Refusal("a damaged entry")
     if entry.id != id_:
         raise Refusal("an entry in the place of another", id_)
+    return replace(entry, origin=origin)
+
+
+def open_entry(content: bytes, id_: str, trust: Trust) -> Entry:
+    """Returns the entry in a file that came from elsewhere, of which nothing is read before its signature is verified.
+
+    Raises:
+        Refusal: if it is too long, its signature is wrong or none that is trusted, or it is not what was signed under
+            this name.
+        StoreError: if signatures cannot be verified here.
+    """
+    if len(content) > LARGEST:
+        raise Refusal("an entry that is too long", id_)
+    origin, below = trust.open(content)
+    entry = replace(decode_entry(below, id_), origin=origin)
+    if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
+        # On disk it would keep the place of the right one.
+        raise Refusal("an entry whose key has another digest", id_)
+    names = [artifact.name for artifact in entry.artifacts]
+    if encode_entry(entry) != origin.line + below or names != sorted({*names}):
+        # It could not be passed on: the signature is for these very bytes.
+        raise Refusal("an entry that is written in another way", id_)
     return entry
+
+
+def sign_entry(entry: Entry, key: SigningKey | None) -> bytes:
+    """Returns the content of an entry's file for another machine, signed unless it came from elsewhere.
+
+    Raises:
+        Refusal: if it came unsigned. A signature of this user would say that it was made here.
+        StoreError: if it cannot be signed here.
+    """
+    content = encode_entry(entry)
+    if key is None or (entry.origin is not None and entry.origin.key):
+        return content
+    if entry.origin is not None:
+        raise Refusal("an entry that came here unsigned", entry.id)
+    return key.sign(content)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

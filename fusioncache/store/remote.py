@@ -1,6 +1,7 @@
 """A store on another machine: immutable files under the names that they have on disk, every byte of them verified.
 
-Who can write there says what runs here: checksums show what broke on its way, not who wrote it.
+An entry is signed, and names its objects by their digests. So its signature, which is verified first, is for all that
+it brings (``signing.py``).
 
 Brings whole stores to another machine and from there. What is there is left alone.
 """
@@ -23,20 +24,21 @@ from fusioncache.store.entry import (
     DIGEST,
     ID,
     LARGEST,
+    MOST_ARTIFACTS,
+    MOST_BYTES,
     OTHER_FORMAT,
     Artifact,
     Entry,
-    decode_entry,
     encode_entry,
     is_outdated,
+    open_entry,
+    sign_entry,
 )
 from fusioncache.store.files import Refusal, StoreError
+from fusioncache.store.signing import SigningKey, read_trust
 from fusioncache.store.store import Store, StoreCounts
 from fusioncache.store.transport import Transport
 
-MOST_BYTES = 256 << 20
-"""Of one entry with its artifacts, which are in memory together. What compilers make has some megabytes."""
-MOST_ARTIFACTS = 1000
 VAIN_SECONDS = 120.0
 """How long a process asks a remote in vain, all together, since that last had something."""
 
@@ -83,19 +85,11 @@ class Remote:
         """Returns an entry; None if there is none.
 
         Raises:
-            Refusal: if what is there is damaged, of another format, or another entry.
+            Refusal: if no trusted key signed what is there, it is damaged, of another format, or another entry.
             StoreError: if the remote cannot be used.
         """
         content = self._transport.fetch_file(_entry_path(id_), LARGEST)
-        if content is None:
-            return None
-        if len(content) > LARGEST:
-            raise Refusal("an entry that is too long", id_)
-        entry = decode_entry(content, id_)
-        if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
-            # On disk it would keep the place of the right one.
-            raise Refusal("an entry whose key has another digest", id_)
-        return entry
+        return None if content is None else open_entry(content, id_, read_trust())
 
     def content(self, artifact: Artifact) -> bytes:
         """Returns one artifact, every byte verified.
@@ -136,15 +130,17 @@ class Remote:
             contents[artifact.name] = self.content(artifact) if content is None else content
         return contents
 
-    def put(self, entry: Entry) -> int:
-        """Puts an entry there, whose objects must be there. Returns its size.
+    def put(self, id_: str, content: bytes) -> None:
+        """Puts an entry there, whose objects must be there.
+
+        Args:
+            id_: of the entry.
+            content: of its file.
 
         Raises:
             StoreError: if it cannot be written.
         """
-        content = encode_entry(entry)
-        self._transport.put_file(_entry_path(entry.id), content)
-        return len(content)
+        self._transport.put_file(_entry_path(id_), content)
 
     def put_object(self, artifact: Artifact, content: bytes) -> None:
         """Puts the content of an artifact there.
@@ -326,14 +322,24 @@ class _Copying:
         return CopyResult(counts["entries"], len(objects), size, counts["skipped"], refused)
 
 
-def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
+def push(
+    store: Store,
+    remote: Remote,
+    progress: Progress | None = None,
+    *,
+    dry_run: bool = False,
+    key: SigningKey | None = None,
+) -> CopyResult:
     """Copies every entry that the remote does not have, each only after its objects are there.
+
+    An entry that came from elsewhere keeps its signature.
 
     Args:
         store: in a directory.
         remote: that can be written.
         progress: is told how far it is.
         dry_run: whether to copy nothing and say what would be copied.
+        key: signs what this machine made; None if it is to be there unsigned.
 
     Raises:
         StoreError: if the store has no directory, or its directory is no longer what it was, or if the remote
@@ -351,7 +357,7 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         entry = disk.entries.get(id_)
         if entry and is_outdated(entry.text):
             raise Refusal(OTHER_FORMAT)
-        if entry and _has(remote, there, entry):
+        if entry and _has(remote, there, entry, key):
             return {"skipped": 1}
         if entry:
             wanted[id_] = entry.artifacts
@@ -373,7 +379,10 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         # It may have been removed or replaced meanwhile.
         if not entry or entry.artifacts != wanted[id_] or gone.intersection(part.object for part in wanted[id_]):
             return {}
-        return {"entries": 1, "bytes": len(encode_entry(entry)) if dry_run else remote.put(entry)}
+        content = sign_entry(entry, key)
+        if not dry_run:
+            remote.put(id_, content)
+        return {"entries": 1, "bytes": len(content)}
 
     copying.run(look, disk.entries.list_files())
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
@@ -434,13 +443,13 @@ def _require_disk(store: Store) -> DiskStore:
     return store.disk
 
 
-def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:
-    """Returns whether the remote has an entry for the same key with all that it needs."""
+def _has(remote: Remote, there: RemoteFiles, entry: Entry, key: SigningKey | None) -> bool:
+    """Returns whether the remote has an entry for the same key with all that it needs, signed if there is a key."""
     size = there.entries.get(entry.id, -1)
     if size == -1:
         return False
     theirs: Entry | None = entry
-    if size != len(encode_entry(entry)):
+    if size != len(sign_entry(entry, key)):
         try:
             theirs = remote.entry(entry.id)
         except Refusal as refusal:

@@ -124,6 +124,14 @@ def inline(template: Graph, arities: Arities) -> Graph:
     return writer.graph(template.outputs)
 
 
+def list_graphs(template: Graph, arities: Arities) -> tuple[Graph, ...]:
+    """Returns each graph that may be compiled for a template with these numbers of terms."""
+    folded = fold(template, arities)
+    folds = (step.graph for chain in folded.chains for step in chain.folds)
+    core = () if folded.core.graph is None else (folded.core.graph,)
+    return inline(template, arities), *core, *folds
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """One launch that adds terms to a sum. ``graph`` takes the sum so far, then the terms."""

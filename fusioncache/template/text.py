@@ -6,6 +6,8 @@ What is written here is hashed. Raise ``FORMAT`` with every change to what a tex
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -148,6 +150,11 @@ def read_inputs(text: str) -> tuple[ValueType, ...]:
 def count_ops(text: str) -> Counter[str]:
     """Returns how often each operation is in the ingredient ``ops``, without reading the rest of it."""
     return Counter(_OP_NAME.findall(text))
+
+
+def digest_ops(text: str) -> str:
+    """Returns a digest of how often each operation is in the ingredient ``ops``: the same at all lengths."""
+    return hashlib.sha256(json.dumps(sorted(count_ops(text).items())).encode()).hexdigest()
 
 
 def hide_numbers(line: str) -> str:

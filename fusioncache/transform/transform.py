@@ -112,7 +112,7 @@ class TemplateTransform(Transform):
         self.template_calls = TemplateCalls(self._count_first_call)
         self._handover = Handover()
         verified = VerifiedTemplates(self.cache.store, read_digest())
-        self._verifier = Verifier(verify, self.ledger, self.cache.append, verified) if verify else None
+        self._verifier = Verifier(verify, self.ledger, self.cache.write_record_later, verified) if verify else None
         self.accelerators: tuple[Accelerator, ...] = ()
         self._passes: tuple[Pass, ...] = ()
         self.use(())
@@ -189,7 +189,7 @@ class TemplateTransform(Transform):
         finally:
             notes.finish()
             self.ledger.count("canonicalize_seconds", time.perf_counter() - start)
-            self.cache.save()
+            self.cache.write_record()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             self._handover.put(trace, ForwardState(notes, generation, context.leaves))
         return trace
@@ -198,7 +198,7 @@ class TemplateTransform(Transform):
         """Returns the trace as it is. Nothing is asked of it, because nothing is known of it."""
         self.ledger.history.begin_trace()
         self.ledger.count_bypass(reason, region=False)
-        self.cache.save()
+        self.cache.write_record()
         return trace
 
     def _count_first_call(self, template: Template, collecting: float) -> None:
@@ -209,7 +209,7 @@ class TemplateTransform(Transform):
             collecting: seconds of the full collection behind the call.
         """
         self.ledger.count("collector_seconds", collecting)
-        self.cache.append()
+        self.cache.write_record_later()
         if self._misses:
             self._misses.note_call(template)
 

@@ -34,7 +34,7 @@ def directory(tmp_path_factory):
             model = OwnNet()
             compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform], dynamic=False)
             compiled(torch.ones(length, 4)).sum().backward()
-            transform.cache.save()
+            transform.cache.write_record()
         yield path
 
 

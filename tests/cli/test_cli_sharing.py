@@ -14,9 +14,17 @@ import pytest
 from commands import call, get_error, get_output
 from file_server import Handler, serve
 from repository import ROOT
+from signing_keys import make_signing_key
 from store_contents import BACKEND, find_object, find_present, load, make_artifacts, make_numbered_key, save
 
 from fusioncache.store import Store, entry, transport
+
+CI = make_signing_key("ci")
+
+
+@pytest.fixture(autouse=True)
+def _signs(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", CI.text)
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def served(tmp_path):
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.4 kB) to {url}; 0 were there already\n"
+    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.9 kB) to {url}; 0 were there already\n"
     assert get_output("push", url) == f"pushed 0 entries and 0 objects (0 B) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
     assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")

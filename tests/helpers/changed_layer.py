@@ -56,4 +56,4 @@ def train_llama(layer: int | None, **options: Any) -> None:
     cache_ = fusioncache.Cache()
     compiled, _ = compile_with(model, cache=cache_, **options)
     step(compiled, model, torch.randint(0, config.padded_vocab_size, (1, 8)))
-    cache_.save()
+    cache_.write_record()

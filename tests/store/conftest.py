@@ -13,6 +13,12 @@ from store_contents import NOBODY
 from fusioncache.store import Store
 
 
+@pytest.fixture(autouse=True)
+def _lets_unsigned_entries_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is signed has tests of its own."""
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that a user without rights can reach, and has."""

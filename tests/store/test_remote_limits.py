@@ -270,7 +270,7 @@ def test_an_entry_that_is_too_large_for_memory_is_left_out(monkeypatch, files, h
     push(here, Remote(ROOT))
     entry = here.entry(make_numbered_key(1).digest, BACKEND)
     artifact = entry.artifacts[0]
-    many = tuple(replace(artifact, name=str(number)) for number in range(remote.MOST_ARTIFACTS + 1))
+    many = tuple(replace(artifact, name=f"{number:04}") for number in range(remote.MOST_ARTIFACTS + 1))
     large = (replace(artifact, size=remote.MOST_BYTES + 1),)
     for artifacts in (many, large):
         plant(files, replace(entry, artifacts=artifacts))

@@ -35,6 +35,7 @@ from fusioncache.store import Store, StoreError, entry, transport
 from fusioncache.store.entry import PROGRAM_FORMAT, make_entry_id
 from fusioncache.store.files import Refusal
 from fusioncache.store.remote import Remote, pull, push
+from fusioncache.store.signing import Origin
 
 
 @pytest.fixture(autouse=True)
@@ -94,10 +95,12 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     assert (again.entries, again.objects, again.bytes, again.skipped) == (0, 0, 0, 3)
 
     copied = pull(there, Remote(url), lambda *step: steps.append(step))
-    assert (copied.entries, copied.objects, copied.bytes, copied.skipped) == (3, 5, sum(sizes), 0)
+    assert (copied.entries, copied.objects, copied.skipped) == (3, 5, 0)
+    assert copied.bytes == sum(sizes) + 3 * len(Origin().line)
     assert steps[9:] == [(done, 3) for done in range(4)]
     assert all(load(there, number) for number in (1, 2, 3))
-    assert there.entry(make_numbered_key(1).digest, BACKEND) == here.entry(make_numbered_key(1).digest, BACKEND)
+    came = there.entry(make_numbered_key(1).digest, BACKEND)
+    assert came == replace(here.entry(make_numbered_key(1).digest, BACKEND), origin=Origin())
     again = pull(there, Remote(url))
     assert (again.entries, again.objects, again.bytes, again.skipped) == (0, 0, 0, 3)
     assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
@@ -189,7 +192,7 @@ def test_programs_of_another_format_are_neither_pushed_nor_pulled(tmp_path, here
     there = Store.open(tmp_path / "again")
     assert pull(there, remote).entries == 1
     for id_ in ids:  # as an earlier version pushed it
-        remote.put(here.disk.entries.get(id_))
+        remote.put(id_, entry.encode_entry(here.disk.entries.get(id_)))
     assert dict(pull(there, remote).refused) == {entry.OTHER_FORMAT: 1}
     assert {f"{each.digest}.program" for each in there.entries()} == {f"{new.make_key().digest}.program"}
 
@@ -217,7 +220,8 @@ def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here
     assert not load(reader, 3)
     stats = reader.stats()
     assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (2, 1, 1, 0, {})
-    assert there.entry(make_numbered_key(1).digest, BACKEND) == here.entry(make_numbered_key(1).digest, BACKEND)
+    came = there.entry(make_numbered_key(1).digest, BACKEND)
+    assert came == replace(here.entry(make_numbered_key(1).digest, BACKEND), origin=Origin())
 
 
 def test_the_variable_names_the_remote(url, here, there, monkeypatch):

@@ -46,7 +46,7 @@ def test_it_is_said_once_and_recorded():
     assert message == f"fusioncache: {next(iter(stats.bypasses))}"
     assert message.startswith("fusioncache: Thunder fuses nothing") and PASS in message
     assert stats.regions == 0 and sum(stats.bypasses.values()) == 4  # forward three times, backward once
-    cache.save()
+    cache.write_record()
     assert RecordReader().runs()[0].stats == stats
 
 

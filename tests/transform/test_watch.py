@@ -29,7 +29,7 @@ def test_regions_on_disk_agree_with_the_counts():
     cache = fusioncache.Cache()
     trained(Blocks(2), cache)
     trained(Blocks(2), cache)
-    cache.save()
+    cache.write_record()
     (run,) = RecordReader().runs()
     regions = RecordReader().regions(run.id)
     assert Counter(region.outcome for region in regions) == {"hit": run.stats.hits, "miss": run.stats.misses}
@@ -47,7 +47,7 @@ def test_regions_on_disk_agree_with_the_counts():
 def test_executables_and_phases_on_disk_agree_with_the_counts():
     cache = fusioncache.Cache()
     trained(Blocks(1), cache)
-    cache.save()
+    cache.write_record()
     (run,) = RecordReader().runs()
     made = RecordReader().records(run.id, CompileRecord)
     assert len(made) == run.stats.compiles
@@ -81,7 +81,7 @@ def test_streams_are_taken_down_as_they_were_chosen():
     cache = fusioncache.Cache()
     with recompute():
         transform = trained(Residual(4), cache)
-    cache.save()
+    cache.write_record()
     (run,) = RecordReader().runs()
     choices = RecordReader().records(run.id, ChoiceRecord)
     assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [

@@ -199,7 +199,7 @@ def test_each_layout_is_verified_once_or_in_every_call(verify, expected, own_cal
     stats = transform.stats()
     assert (stats.verified, stats.verify_compiles) == (3, 3)
     assert stats.verify_compile_seconds > 0
-    transform.cache.save()
+    transform.cache.write_record()
     (run,) = RecordReader().runs()
     assert run.stats == transform.cache.stats()
 

@@ -279,7 +279,7 @@ class Derivation:
         kept = keep_program(store, self.key, text, self.reads, **about)
         if kept:
             self.keeper.ledger.emit("program made", model=self.call.name)
-            self.keeper.cache.save()
+            self.keeper.cache.write_record()
         return kept
 
     @property

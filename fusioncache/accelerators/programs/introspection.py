@@ -28,6 +28,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType
 from typing import Any
 
+from fusioncache.backends.versions import LIBRARIES
 from fusioncache.process.secrets import TextKind, find_kind, write_text
 
 
@@ -340,10 +341,6 @@ def find_original(function: FunctionType) -> FunctionType:
     original = cells[0].cell_contents
     return original if type(original) is FunctionType else function
 
-
-LIBRARIES = ("einops", "lightning_utilities", "looseversion", "networkx", "numpy", "optree")
-"""Packages whose code Thunder runs, or has for base classes, while it derives a program. It imports einops if that is
-installed."""
 
 _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", *LIBRARIES})
 """Those of which the versions are in each key, beside Python's own modules."""

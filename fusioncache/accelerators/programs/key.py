@@ -16,14 +16,11 @@ Torch is named by the commit it was built from; what a trace interprets of it is
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import version
 from inspect import CO_VARARGS
 from itertools import chain, groupby, repeat
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -33,16 +30,16 @@ from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
 from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
-from fusioncache.accelerators.programs.introspection import LIBRARIES, find_in_class
+from fusioncache.accelerators.programs.introspection import find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
 from fusioncache.accelerators.sizes.values import Place, find_integers, find_tensors
 from fusioncache.backends.torch_settings import read_torch_settings, read_variables
+from fusioncache.backends.versions import read_versions
 from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import NamedValue, read_values, write_lines, write_values
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import find_kind, write_text
-from fusioncache.process.sources import digest_sources
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.template.key import program_key_of
 
@@ -130,47 +127,6 @@ def read_variables_of_thunder() -> Iterator[NamedValue]:
         now = os.environ.get(name, "")
         # One that was changed has both values.
         yield name, write_text(now if value == repr(now) else str(value), find_kind(name))
-
-
-def read_versions() -> Iterator[NamedValue]:
-    """Yields the version of each package, and the digest of the sources of those that are changed most.
-
-    Raises:
-        Declined: if sources were changed since they were imported.
-    """
-    import fusioncache
-    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version, thunder
-
-    flags = f"optimize={sys.flags.optimize}"
-    yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
-    yield "torch", f"{torch.__version__} {torch.version.git_version}"
-    yield "thunder", thunder.__version__
-    yield "fusioncache", fusioncache.__version__
-    yield "nvfuser", str(nvfuser_version() or "none")
-    yield from ((name, _version_of(name)) for name in LIBRARIES)
-    yield "thunder.sources", _digest(thunder)
-    yield "fusioncache.sources", _digest(fusioncache)
-
-
-def _version_of(library: str) -> str:
-    """Returns the version of a library as it was imported."""
-    module = sys.modules.get(library)
-    if module is None:
-        return "none"
-    said = getattr(module, "__version__", None)
-    return _installed_version(library) if said is None else str(said)
-
-
-@cache
-def _installed_version(library: str) -> str:
-    return version(library)  # looseversion does not say its own
-
-
-def _digest(package: ModuleType) -> str:
-    try:
-        return digest_sources(str(package.__file__).rpartition(os.sep)[0])
-    except ValueError as error:
-        raise Declined(str(error), Scope.PROGRAM) from error
 
 
 FORMAT = PROGRAM_FORMAT

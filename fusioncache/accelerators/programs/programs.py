@@ -46,6 +46,7 @@ from fusioncache.accelerators.programs.text import (
     find_difference,
 )
 from fusioncache.cache.generals import Generation
+from fusioncache.cache.packing import TEMPLATES, write_templates
 from fusioncache.cache.peers import Ask, Helpers
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, Template, is_declined
@@ -55,6 +56,7 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
+from fusioncache.template.plan import list_graphs
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.passes import Accelerator
@@ -157,6 +159,9 @@ def keep_program(
         ValueError: if the traces are no Python.
     """
     artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
+    references = text.templates().values()
+    graphs = (each for one in references for use in one.uses for each in list_graphs(one.graph, use.arities))
+    artifacts[TEMPLATES] = write_templates(graphs)
     known = {} if regions is None else {REGIONS: regions}
     # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
     with store.take_turn(key, PROGRAM_SLOTS[0], _PATIENCE):
@@ -396,7 +401,7 @@ class ProgramKeeper(Accelerator):
             spared = format_duration(candidate.seconds)
             text = f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared})."
             print(text, file=sys.stderr, flush=True)
-        self.cache.save()
+        self.cache.write_record()
 
     def note_filled(self, candidate: Candidate, call: Call) -> None:
         """Counts a program that runs because it is known at other lengths."""
@@ -409,7 +414,7 @@ class ProgramKeeper(Accelerator):
             except Exception as error:  # whatever it is, a later process compiles
                 logger.info("nothing is compiled for later processes", exc_info=error)
         self._count_regions(candidate.regions, call)
-        self.cache.append()
+        self.cache.write_record_later()
 
     def _takes_general(self, call: Call) -> bool:
         """True if code for any sizes serves the program that was built last for a function."""

@@ -69,7 +69,7 @@ def test_a_run_leaves_behind_what_its_transform_says(job):
     )
     jitted(torch.ones(4, 8, requires_grad=True)).sum().backward()
     (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    cache.save()
+    cache.write_record()
     found = read_newest().placements
     assert [placement.trace for placement in found] == ["forward", "backward"]
     for recorded, placement in zip(found, transform.placements(), strict=True):

@@ -34,7 +34,7 @@ from recorded_templates import count_compile, make_chain_template
 def main():
     cache = Cache()
     cache.ledger.count_region(make_chain_template(), (3,), hit=False)
-    cache.save()
+    cache.write_record()
     count_compile(cache.ledger, make_chain_template(), 2.5)
 main()
 gc.collect()
@@ -67,7 +67,7 @@ else:
 def test_a_cache_in_use_is_not_kept_alive_by_its_record():
     cache = Cache()
     cache.ledger.count_region(make_chain_template(), (), hit=False)
-    cache.save()
+    cache.write_record()
     gone = weakref.ref(cache)
     del cache
     gc.collect()

@@ -1,0 +1,61 @@
+"""The versions of everything that takes part in deriving a program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from types import ModuleType
+
+from fusioncache.ir import Declined, Scope
+from fusioncache.ir.keys import NamedValue
+from fusioncache.process.sources import digest_sources
+
+LIBRARIES = ("einops", "lightning_utilities", "looseversion", "networkx", "numpy", "optree")
+"""Packages whose code Thunder runs, or has for base classes, while it derives a program. It imports einops if that is
+installed."""
+
+
+def read_versions() -> Iterator[NamedValue]:
+    """Yields the version of each package, and the digest of the sources of those that are changed most.
+
+    Raises:
+        Declined: if sources were changed since they were imported.
+    """
+    import torch
+
+    import fusioncache
+    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version, thunder
+
+    flags = f"optimize={sys.flags.optimize}"
+    yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
+    yield "torch", f"{torch.__version__} {torch.version.git_version}"
+    yield "thunder", thunder.__version__
+    yield "fusioncache", fusioncache.__version__
+    yield "nvfuser", str(nvfuser_version() or "none")
+    yield from ((name, _version_of(name)) for name in LIBRARIES)
+    yield "thunder.sources", _digest(thunder)
+    yield "fusioncache.sources", _digest(fusioncache)
+
+
+def _version_of(library: str) -> str:
+    """Returns the version of a library as it was imported."""
+    module = sys.modules.get(library)
+    if module is None:
+        return "none"
+    said = getattr(module, "__version__", None)
+    return _installed_version(library) if said is None else str(said)
+
+
+@cache
+def _installed_version(library: str) -> str:
+    return version(library)  # looseversion does not say its own
+
+
+def _digest(package: ModuleType) -> str:
+    try:
+        return digest_sources(str(package.__file__).rpartition(os.sep)[0])
+    except ValueError as error:
+        raise Declined(str(error), Scope.PROGRAM) from error

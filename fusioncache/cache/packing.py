@@ -1,0 +1,186 @@
+"""What goes into a pack, and what of a pack is for this machine.
+
+A pack for a model has its programs and families, and the executables with the operations of their templates: those for
+each length and each device that the store knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from fusioncache.backends.api import BACKENDS, make_backend, problem
+from fusioncache.backends.versions import read_versions
+from fusioncache.ir import Declined, Graph
+from fusioncache.ir.keys import BACKEND, read_key, write_lines
+from fusioncache.observe.explain.difference import compare
+from fusioncache.store import Store, StoreError
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import PROGRAM_FORMAT, SPLITS_SLOT, VERIFIED_SLOT, Entry, is_family, is_program
+from fusioncache.store.files import Refusal
+from fusioncache.store.packs import Pack, PackResult, UnpackResult, open_pack, unpack, write_pack
+from fusioncache.store.signing import SigningKey, read_own_key, read_trust
+from fusioncache.template.text import digest_ops, write_graph
+
+TEMPLATES = "templates"
+"""The artifact of a program that says which operations the graphs have that were compiled for it."""
+
+_OF_ALL = (SPLITS_SLOT, VERIFIED_SLOT)
+"""What has no name of a model and no operations of one: it is small, and goes into every pack."""
+
+
+def write_templates(graphs: Iterable[Graph]) -> bytes:
+    """Returns the artifact of a program: a digest of each graph's operations, a line for each."""
+    return "\n".join(sorted({digest_ops(write_graph(graph)["ops"]) for graph in graphs})).encode()
+
+
+def read_key_to_sign() -> SigningKey | None:
+    """Returns the key that signs for this user; None if there is none.
+
+    Raises:
+        StoreError: if there is something in its place.
+    """
+    try:
+        return read_own_key()
+    except Refusal as refusal:
+        raise StoreError(str(refusal)) from None
+
+
+def save_pack(
+    store: Store | None,
+    path: Path,
+    *,
+    model: str = "",
+    device: str = "",
+    key: SigningKey | None = None,
+) -> PackResult:
+    """Writes what a store has into one file.
+
+    Args:
+        store: in a directory.
+        path: of the file.
+        model: the name of a model; empty for all of the store.
+        device: a part of what names a GPU or a processor; empty for all.
+        key: signs the pack; None to leave it unsigned.
+
+    Raises:
+        StoreError: if there is no store, nothing to write, or it cannot be signed here.
+        OSError: if the file cannot be written.
+    """
+    import fusioncache
+
+    disk = _require_disk(store)
+    entries = [entry for entry in disk.list_entries() if _is_for(entry, device)]
+    if model:
+        entries = list(_select(disk, entries, model))
+    ids = [entry.id for entry in entries]
+    return write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
+
+
+def load_pack(store: Store | None, path: Path, *, dry_run: bool = False) -> UnpackResult:
+    """Brings into a store what a pack has for this machine.
+
+    Raises:
+        StoreError: if there is no store, or the file is no pack, damaged, or not signed by a key that is trusted.
+        OSError: if the file cannot be read, or the store cannot be written.
+    """
+    try:
+        trust = read_trust()
+    except Refusal as refusal:
+        raise StoreError(str(refusal)) from None
+    pack = open_pack(path, trust)
+    return unpack(pack, _require_disk(store), trust, make_misfit_finder(pack), dry_run=dry_run)
+
+
+def _require_disk(store: Store | None) -> DiskStore:
+    if store is None or store.disk is None:
+        raise StoreError("there is no store: give the cache one, and leave FUSIONCACHE_STORE unset")
+    return store.disk
+
+
+def _is_for(entry: Entry, device: str) -> bool:
+    """Returns whether an entry is for a device, or for none."""
+    texts = _read_texts(entry)
+    said = [texts[name] for name in ("device", "architecture") if name in texts]
+    return not device or not said or any(device.lower() in text.lower() for text in said)
+
+
+def _select(disk: DiskStore, entries: Iterable[Entry], model: str) -> Iterator[Entry]:
+    """Yields the entries that a model needs.
+
+    Raises:
+        StoreError: if there is no program of that name. The message says which names there are.
+    """
+    entries = list(entries)
+    programs = [entry for entry in entries if is_program(entry.backend)]
+    own = [entry for entry in programs if is_named(entry.name, model)]
+    if not own:
+        names = ", ".join(sorted({entry.name for entry in programs})) or "none"
+        raise StoreError(f"the store has no program of {model}; it has programs of: {names}")
+    operations = {line for entry in own for line in _read_templates(disk, entry)}
+    for entry in entries:
+        if is_program(entry.backend) or is_family(entry.backend):
+            is_wanted = is_named(entry.name, model)
+        else:
+            ops = _read_texts(entry).get("ops")
+            is_wanted = entry.backend in _OF_ALL or (ops is not None and digest_ops(ops) in operations)
+        if is_wanted:
+            yield entry
+
+
+def is_named(name: str, model: str) -> bool:
+    """Returns whether a program's name is that of a model, or of a part of it."""
+    return name == model or (name.startswith(model) and not name[len(model)].isalnum())
+
+
+def _read_templates(disk: DiskStore, entry: Entry) -> list[str]:
+    for artifact in entry.artifacts:
+        if artifact.name == TEMPLATES:
+            with suppress(Refusal):
+                return disk.content(artifact).decode(errors="replace").split("\n")
+    return []
+
+
+def _read_texts(entry: Entry) -> Mapping[str, str]:
+    with suppress(ValueError):
+        return read_key(entry.text)
+    return {}
+
+
+def make_misfit_finder(pack: Pack) -> Callable[[Mapping[str, str]], str | None]:
+    """Returns a function that says why what needs something of a machine is of no use on this one.
+
+    It takes what one of the pack's environments says, and returns a phrase, or None if all of it is as it is here. What
+    is here is read once for each backend that the pack needs: it imports the backend, and compiles nothing.
+    """
+    here: dict[str, Mapping[str, str] | str] = {}
+
+    def find_misfit(needs: Mapping[str, str]) -> str | None:
+        backend = needs.get(BACKEND, "")
+        if backend not in here:
+            here[backend] = _read_machine(backend)
+        found = here[backend]
+        if isinstance(found, str):
+            where = needs.get("device") or needs.get("architecture")
+            return f"{found} (it was made on {where})" if where else found
+        changes = compare(needs, {name: found[name] for name in needs if name in found}).changes
+        return f"{changes[0].subject} is {changes[0].b} here, and {changes[0].a} in the pack" if changes else None
+
+    return find_misfit
+
+
+def _read_machine(backend: str) -> Mapping[str, str] | str:
+    """Returns what keys of a backend say of this machine, or why it cannot be used here; without one, of programs."""
+    try:
+        if not backend:
+            return {"program format": str(PROGRAM_FORMAT), "program versions": "\n".join(write_lines(read_versions()))}
+        if backend not in BACKENDS:
+            return f"there is no backend {backend} here"
+        problems = [problem(backend, device) for device in ("cuda", "cpu")]
+        if all(problems):
+            return str(problems[0])
+        made = make_backend(backend)
+        return {**made.environment(), **(made.artifact_environment() or {})}
+    except (ValueError, Declined) as error:
+        return str(error)

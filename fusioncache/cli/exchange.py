@@ -1,0 +1,253 @@
+"""Commands that carry what was compiled to other machines and from there: through a remote, or in a file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusioncache.cli.console import (
+    directory_option,
+    encode_fields,
+    format_pairs,
+    json_option,
+    print_json,
+    say,
+    show_progress,
+)
+from fusioncache.cli.things import format_contents, open_store, report_refused, report_store_errors
+from fusioncache.humanize import escape_controls, format_bytes, format_count
+from fusioncache.process.settings import TRUST
+from fusioncache.store import StoreError, default_path
+from fusioncache.store.entry import OTHER_FORMAT, is_program
+from fusioncache.store.signing import SigningKey, read_own_key, read_trust
+
+if TYPE_CHECKING:
+    from fusioncache.store.packs import Pack, UnpackResult
+    from fusioncache.store.remote import CopyResult, Remote
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def _check_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    scheme, mark, rest = value.partition("://")
+    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
+        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
+    if value == "-" or (not mark and _SCHEME.match(value)):
+        raise click.BadParameter(
+            f"an address is written as in s3://bucket/folder: for a folder of that name say ./{value}"
+        )
+    return value
+
+
+def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
+    dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied.")
+    return click.argument("url", callback=_check_url)(directory_option(dry_run(json_option(command))))
+
+
+_unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
+
+
+@click.command()
+@_copy_options
+@_unsigned_option
+def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigned: bool) -> None:
+    """Copy what was compiled here to URL, signed.
+
+    It is signed with the key that 'fusioncache keys new' makes, or that FUSIONCACHE_SIGNING_KEY has. Machines that
+    trust this key run it. What came from elsewhere keeps the signature that it has.
+
+    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. Entries that
+    are there already stay as they are. The last folder of URL is made if needed; the folder above it has to exist.
+
+    What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
+
+    \b
+    Examples:
+        fusioncache push s3://bucket/fusioncache
+        fusioncache push --dry-run /mnt/shared/fusioncache
+    """
+    from fusioncache.store import remote as remotes
+
+    remote = remotes.Remote(url)
+    with report_store_errors():
+        key = _read_key("push", unsigned)
+        store = open_store(directory, make=False)
+        with show_progress("push") as progress:
+            copied = remotes.push(store, remote, progress, dry_run=dry_run, key=key)
+    _report_copy("push", remote, copied, dry_run, as_json)
+
+
+@click.command()
+@_copy_options
+def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Copy what was compiled elsewhere from URL.
+
+    Entries that are here already stay as they are. Of those that come, the signature is verified before anything else,
+    and then every byte: only what was signed by a key on 'fusioncache keys list' or in FUSIONCACHE_TRUST comes. Instead
+    of copying all of it, FUSIONCACHE_REMOTE=URL brings what a process needs. 'fusioncache stats' shows what came.
+
+    A listing of more than 500,000 files or 128 MiB is not read to its end, and an entry of more than 256 MiB is left
+    out. After an hour it ends; what came by then stays, and the next pull goes on from there.
+
+    URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
+    what pip install "fusioncache[http]" installs.
+
+    \b
+    Examples:
+        fusioncache pull s3://bucket/fusioncache
+        fusioncache pull https://example.org/fusioncache --json
+    """
+    from fusioncache.store import remote as remotes
+
+    remote = remotes.Remote(url)
+    with report_store_errors():
+        _require_before_making(directory, remote)
+        store = open_store(directory, make=True)
+        with show_progress("pull") as progress:
+            copied = remotes.pull(store, remote, progress, dry_run=dry_run)
+    _report_copy("pull", remote, copied, dry_run, as_json)
+
+
+def _read_key(what: str, unsigned: bool) -> SigningKey | None:
+    """Returns the key that signs; None if nothing is to be signed.
+
+    Raises:
+        StoreError: if there is none.
+    """
+    if unsigned:
+        return None
+    key = read_own_key()
+    if key is None:
+        raise StoreError(
+            f"there is no key to sign with: make one with 'fusioncache keys new NAME', or {what} with --unsigned, "
+            f"which only machines with {TRUST.name}=unsigned take"
+        )
+    return key
+
+
+def _report_copy(what: str, remote: Remote, copied: CopyResult, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"command": what, "url": str(remote), "dry_run": dry_run, **encode_fields(copied)})
+    else:
+        say(_describe_copy(what, str(remote), dry_run, copied), err=False)
+    # What another version wrote is not damaged.
+    report_refused(copied.refused, fails=bool(copied.refused.keys() - {OTHER_FORMAT}))
+
+
+def _require_before_making(directory: Path | None, remote: Remote) -> None:
+    """Makes sure that no store is made for the sake of a wrong address."""
+    path = directory or default_path()
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        remote.list_files(make=False)
+
+
+def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
+    if not (copied.entries or copied.skipped or copied.refused):
+        return f"nothing to {what}: {'the store' if what == 'push' else url} has no entries"
+    did, side = f"would {what}" if dry_run else f"{what}ed", "to" if what == "push" else "from"
+    size = format_bytes(copied.bytes)
+    return f"{did} {format_contents(copied)} ({size}) {side} {url}; {copied.skipped} were there already"
+
+
+@click.command()
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file.")
+@click.option("--model", default="", metavar="NAME", help="Only what this model needs, see 'ls --programs'.")
+@click.option("--device", default="", metavar="TEXT", help="Only what is for devices with this in their name.")
+@directory_option
+@json_option
+@_unsigned_option
+def pack(output: Path, model: str, device: str, directory: Path | None, as_json: bool, unsigned: bool) -> None:
+    """Write what was compiled here into one file, signed.
+
+    With --model it has that model's programs and families and all executables with the operations of its templates, for
+    each length and device that the store knows. 'fusioncache unpack' reads it on another machine.
+
+    \b
+    Examples:
+        fusioncache pack --model Llama -o llama.fcpack
+        fusioncache pack --device H100 -o all.fcpack
+    """
+    from fusioncache.cache.packing import save_pack
+
+    with report_store_errors():
+        key = _read_key("pack", unsigned)
+        written = save_pack(open_store(directory, make=False), output, model=model, device=device, key=key)
+    if as_json:
+        print_json({"command": "pack", **encode_fields(written)})
+    else:
+        signer = f"signed by {key.name}" if key else "not signed"
+        say(f"wrote {format_contents(written)} ({format_bytes(written.bytes)}) to {output}, {signer}", err=False)
+    report_refused(written.refused, fails=False)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--list", "lists", is_flag=True, help="Bring nothing and say what is in the file.")
+@click.option("--dry-run", is_flag=True, help="Bring nothing and say what would be brought.")
+@directory_option
+@json_option
+def unpack(file: Path, lists: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
+    """Bring what a pack has for this machine into the store.
+
+    The signature of the file is verified before anything in it is read, and then that of each entry, and every byte.
+    What is for other devices, drivers or versions is left out, with the reason; --json has it for each entry.
+
+    Exits with 1 if something is wrong with any of it.
+
+    \b
+    Examples:
+        fusioncache unpack llama.fcpack
+        fusioncache unpack llama.fcpack --list
+        fusioncache unpack llama.fcpack --dry-run --json
+    """
+    from fusioncache.store.packs import open_pack
+
+    with report_store_errors():
+        trust = read_trust()
+        opened = open_pack(file, trust)
+        if lists:
+            _print_manifest(opened, trust.name(opened.origin.key) if opened.origin.key else "", as_json)
+            return
+        from fusioncache.cache.packing import load_pack  # loads torch and the backends
+
+        found = load_pack(open_store(directory, make=True), file, dry_run=dry_run)
+    if as_json:
+        print_json({"command": "unpack", "pack": opened.digest, "dry_run": dry_run, **encode_fields(found)})
+    else:
+        say(_describe_unpacking(found, dry_run), err=False)
+        for reason, number in sorted(Counter(found.unfit.values()).items()):
+            say(f"not for this machine, {format_count(number, 'entry', 'entries')}: {reason}")
+    report_refused(found.refused, fails=bool(found.refused))
+
+
+def _describe_unpacking(found: UnpackResult, dry_run: bool) -> str:
+    did = "would bring" if dry_run else "brought"
+    entries = format_count(found.entries, "entry", "entries")
+    return f"{did} {entries} ({format_bytes(found.bytes)}); {found.skipped} were there already"
+
+
+def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
+    manifest = pack.manifest
+    if as_json:
+        print_json({"command": "unpack", "pack": pack.digest, "signer": pack.origin.key, "manifest": manifest})
+        return
+    programs = Counter(one.name for one in manifest.entries if is_program(one.id.partition(".")[2]))
+    pairs = [
+        ("pack", pack.digest),
+        ("signed by", signer or "none"),
+        ("made by", f"fusioncache {manifest.version}"),
+        ("model", manifest.model or "all of a store"),
+        ("entries", f"{len(manifest.entries)} ({format_bytes(manifest.size)})"),
+        ("programs", ", ".join(f"{name} ({number})" for name, number in sorted(programs.items())) or "none"),
+    ]
+    click.echo(format_pairs((name, escape_controls(text)) for name, text in pairs))
+    counts = Counter(one.environment for one in manifest.entries)
+    for place, needs in enumerate(manifest.environments):
+        texts = ((name, escape_controls(text.replace("\n", "; "))) for name, text in needs.items())
+        heading = format_count(counts[place], "entry needs", "entries need")
+        click.echo(f"\n{heading}\n{format_pairs(texts)}")

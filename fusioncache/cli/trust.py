@@ -1,0 +1,137 @@
+"""The keys that sign what goes to other machines, and those whose entries run here."""
+
+from __future__ import annotations
+
+import click
+
+from fusioncache.cli.console import Column, format_table, json_option, print_json, say
+from fusioncache.cli.things import report_store_errors
+from fusioncache.store import StoreError
+from fusioncache.store.signing import (
+    NAME,
+    PUBLIC_KEY,
+    Trust,
+    find_keys,
+    list_keys,
+    make_own_key,
+    put_key,
+    read_own_key,
+    read_trust,
+)
+
+_COLUMNS = (Column("state"), Column("name", cut=True), Column("key"))
+_LEAST = 8
+"""Digits of a key that name it."""
+
+
+def _check_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} must be of letters, digits, '.', '_', '@' and '-', at most 64")
+    return value
+
+
+def _check_key(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not PUBLIC_KEY.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no public key: those have 64 hexadecimal digits")
+    return value
+
+
+@click.group()
+def keys() -> None:
+    """Make a key to sign with, and say whose entries run here.
+
+    What 'fusioncache push' and 'fusioncache pack' write is signed. What another machine compiled runs here only if the
+    key that signed it is trusted: it is on the list that these commands keep, or in FUSIONCACHE_TRUST.
+
+    \b
+    Examples:
+        fusioncache keys new ci
+        fusioncache keys trust 3d40...c660 --name ci
+        fusioncache keys revoke ci
+    """
+
+
+@keys.command()
+@click.argument("name", callback=_check_name)
+@json_option
+def new(name: str, as_json: bool) -> None:
+    """Make the private key with which this user signs, called NAME.
+
+    It is in a file that only this user can read. FUSIONCACHE_SIGNING_KEY can have the content of that file instead, as
+    in a CI job. The public key goes to the machines that are to trust it.
+    """
+    with report_store_errors():
+        key = make_own_key(name)
+    if as_json:
+        print_json({"name": key.name, "key": key.public, "file": find_keys() / "own"})
+        return
+    click.echo(key.public)
+    say(f"made {name}: the private key is in {find_keys() / 'own'}, and the line above is the public one")
+
+
+@keys.command()
+@click.argument("key", callback=_check_key)
+@click.option("--name", callback=_check_name, help="For people; by default the first digits of the key.")
+def trust(key: str, name: str | None) -> None:
+    """Run here what was signed with KEY, a public key.
+
+    Trust those whose code you would run: what they sign is machine code. A key that was revoked is trusted again.
+    """
+    name = name or key[:_LEAST]
+    with report_store_errors():
+        put_key(key, name, "trusted")
+    say(f"what {name} signs runs here now")
+
+
+@keys.command()
+@click.argument("key")
+def revoke(key: str) -> None:
+    """Run nothing more that was signed with KEY: a public key, its start, or its name.
+
+    That holds for what is in the store already, too: it counts as not there, and is compiled again.
+    """
+    with report_store_errors():
+        found = _find(key, read_trust())
+        put_key(found[0], found[1], "revoked")
+    say(f"nothing that {found[1]} signed runs here any more")
+
+
+def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
+    """Returns the key that a text stands for, and its name.
+
+    Raises:
+        StoreError: if there is none, or there are several.
+    """
+    known = {**trust_.revoked, **trust_.trusted}
+    found = [
+        (key, name)
+        for key, name in known.items()
+        if name == wanted or (len(wanted) >= _LEAST and key.startswith(wanted))
+    ]
+    if not found and PUBLIC_KEY.fullmatch(wanted):
+        return wanted, wanted[:_LEAST]
+    if len(found) != 1:
+        number = f"{len(found)} keys are" if found else "no key is"
+        raise StoreError(f"{number} called {wanted}: 'fusioncache keys list' has those that are known")
+    return found[0]
+
+
+@keys.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the keys that are trusted or revoked, and this user's own."""
+    with report_store_errors():
+        rows = [{"state": state, "name": name, "key": key} for state, key, name in list_keys()]
+        own = read_own_key()
+        listed = {row["key"] for row in rows}
+        others = {key: name for key, name in read_trust().trusted.items() if key not in listed}
+    if own is not None:
+        rows.insert(0, {"state": "own", "name": own.name, "key": own.public})
+        others.pop(own.public, None)
+    rows += [{"state": "trusted", "name": name, "key": key} for key, name in others.items()]
+    if as_json:
+        print_json({"keys": rows})
+    elif rows:
+        click.echo(format_table(_COLUMNS, rows))
+    else:
+        say("There are no keys: 'fusioncache keys new NAME' makes one, 'fusioncache keys trust KEY' trusts one.")

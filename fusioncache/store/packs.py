@@ -1,0 +1,421 @@
+"""Packs: one file with entries and the objects that they need, for a machine that has no store and no remote.
+
+A pack begins with a line of who signed it (``signing.py``), a line with the length of its manifest, and the manifest as
+JSON. Behind it is the content of each entry's file, and of each object, in the manifest's order and without a gap::
+
+    fusioncache signed 1 <public key> <signature>
+    fusioncache pack 1 <bytes of the manifest>
+    {"model":...,"version":...,"environments":[...],"entries":[...],"objects":[...]}<entry><entry><object>...
+
+The signature covers the manifest, and that has the SHA-256 of all else: the digest of the manifest is that of the pack.
+Two packs of the same entries are the same, byte for byte. There are no paths and no compression in a pack, so a reader
+writes to no place but its own, and reads no byte more than the manifest says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+from fusioncache.ir import codec
+from fusioncache.ir.keys import MACHINE, read_key
+from fusioncache.process.files import remove
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import (
+    DIGEST,
+    ID,
+    LARGEST,
+    MOST_ARTIFACTS,
+    MOST_BYTES,
+    Artifact,
+    Entry,
+    is_outdated,
+    open_entry,
+    sign_entry,
+)
+from fusioncache.store.files import TEMPORARY, Refusal, StoreError
+from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
+
+FORMAT = 1
+MOST_ENTRIES = 100_000
+LARGEST_MANIFEST = 64 << 20
+
+_HEAD = re.compile(rb"fusioncache pack (\d{1,9}) (\d{1,9})\n")
+_LONGEST_HEAD = 512
+"""Bytes in which both lines above the manifest are."""
+_DAMAGED = "the pack is damaged: copy it again, or make it again"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObject:
+    """An object in a pack.
+
+    Attributes:
+        digest: SHA-256 of its content, which is its name.
+        size: of its content, in bytes.
+    """
+
+    digest: Annotated[str, DIGEST]
+    size: Annotated[int, range(MOST_BYTES + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntry:
+    """An entry in a pack.
+
+    Attributes:
+        id: its name.
+        digest: SHA-256 of the content of its file.
+        size: of the content of its file, in bytes.
+        name: of the model or the template, for people.
+        seconds: that compiling or tracing it took.
+        environment: which of the pack's environments it is for.
+        objects: the places of its objects among those of the pack.
+    """
+
+    id: Annotated[str, ID]
+    digest: Annotated[str, DIGEST]
+    size: Annotated[int, range(1, LARGEST + 1)]
+    name: str
+    seconds: float
+    environment: int
+    objects: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The contents of a pack.
+
+    Attributes:
+        model: that it is for; empty if it has all of a store.
+        version: of fusioncache, which made it.
+        environments: for each, by ingredient, what its entries need of a machine.
+        entries: sorted by name.
+        objects: sorted by name, each once.
+    """
+
+    model: str
+    version: str
+    environments: tuple[Mapping[str, str], ...]
+    entries: tuple[PackedEntry, ...]
+    objects: tuple[PackedObject, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes behind the manifest."""
+        return sum(one.size for one in self.entries) + sum(one.size for one in self.objects)
+
+    def validate(self) -> None:
+        """Checks that entries refer to what is there.
+
+        Raises:
+            ValueError: if one does not.
+        """
+        if len(self.entries) > MOST_ENTRIES or len(self.objects) > MOST_ENTRIES * 4:
+            raise ValueError("has too many entries")
+        ids, digests = [one.id for one in self.entries], [one.digest for one in self.objects]
+        if ids != sorted({*ids}) or digests != sorted({*digests}):
+            raise ValueError("has something twice, or not in order")
+        for entry in self.entries:
+            places = (entry.environment < len(self.environments), *(one < len(self.objects) for one in entry.objects))
+            if not all(places) or len(entry.objects) > MOST_ARTIFACTS:
+                raise ValueError(f"says of {entry.id} what is not there")
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A pack on disk, of which the manifest was verified.
+
+    Attributes:
+        path: of the file.
+        origin: who signed it.
+        digest: SHA-256 of the line above the manifest and the manifest.
+        manifest: its contents.
+        places: where in the file the content of each entry and object begins, by id or digest.
+    """
+
+    path: Path
+    origin: Origin
+    digest: str
+    manifest: Manifest
+    places: Mapping[str, int]
+
+    def read(self, wanted: Iterable[PackedEntry], trust: Trust) -> Iterator[tuple[PackedEntry, Entry | Refusal]]:
+        """Yields these entries, each verified by its own signature; or why it is refused.
+
+        Raises:
+            StoreError: if the pack is shorter than its manifest says.
+            OSError: if it cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            for packed in wanted:
+                content = _read(file, self.places[packed.id], packed.size)
+                try:
+                    yield packed, self._open(packed, content, trust)
+                except Refusal as refusal:
+                    yield packed, refusal
+
+    def _open(self, packed: PackedEntry, content: bytes, trust: Trust) -> Entry:
+        if hashlib.sha256(content).hexdigest() != packed.digest:
+            raise Refusal("a wrong checksum", packed.id)
+        entry = open_entry(content, packed.id, trust)
+        objects = {self.manifest.objects[place] for place in packed.objects}
+        if {PackedObject(part.object, part.size) for part in entry.artifacts} != objects:
+            raise Refusal("an entry with other objects than the pack says", packed.id)
+        return entry
+
+    def read_contents(self, entry: Entry) -> dict[str, bytes]:
+        """Returns the artifacts of an entry, every byte verified.
+
+        Raises:
+            Refusal: if one is not what the entry says.
+            StoreError: if the pack is shorter than its manifest says.
+            OSError: if it cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            return {part.name: _read_object(file, self.places[part.object], part) for part in entry.artifacts}
+
+
+def _read_object(file: BinaryIO, start: int, part: Artifact) -> bytes:
+    content = _read(file, start, part.size)
+    if hashlib.sha256(content).hexdigest() != part.object:
+        raise Refusal("a wrong checksum", part.object)
+    return content
+
+
+def _read(file: BinaryIO, start: int, size: int) -> bytes:
+    file.seek(start)
+    content = file.read(size)
+    if len(content) != size:
+        raise StoreError(f"{file.name} ends too early: {_DAMAGED}")
+    return content
+
+
+def _find_places(manifest: Manifest, start: int) -> Iterator[tuple[str, int]]:
+    parts = [(one.id, one.size) for one in manifest.entries] + [(one.digest, one.size) for one in manifest.objects]
+    for name, size in parts:
+        yield name, start
+        start += size
+
+
+def open_pack(path: Path, trust: Trust) -> Pack:
+    """Returns a pack. Its signature is verified before the manifest is read, and nothing behind it is read.
+
+    Raises:
+        StoreError: if it is no pack, of another format, damaged, or no key that is trusted signed it. The message says
+            what to do.
+        OSError: if it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            head, start = _read_head(file)
+            origin, below = trust.open(head)
+            body = below.partition(b"\n")[2]
+            manifest = codec.decode(Manifest, body, "manifest")
+            if os.fstat(file.fileno()).st_size != start + manifest.size:
+                raise StoreError(f"{path} has another length than its manifest says: {_DAMAGED}")
+    except Refusal as refusal:
+        raise StoreError(f"{path} is not used: {refusal}") from None
+    except ValueError as error:
+        raise StoreError(f"{path} cannot be read ({error}): {_DAMAGED}") from error
+    return Pack(path, origin, hashlib.sha256(below).hexdigest(), manifest, dict(_find_places(manifest, start)))
+
+
+def _read_head(file: BinaryIO) -> tuple[bytes, int]:
+    """Returns all up to the end of the manifest, and how long that is."""
+    lines = file.read(_LONGEST_HEAD)
+    below = split_origin(lines)[1]
+    found = _HEAD.match(below)
+    if found is None:
+        raise StoreError(f"{file.name} is no pack: 'fusioncache pack' makes one")
+    if int(found[1]) != FORMAT:
+        raise StoreError(f"{file.name} is a pack of format {int(found[1])}, not {FORMAT}: make it again here")
+    end = len(lines) - len(below) + found.end() + int(found[2])
+    if int(found[2]) > LARGEST_MANIFEST or end > os.fstat(file.fileno()).st_size:
+        raise StoreError(f"{file.name} is shorter than its manifest, or that is too long: {_DAMAGED}")
+    file.seek(0)
+    return _read(file, 0, end), end
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """The result of writing a pack.
+
+    Attributes:
+        path: of the file.
+        digest: of the pack.
+        entries: how many are in it.
+        objects: how many are in it.
+        bytes: of the file.
+        refused: entries that were left out, by reason.
+    """
+
+    path: Path
+    digest: str
+    entries: int
+    objects: int
+    bytes: int
+    refused: Mapping[str, int]
+
+
+def write_pack(
+    disk: DiskStore, ids: Iterable[str], path: Path, *, model: str, version: str, key: SigningKey | None
+) -> PackResult:
+    """Writes entries of a store with their objects into one file. What is at the path is replaced when it is whole.
+
+    Args:
+        disk: has the entries.
+        ids: of the entries. Those that cannot be read, or are of an older format, are left out and counted.
+        path: of the file.
+        model: that it is for; empty if it has all of a store.
+        version: of fusioncache.
+        key: signs the pack, and what this machine made; None to leave both unsigned.
+
+    Raises:
+        StoreError: if there is nothing to pack, or it cannot be signed here.
+        OSError: if the file cannot be written.
+    """
+    contents, entries, refused = dict[str, bytes](), list[Entry](), Counter[str]()
+    sizes = disk.sizes()
+    for id_ in sorted({*ids}):
+        try:
+            entry = _find_whole(disk, id_, sizes)
+            contents[id_] = sign_entry(entry, key)
+            entries.append(entry)
+        except Refusal as refusal:
+            refused[refusal.reason] += 1
+    if not entries:
+        raise StoreError(f"there is nothing to pack{f' for {model}' if model else ''}: run the model first")
+    manifest = _make_manifest(entries, contents, model, version)
+    body = codec.encode(manifest)
+    below = b"fusioncache pack %d %d\n%s" % (FORMAT, len(body), body)
+    parts = {part.object: part for entry in entries for part in entry.artifacts}
+    with _replaced(path) as file:
+        file.write(below if key is None else key.sign(below))
+        for one in manifest.entries:
+            file.write(contents[one.id])
+        for packed in manifest.objects:
+            file.write(disk.content(parts[packed.digest]))
+        size = file.tell()
+    digest = hashlib.sha256(below).hexdigest()
+    return PackResult(path, digest, len(entries), len(parts), size, refused)
+
+
+def _find_whole(disk: DiskStore, id_: str, sizes: Mapping[str, int]) -> Entry:
+    """Returns an entry whose objects are all there.
+
+    Raises:
+        Refusal: if it is not that.
+    """
+    entry = disk.entries.get(id_)
+    if entry is None or any(sizes.get(part.object) != part.size for part in entry.artifacts):
+        raise Refusal("an entry without its artifacts", id_)
+    if is_outdated(entry.text):
+        raise Refusal("an entry of another format", id_)
+    return entry
+
+
+def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], model: str, version: str) -> Manifest:
+    entries = sorted(entries, key=lambda entry: entry.id)
+    objects = sorted({part.object: part.size for entry in entries for part in entry.artifacts}.items())
+    places = {digest: place for place, (digest, _) in enumerate(objects)}
+    environments: dict[tuple[tuple[str, str], ...], int] = {}
+    packed = []
+    for entry in entries:
+        needs = tuple((name, text) for name, text in read_key(entry.text).items() if name in MACHINE)
+        about = contents[entry.id]
+        packed.append(
+            PackedEntry(
+                *(entry.id, hashlib.sha256(about).hexdigest(), len(about), entry.name, entry.seconds),
+                environments.setdefault(needs, len(environments)),
+                tuple(sorted({places[part.object] for part in entry.artifacts})),
+            )
+        )
+    listed = tuple(PackedObject(digest, size) for digest, size in objects)
+    return Manifest(model, version, tuple(map(dict, environments)), tuple(packed), listed)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that takes the place of what is at a path in the end. Nothing is left behind if that fails."""
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackResult:
+    """The result of reading a pack into a store.
+
+    Attributes:
+        entries: how many were brought.
+        bytes: of their artifacts.
+        skipped: how many were there already.
+        unfit: those that are for another machine, each with the reason. They were left out.
+        refused: how many are wrong, by reason.
+    """
+
+    entries: int
+    bytes: int
+    skipped: int
+    unfit: Mapping[str, str]
+    refused: Mapping[str, int]
+
+
+def unpack(
+    pack: Pack,
+    disk: DiskStore,
+    trust: Trust,
+    find_misfit: Callable[[Mapping[str, str]], str | None],
+    *,
+    dry_run: bool = False,
+) -> UnpackResult:
+    """Brings the entries of a pack into a store, each after its signature and all of its objects were verified.
+
+    Args:
+        pack: to read.
+        disk: gets the entries.
+        trust: says whose entries run here.
+        find_misfit: returns why what needs this of a machine is of no use on this one; None if it is.
+        dry_run: whether to bring nothing and say what would be brought.
+
+    Raises:
+        StoreError: if the store cannot be used, or the pack is shorter than its manifest says.
+        OSError: if the pack cannot be read or the store cannot be written.
+    """
+    unfit, refused = dict[str, str](), Counter[str]()
+    reasons = [find_misfit(needs) for needs in pack.manifest.environments]
+    fitting = []
+    for packed in pack.manifest.entries:
+        reason = reasons[packed.environment]
+        if reason is None:
+            fitting.append(packed)
+        else:
+            unfit[packed.id] = reason
+    entries = size = skipped = 0
+    for packed, entry in pack.read(fitting, trust):
+        try:
+            if isinstance(entry, Refusal):
+                raise entry
+            contents = pack.read_contents(entry)
+            if disk.entries.exists(packed.id) if dry_run else disk.save(entry, contents) is None:
+                skipped += 1
+            else:
+                entries, size = entries + 1, size + entry.size
+        except Refusal as refusal:
+            refused[refusal.reason] += 1
+    return UnpackResult(entries, size, skipped, unfit, refused)

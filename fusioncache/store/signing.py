@@ -1,0 +1,293 @@
+"""Who made what comes from another machine: Ed25519 signatures (RFC 8032), and the keys that a user trusts.
+
+What is signed stands below a line that says by whom::
+
+    fusioncache signed 1 <public key> <signature>
+
+The signature covers every byte below that line, and is verified before any of them is read. What is below says of
+itself what it is, an entry of this name or a pack, so a signature for one is none for another. In a local store such a
+line stays above an entry that came from elsewhere, and is ``fusioncache unsigned 1`` above one that was allowed to come
+without. Such an entry is used for as long as its key is trusted.
+
+Keys are in the folder ``keys`` of ``FUSIONCACHE_DIR``: ``own`` has this user's private key, and ``trusted`` a line for
+each key of others that is trusted or revoked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fusioncache.process.files import make_folders
+from fusioncache.process.settings import SIGNING_KEY, TRUST, UNSIGNED, find_directory
+from fusioncache.store.files import Refusal, StoreError, publish, read_private
+
+PUBLIC_KEY = re.compile("[0-9a-f]{64}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+"""Of a key, for people."""
+
+NOT_TRUSTED = "signed by a key that is not trusted"
+REVOKED = "signed by a key that was revoked"
+NOT_SIGNED = "not signed"
+WRONG_SIGNATURE = "a wrong signature"
+
+_SIGNED = re.compile(rb"fusioncache signed 1 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
+_UNSIGNED = b"fusioncache unsigned 1\n"
+_PRIVATE = re.compile(rf"fusioncache private key 1 ([0-9a-f]{{64}}) ({PUBLIC_KEY.pattern}) ({NAME.pattern})\n?")
+_LINE = re.compile(rf"(trusted|revoked) ({PUBLIC_KEY.pattern}) ({NAME.pattern})")
+_OWN, _TRUSTED = "own", "trusted"
+_LARGEST = 1 << 20
+"""Bytes of the longest file with keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From whom something came that this machine did not make.
+
+    Attributes:
+        key: the public key that signed it, in 64 hexadecimal digits; empty if it was allowed to come unsigned.
+        signature: 128 hexadecimal digits; empty as well then.
+    """
+
+    key: str = ""
+    signature: str = ""
+
+    @property
+    def line(self) -> bytes:
+        """The line above what came."""
+        return f"fusioncache signed 1 {self.key} {self.signature}\n".encode() if self.key else _UNSIGNED
+
+
+def split_origin(content: bytes) -> tuple[Origin | None, bytes]:
+    """Returns what the line above a content says, None if there is none, and the content. Verifies nothing."""
+    if content.startswith(_UNSIGNED):
+        return Origin(), content[len(_UNSIGNED) :]
+    found = _SIGNED.match(content)
+    if found is None:
+        return None, content
+    return Origin(found[1].decode(), found[2].decode()), content[found.end() :]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The keys whose entries run here.
+
+    Attributes:
+        trusted: names of keys, by key.
+        revoked: the same of keys that are trusted no more, whatever else says they are.
+        unsigned: whether what is not signed runs here, too.
+    """
+
+    trusted: Mapping[str, str]
+    revoked: Mapping[str, str]
+    unsigned: bool
+
+    def check(self, origin: Origin) -> None:
+        """Does nothing if what came from there may be used. The signature is not verified again.
+
+        Raises:
+            Refusal: if it may not. The detail says who signed, who is trusted, and what to do.
+        """
+        key = origin.key
+        if not key:
+            if not self.unsigned:
+                raise Refusal(NOT_SIGNED, self._advise_signing())
+        elif key in self.revoked:
+            raise Refusal(REVOKED, f"{self.name(key)}. Its entries have to be made again and signed with another key")
+        elif key not in self.trusted:
+            names = ", ".join(sorted(self.trusted.values())) or "no key"
+            advice = f"If it may run code here: fusioncache keys trust {key}"
+            raise Refusal(NOT_TRUSTED, f"{key}; trusted: {names}. {advice}")
+
+    def open(self, content: bytes) -> tuple[Origin, bytes]:
+        """Returns from whom something came, and its content without the line above it.
+
+        Raises:
+            Refusal: if it is unsigned, its key is not trusted, or its signature is wrong.
+            StoreError: if signatures cannot be verified here. The message says what to install.
+        """
+        origin, below = split_origin(content)
+        origin = origin or Origin()
+        self.check(origin)
+        if origin.key:
+            _verify(origin, below)
+        return origin, below
+
+    def name(self, key: str) -> str:
+        """Returns what people call a key: its name with its first digits."""
+        name = self.trusted.get(key) or self.revoked.get(key)
+        return f"{name} ({key[:16]})" if name else key
+
+    def _advise_signing(self) -> str:
+        return (
+            "have it signed by who makes it, with 'fusioncache keys new' and 'fusioncache push', or set "
+            f"{TRUST.name}={UNSIGNED} if everyone who can write there may run code here"
+        )
+
+
+def read_trust() -> Trust:
+    """Returns which keys are trusted now: those of the list, this user's own, and those of ``FUSIONCACHE_TRUST``.
+
+    Raises:
+        Refusal: if the list of keys cannot be read.
+        ValueError: if the variable says something that it may not.
+    """
+    words = [word.strip() for word in TRUST.get_text().split(",")] if TRUST.get_text() else []
+    trusted, revoked = dict[str, str](), dict[str, str]()
+    for state, key, name in list_keys():
+        (revoked if state == "revoked" else trusted)[key] = name
+    for word in words:
+        if word != UNSIGNED:
+            trusted.setdefault(word, TRUST.name)
+    with suppress(Refusal):  # what is wrong with it is said where it is to sign
+        own = read_own_key()
+        if own is not None:
+            trusted.setdefault(own.public, own.name)
+    left = {key: name for key, name in trusted.items() if key not in revoked}
+    return Trust(MappingProxyType(left), MappingProxyType(revoked), UNSIGNED in words)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key.
+
+    Attributes:
+        seed: 64 hexadecimal digits. A process that has them can sign as this key.
+        public: the public key, in 64 hexadecimal digits.
+        name: for people.
+    """
+
+    seed: str
+    public: str
+    name: str
+
+    def sign(self, content: bytes) -> bytes:
+        """Returns the content below a line with a signature.
+
+        Raises:
+            StoreError: if the package that signs is not installed, or the two parts of the key are none of one.
+        """
+        private = _load_ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.seed))
+        if private.public_key().public_bytes_raw().hex() != self.public:
+            raise StoreError(f"the private key {self.name} does not belong to the public key beside it")
+        return Origin(self.public, private.sign(content).hex()).line + content
+
+    @property
+    def text(self) -> str:
+        """What the file of the key has, and ``FUSIONCACHE_SIGNING_KEY`` may have."""
+        return f"fusioncache private key 1 {self.seed} {self.public} {self.name}\n"
+
+
+def find_keys() -> Path:
+    """Returns the folder of the keys, whether it is there or not."""
+    return find_directory() / "keys"
+
+
+def read_own_key() -> SigningKey | None:
+    """Returns the key that signs here: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's; None if there is none.
+
+    Raises:
+        Refusal: if it is no key, or others could have written or read its file.
+    """
+    text, place = SIGNING_KEY.get_text(), SIGNING_KEY.name
+    if not text:
+        path = find_keys() / _OWN
+        content = read_private(path, _LARGEST)
+        if content is None:
+            return None
+        text, place = content.decode(errors="replace"), str(path)
+    found = _PRIVATE.fullmatch(text)
+    if found is None:
+        raise Refusal("no private key", f"{place}: put there what is in the file that 'fusioncache keys new' makes")
+    return SigningKey(found[1], found[2], found[3])
+
+
+def make_own_key(name: str) -> SigningKey:
+    """Makes this user's private key, and keeps it in a file that only this user can read.
+
+    Raises:
+        StoreError: if there is one already, or the package that makes keys is not installed.
+        OSError: if it cannot be written.
+    """
+    path = find_keys() / _OWN
+    if os.path.lexists(path):
+        raise StoreError(f"there is a private key in {path}: move it away first if it is to sign no more")
+    private = _load_ed25519().Ed25519PrivateKey.generate()
+    public = private.public_key().public_bytes_raw().hex()
+    key = SigningKey(private.private_bytes_raw().hex(), public, name)
+    make_folders(path.parent)
+    publish(path, key.text.encode())
+    return key
+
+
+def list_keys() -> tuple[tuple[str, str, str], ...]:
+    """Returns state (``trusted`` or ``revoked``), key and name of each key in the list of this user.
+
+    Raises:
+        Refusal: if the list cannot be read, others could have written it, or it has a line that is none of a key.
+    """
+    path = find_keys() / _TRUSTED
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise Refusal("the list of trusted keys cannot be read", str(error)) from error
+    return _list_keys(path, (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode))
+
+
+@lru_cache(maxsize=4)
+def _list_keys(path: Path, _stamp: tuple[int, ...]) -> tuple[tuple[str, str, str], ...]:
+    try:
+        content = read_private(path, _LARGEST)
+    except OSError as error:
+        raise Refusal("the list of trusted keys cannot be read", str(error)) from error
+    found = [_LINE.fullmatch(line) for line in (content or b"").decode(errors="replace").splitlines()]
+    if not all(found):
+        raise Refusal("the list of trusted keys cannot be read", f"{path} has a line that is none of a key: remove it")
+    return tuple((line[1], line[2], line[3]) for line in found if line)
+
+
+def put_key(key: str, name: str, state: str) -> None:
+    """Puts a key on the list of this user, in place of what that says of it.
+
+    Args:
+        key: public, in 64 hexadecimal digits.
+        name: for people.
+        state: ``trusted`` or ``revoked``.
+
+    Raises:
+        Refusal: if the list cannot be read.
+        StoreError: if the name is that of another key.
+        OSError: if it cannot be written.
+    """
+    others = [line for line in list_keys() if line[1] != key]
+    if any(line[2] == name for line in others):
+        raise StoreError(f"another key has the name {name}: give this one another name")
+    make_folders(find_keys())
+    lines = "".join(f"{' '.join(line)}\n" for line in (*others, (state, key, name)))
+    publish(find_keys() / _TRUSTED, lines.encode())
+
+
+def _verify(origin: Origin, content: bytes) -> None:
+    public = _load_ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(origin.key))
+    try:
+        public.verify(bytes.fromhex(origin.signature), content)
+    except Exception as error:  # InvalidSignature, and whatever a key that is no point of the curve raises
+        raise Refusal(WRONG_SIGNATURE, f"by {origin.key[:16]}") from error
+
+
+def _load_ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        said = 'signatures need the package cryptography: pip install "fusioncache[sign]"'
+        raise StoreError(said) from None
+    return ed25519

@@ -1,0 +1,146 @@
+"""A pack takes what a model needs to another store, where nothing is compiled, and says what is for other machines."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from signing_keys import make_signing_key
+
+import fusioncache
+from fusioncache.cache import packing
+from fusioncache.ir.keys import MACHINE, read_key
+from fusioncache.process.settings import TRUST
+from fusioncache.store import StoreError
+from fusioncache.store.packs import open_pack
+from fusioncache.store.signing import read_trust
+
+CI = make_signing_key("ci")
+
+
+class Wave(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) * 2 + torch.cos(x)
+
+
+class Bell(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(-x * x)
+
+
+def run(model: torch.nn.Module, store: Path, lengths: list[int]) -> tuple[fusioncache.Cache, list[torch.Tensor], int]:
+    """Runs a model as a process of its own would. Returns its cache, its outputs and how much it compiled."""
+    cache = fusioncache.Cache(record=False, store=store)
+    transform = fusioncache.FusionCache(cache=cache, backend="inductor", jobs=0)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    outputs = [compiled(torch.randn(length, 8, generator=torch.Generator().manual_seed(0))) for length in lengths]
+    return cache, outputs, transform.stats().compiles
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, list[torch.Tensor]]:
+    """A cache whose store has two models, one of them at two lengths, and the outputs of that."""
+    store = tmp_path_factory.mktemp("made") / "store"
+    run(Bell(), store, [4])
+    cache, outputs, compiled = run(Wave(), store, [4, 6])
+    assert compiled
+    return cache, outputs
+
+
+@pytest.fixture(autouse=True)
+def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUST.name, CI.public)
+
+
+def empty(tmp_path: Path) -> fusioncache.Cache:
+    return fusioncache.Cache(record=False, store=tmp_path / "there")
+
+
+def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
+    cache, outputs = made
+    packed = cache.save(tmp_path / "wave.fcpack", model="Wave", key=CI)
+    assert packed.entries < len(cache.store.entries())
+    there = empty(tmp_path)
+    unpacked = there.load(packed.path)
+    assert (unpacked.entries, unpacked.skipped, unpacked.unfit, unpacked.refused) == (packed.entries, 0, {}, {})
+    assert {entry.name for entry in there.store.entries() if entry.backend.startswith("program")} == {"Wave"}
+    _, again, compiled = run(Wave(), there.store.directory, [4, 6])
+    assert compiled == 0
+    assert all(torch.equal(one, other) for one, other in zip(outputs, again, strict=True))
+    assert there.load(packed.path).skipped == packed.entries
+
+
+def test_two_packs_of_the_same_are_the_same(made, tmp_path):
+    packs = [made[0].save(tmp_path / name, key=CI) for name in ("one", "other")]
+    assert packs[0].digest == packs[1].digest
+    assert packs[0].path.read_bytes() == packs[1].path.read_bytes()
+    assert packs[0].entries == len(made[0].store.entries())
+
+
+def test_a_model_that_the_store_does_not_have(made, tmp_path):
+    with pytest.raises(StoreError, match="no program of Waves; it has programs of: Bell, Wave"):
+        made[0].save(tmp_path / "x", model="Waves")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_leaves_out_what_is_for_others(made, tmp_path):
+    cache, _ = made
+    here = next(read_key(entry.text)["architecture"] for entry in cache.store.entries() if entry.backend == "inductor")
+    assert cache.save(tmp_path / "here", device=here.split()[0]).entries == len(cache.store.entries())
+    others = cache.save(tmp_path / "other", device="H100", key=CI)
+    manifest = open_pack(others.path, read_trust()).manifest
+    assert all(entry.id.partition(".")[2] != "inductor" for entry in manifest.entries)
+
+
+def change(name: str, needs: dict[str, str]) -> dict[str, str]:
+    return {**needs, name: f"{needs[name]}x"}
+
+
+def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
+    """Of an entry for exactly this machine, each ingredient is changed alone."""
+    packed = made[0].save(tmp_path / "all", key=CI)
+    pack = open_pack(packed.path, read_trust())
+    find_misfit = packing.make_misfit_finder(pack)
+    tried = set()
+    for needs in pack.manifest.environments:
+        assert find_misfit(needs) is None
+        for name in needs:
+            reason = find_misfit(change(name, dict(needs)))
+            assert reason is not None, name
+            assert name == "backend" or " here, and " in reason, reason
+            tried.add(name)
+    assert tried == MACHINE & tried
+    assert tried >= {"architecture", "versions", "program versions", "inductor processor"}
+
+
+def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path, monkeypatch):
+    packed = made[0].save(tmp_path / "all", key=CI)
+    read = packing._read_machine
+    monkeypatch.setattr(packing, "_read_machine", lambda backend: change_one(read(backend)))
+    there = empty(tmp_path)
+    unpacked = there.load(packed.path)
+    assert unpacked.entries + len(unpacked.unfit) == packed.entries
+    assert all(id_.endswith(("inductor", "sizes")) for id_ in unpacked.unfit)
+    assert {reason.partition(" is ")[0] for reason in unpacked.unfit.values()} == {"the architecture"}
+    assert unpacked.refused == {}
+    dry = empty(tmp_path / "dry").load(packed.path, dry_run=True)
+    assert (dry.entries, dry.unfit) == (unpacked.entries, unpacked.unfit)
+
+
+def change_one(here: dict[str, str]) -> dict[str, str]:
+    return {**here, "architecture": "another"} if "architecture" in here else here
+
+
+def test_a_pack_for_a_compiler_that_is_not_here(made, tmp_path):
+    pack = open_pack(made[0].save(tmp_path / "all", key=CI).path, read_trust())
+    find_misfit = packing.make_misfit_finder(replace(pack))
+    assert "no backend later here" in find_misfit({"backend": "later", "device": "NVIDIA X"})
+    if not torch.cuda.is_available():
+        assert find_misfit({"backend": "nvfuser", "device": "NVIDIA X"}).endswith("(it was made on NVIDIA X)")
+
+
+def test_a_cache_without_a_store_packs_nothing(tmp_path):
+    cache = fusioncache.Cache(record=False, store=False)
+    with pytest.raises(StoreError, match="there is no store"):
+        cache.save(tmp_path / "x")

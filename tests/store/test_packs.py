@@ -1,0 +1,292 @@
+"""A pack brings what was packed, and nothing that a key which is trusted did not sign.
+
+Each attack changes one thing in a pack that is right. Those of the second table are signed by the trusted key, as if
+its holder had made a mistake: what is wrong is found out all the same.
+"""
+
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from signing_keys import make_signing_key
+from store_contents import find_root, make_numbered_key
+
+from fusioncache.ir.keys import write_key
+from fusioncache.process.settings import TRUST
+from fusioncache.store import Store, StoreError
+from fusioncache.store.entry import make_entry_id
+from fusioncache.store.packs import LARGEST_MANIFEST, open_pack, unpack, write_pack
+from fusioncache.store.signing import Origin, put_key, read_trust, split_origin
+
+CI, EVE = make_signing_key("ci"), make_signing_key("eve")
+
+
+@pytest.fixture(autouse=True)
+def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv(TRUST.name, CI.public)
+
+
+def make_key(number: int) -> object:
+    """A key whose text is one, as a pack's manifest needs."""
+    return make_numbered_key(write_key({"ops": str(number), "architecture": f"machine {number % 2}"}))
+
+
+def fill(store: Store, *numbers: int) -> None:
+    for number in numbers:
+        content = random.Random(number).randbytes(2000)
+        assert store.save(make_key(number), "eager", {"code": content, "shared": b"shared" * 10}, name=f"t{number}")
+
+
+def has(store: Store, *numbers: int) -> list[int]:
+    return [number for number in numbers if store.load(make_key(number), "eager") is not None]
+
+
+def pack_all(store: Store, path: Path, key=CI):
+    return write_pack(store.disk, store.disk.entries.list_files(), path, model="", version="1", key=key)
+
+
+def bring(path: Path, store: Store, find_misfit: Callable = lambda needs: None, **options):
+    trust = read_trust()
+    return unpack(open_pack(path, trust), store.disk, trust, find_misfit, **options)
+
+
+@pytest.fixture
+def packed(tmp_path: Path, here: Store) -> Path:
+    fill(here, 1, 2, 3)
+    pack_all(here, tmp_path / "pack")
+    return tmp_path / "pack"
+
+
+def test_what_was_packed_is_brought_once(packed, here, there):
+    brought = bring(packed, there)
+    assert (brought.entries, brought.skipped, brought.unfit, brought.refused) == (3, 0, {}, {})
+    assert has(there, 1, 2, 3) == [1, 2, 3]
+    for number in (1, 2, 3):
+        assert dict(there.load(make_key(number), "eager")) == dict(here.load(make_key(number), "eager"))
+    assert bring(packed, there).skipped == 3
+    pack_all(there, packed.with_name("again"))
+    assert packed.with_name("again").read_bytes() == packed.read_bytes()
+
+
+def test_a_manifest_is_read_without_anything_behind_it(packed):
+    pack = open_pack(packed, read_trust())
+    assert [entry.name for entry in pack.manifest.entries] != []
+    assert len(pack.manifest.objects) == 4
+    assert sorted(needs["architecture"] for needs in pack.manifest.environments) == ["machine 0", "machine 1"]
+    assert packed.stat().st_size > pack.manifest.size > 6000
+
+
+def test_what_is_for_another_machine_is_left_out_with_its_reason(packed, there):
+    brought = bring(packed, there, lambda needs: "no" if needs["architecture"] == "machine 1" else None)
+    assert brought.entries == 1
+    assert brought.unfit == {make_entry_id(make_key(number), "eager"): "no" for number in (1, 3)}
+    assert has(there, 1, 2, 3) == [2]
+
+
+def test_a_dry_run_brings_nothing(packed, there):
+    assert bring(packed, there, dry_run=True).entries == 3
+    assert has(there, 1, 2, 3) == []
+
+
+def test_revoking_a_key_invalidates_what_was_unpacked(packed, there):
+    bring(packed, there)
+    put_key(CI.public, "ci", "revoked")
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert has(there, 1, 2, 3) == []
+    with pytest.raises(StoreError, match="signed by a key that was revoked: ci"):
+        open_pack(packed, read_trust())
+
+
+def test_an_entry_of_a_key_that_is_not_trusted_does_not_come_in_a_pack_of_one_that_is(
+    tmp_path, here, there, monkeypatch
+):
+    """CI passes on what another key signed: its entries keep that signature."""
+    fill(here, 1)
+    pack_all(here, tmp_path / "eves", key=EVE)
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{EVE.public}")
+    bring(tmp_path / "eves", there)
+    fill(there, 2)
+    pack_all(there, tmp_path / "both")
+    monkeypatch.setenv(TRUST.name, CI.public)
+    third = Store.open(tmp_path / "third", remote="")
+    brought = bring(tmp_path / "both", third)
+    assert (brought.entries, brought.refused) == (1, {"signed by a key that is not trusted": 1})
+    assert has(third, 1, 2) == [2]
+
+
+def test_what_is_broken_here_is_not_packed(tmp_path, here):
+    fill(here, 1, 2)
+    victim = here.entry(make_key(1).digest, "eager").artifacts[0]
+    (find_root(here) / "objects" / victim.object[:2] / victim.object).unlink()
+    written = pack_all(here, tmp_path / "pack")
+    assert (written.entries, written.refused) == (1, {"an entry without its artifacts": 1})
+
+
+def test_a_pack_that_cannot_be_written_leaves_nothing(tmp_path, here, monkeypatch):
+    fill(here, 1)
+    (tmp_path / "pack").write_bytes(b"before")
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        pack_all(here, tmp_path / "pack")
+    assert (tmp_path / "pack").read_bytes() == b"before"
+    assert not list(tmp_path.glob("tmp-*"))
+
+
+def test_an_empty_store_is_not_packed(tmp_path, here):
+    with pytest.raises(StoreError, match="nothing to pack"):
+        pack_all(here, tmp_path / "pack")
+
+
+# Attacks
+
+
+def split(content: bytes) -> tuple[bytes, bytes, bytes]:
+    """The line of the signature, what that covers, and the rest."""
+    _, below = split_origin(content)
+    head, _, rest = below.partition(b"\n")
+    size = int(head.split()[-1])
+    return content[: len(content) - len(below)], below[: len(head) + 1 + size], rest[size:]
+
+
+def resign(content: bytes, key=CI, **fields: object) -> bytes:
+    """The pack with a manifest that has other values, signed anew."""
+    _, below, rest = split(content)
+    manifest = json.loads(below.partition(b"\n")[2])
+    for name, change in fields.items():
+        manifest[name] = change(manifest[name]) if callable(change) else change
+    body = json.dumps(manifest, separators=(",", ":")).encode()
+    return key.sign(b"fusioncache pack 1 %d\n%s" % (len(body), body)) + rest
+
+
+def set_in(place: int, **fields: object) -> Callable[[list], list]:
+    return lambda parts: [{**part, **fields} if number == place else part for number, part in enumerate(parts)]
+
+
+FILE_ATTACKS = {
+    "unsigned": (lambda content: split_origin(content)[1], "not signed"),
+    "said to be allowed unsigned": (lambda content: Origin().line + split_origin(content)[1], "not signed"),
+    "another key": (lambda content: resign(content, EVE), "not trusted"),
+    "another key under a trusted name": (
+        lambda content: resign(content, EVE).replace(EVE.public.encode(), CI.public.encode()),
+        "a wrong signature",
+    ),
+    "a changed manifest": (lambda content: content.replace(b'"version":"1"', b'"version":"2"'), "a wrong signature"),
+    "another length": (
+        lambda content: content.replace(b"pack 1 ", b"pack 1 1", 1),
+        "shorter than its manifest|wrong signature",
+    ),
+    "a huge length": (
+        lambda content: content.replace(b"pack 1 ", b"pack 1 9999", 1),
+        "too long",
+    ),
+    "cut": (lambda content: content[:-1], "another length"),
+    "longer": (lambda content: content + b"x", "another length"),
+    "an entry": (lambda content: CI.sign(b"fusioncache entry 1 " + b"0" * 64 + b"\n{}"), "is no pack"),
+    "nothing": (lambda content: b"", "is no pack"),
+    "another file": (lambda content: b"\x7fELF" + content, "is no pack"),
+    "a later format": (lambda content: content.replace(b"pack 1 ", b"pack 2 "), "of format 2"),
+    "a deeply nested manifest": (
+        lambda content: CI.sign(b"fusioncache pack 1 100000\n" + b"[" * 100_000),
+        "strict JSON",
+    ),
+    "a manifest that is none": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), "cannot be read"),
+    "sizes of a bomb": (lambda content: resign(content, entries=set_in(0, size=1 << 50)), "cannot be read"),
+    "sizes that are too large": (lambda content: resign(content, objects=set_in(0, size=1 << 28)), "another length"),
+    "a negative size": (lambda content: resign(content, objects=set_in(0, size=-1)), "cannot be read"),
+    "a path for a name": (lambda content: resign(content, entries=set_in(0, id="../../../tmp/x")), "cannot be read"),
+    "a path for a digest": (lambda content: resign(content, objects=set_in(0, digest="/etc/passwd")), "cannot be read"),
+    "an object that is not there": (lambda content: resign(content, entries=set_in(0, objects=[99])), "not there"),
+    "an environment that is not there": (
+        lambda content: resign(content, entries=set_in(0, environment=99)),
+        "not there",
+    ),
+    "an entry twice": (lambda content: resign(content, entries=lambda parts: [parts[0], *parts]), "twice"),
+    "an object twice": (lambda content: resign(content, objects=lambda parts: [parts[0], *parts]), "twice"),
+    "one more field": (lambda content: resign(content, extra=1), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("attack", FILE_ATTACKS)
+def test_an_attack_on_a_pack_is_refused(packed, there, attack):
+    change, reason = FILE_ATTACKS[attack]
+    packed.write_bytes(change(packed.read_bytes()))
+    with pytest.raises(StoreError, match=reason):
+        bring(packed, there)
+    assert has(there, 1, 2, 3) == []
+
+
+def swap_entries(content: bytes) -> bytes:
+    """The files of two entries, each under the name of the other, with their checksums."""
+    pack_manifest = json.loads(split(content)[1].partition(b"\n")[2])
+    first, second = pack_manifest["entries"][:2]
+    rest = split(content)[2]
+    files = [rest[: first["size"]], rest[first["size"] : first["size"] + second["size"]]]
+    rest = files[1] + files[0] + rest[first["size"] + second["size"] :]
+    swapped = [
+        {**first, "digest": second["digest"], "size": second["size"]},
+        {**second, "digest": first["digest"], "size": first["size"]},
+    ]
+    signed = resign(content, entries=lambda parts: [*swapped, *parts[2:]])
+    return signed[: len(signed) - len(rest)] + rest
+
+
+MEMBER_ATTACKS = {
+    "a changed object": (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
+    "an entry in the place of another": (swap_entries, "an entry in the place of another"),
+    "an entry with an object less": (
+        lambda content: resign(content, entries=set_in(0, objects=[])),
+        "an entry with other objects than the pack says",
+    ),
+    "another digest of an entry": (
+        lambda content: resign(content, entries=set_in(0, digest="0" * 64)),
+        "a wrong checksum",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", MEMBER_ATTACKS)
+def test_what_is_wrong_in_a_signed_pack_is_left_out(packed, there, attack):
+    change, reason = MEMBER_ATTACKS[attack]
+    packed.write_bytes(change(packed.read_bytes()))
+    brought = bring(packed, there)
+    assert set(brought.refused) == {reason}
+    assert len(has(there, 1, 2, 3)) == brought.entries == 3 - sum(brought.refused.values())
+
+
+def test_a_link_or_a_folder_is_no_pack(packed, there):
+    with pytest.raises(OSError, match="Is a directory"):
+        open_pack(packed.parent, read_trust())
+    with pytest.raises(OSError, match="No such file"):
+        open_pack(packed.with_name("none"), read_trust())
+
+
+def test_a_huge_length_takes_no_memory(tmp_path, there):
+    """The length is read before the signature: it is bounded, and no more is read than the file has."""
+    (tmp_path / "x").write_bytes(CI.sign(b"fusioncache pack 1 %d\n" % LARGEST_MANIFEST) + b" " * 1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="shorter than its manifest"):
+            bring(tmp_path / "x", there)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 21
+    finally:
+        tracemalloc.stop()
+
+
+def test_any_changed_byte_is_noticed(packed, tmp_path):
+    content, rng = packed.read_bytes(), random.Random(0)
+    for number in range(200):
+        changed = bytearray(content)
+        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        packed.write_bytes(bytes(changed))
+        store = Store.open(tmp_path / f"store-{number}", remote="")
+        try:
+            brought = bring(packed, store)
+        except StoreError:
+            assert has(store, 1, 2, 3) == []
+        else:
+            assert brought.refused
+            assert len(has(store, 1, 2, 3)) == brought.entries < 3
