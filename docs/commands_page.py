@@ -57,10 +57,8 @@ def _page(command: click.Command, context: click.Context) -> str:
 
 def _list_parts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yields the page of each command of a group, without its options' --help."""
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
-        part = command.get_command(context, name)
-        assert part is not None  # it was listed
-        title, _, rest = _page(part, click.Context(part, context, name)).partition("\n")
+    for name, part in sorted(command.commands.items()) if isinstance(command, click.Group) else ():
+        rest = _page(part, click.Context(part, context, name)).partition("\n")[2]
         yield f"## {context.info_name} {name}\n{rest.rstrip().replace('\n## ', '\n### ')}"
 
 

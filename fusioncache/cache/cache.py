@@ -108,8 +108,9 @@ class Cache:
             key: signs the pack; by default the one that signs for this user, and nothing if there is none.
 
         Raises:
-            StoreError: if there is no store, nothing to write, or it cannot be signed here.
-            OSError: if the file cannot be written.
+            StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be
+                written.
+            OSError: if the store cannot be read.
         """
         from fusioncache.cache import packing
 
@@ -125,8 +126,9 @@ class Cache:
             dry_run: whether to bring nothing and say what would be brought.
 
         Raises:
-            StoreError: if there is no store, or the file is no pack, damaged, or not signed by a key that is trusted.
-            OSError: if the file cannot be read, or the store cannot be written.
+            StoreError: if there is no store, or the file cannot be read, is no pack, or no key that is trusted signed
+                it.
+            OSError: if the store cannot be written.
         """
         from fusioncache.cache import packing
 

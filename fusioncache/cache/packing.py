@@ -65,8 +65,8 @@ def save_pack(
         key: signs the pack; None to leave it unsigned.
 
     Raises:
-        StoreError: if there is no store, nothing to write, or it cannot be signed here.
-        OSError: if the file cannot be written.
+        StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be written.
+        OSError: if the store cannot be read.
     """
     import fusioncache
 
@@ -82,8 +82,8 @@ def load_pack(store: Store | None, path: Path, *, dry_run: bool = False) -> Unpa
     """Brings into a store what a pack has for this machine.
 
     Raises:
-        StoreError: if there is no store, or the file is no pack, damaged, or not signed by a key that is trusted.
-        OSError: if the file cannot be read, or the store cannot be written.
+        StoreError: if there is no store, or the file cannot be read, is no pack, or no key that is trusted signed it.
+        OSError: if the store cannot be written.
     """
     try:
         trust = read_trust()

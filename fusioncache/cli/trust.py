@@ -24,8 +24,8 @@ _LEAST = 8
 """Digits of a key that name it."""
 
 
-def _check_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not NAME.fullmatch(value):
+def _check_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not NAME.fullmatch(value):
         raise click.BadParameter(f"{value!r} must be of letters, digits, '.', '_', '@' and '-', at most 64")
     return value
 
@@ -46,7 +46,7 @@ def keys() -> None:
     \b
     Examples:
         fusioncache keys new ci
-        fusioncache keys trust 3d40...c660 --name ci
+        fusioncache keys trust 3d40...c660 ci
         fusioncache keys revoke ci
     """
 
@@ -71,13 +71,12 @@ def new(name: str, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("key", callback=_check_key)
-@click.option("--name", callback=_check_name, help="For people; by default the first digits of the key.")
-def trust(key: str, name: str | None) -> None:
-    """Run here what was signed with KEY, a public key.
+@click.argument("name", callback=_check_name)
+def trust(key: str, name: str) -> None:
+    """Run here what was signed with KEY, a public key that is to be called NAME.
 
     Trust those whose code you would run: what they sign is machine code. A key that was revoked is trusted again.
     """
-    name = name or key[:_LEAST]
     with report_store_errors():
         put_key(key, name, "trusted")
     say(f"what {name} signs runs here now")

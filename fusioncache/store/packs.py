@@ -209,9 +209,8 @@ def open_pack(path: Path, trust: Trust) -> Pack:
     """Returns a pack. Its signature is verified before the manifest is read, and nothing behind it is read.
 
     Raises:
-        StoreError: if it is no pack, of another format, damaged, or no key that is trusted signed it. The message says
-            what to do.
-        OSError: if it cannot be read.
+        StoreError: if it cannot be read, is no pack, of another format, damaged, or no key that is trusted signed it.
+            The message says what to do.
     """
     try:
         with open(path, "rb") as file:
@@ -223,6 +222,8 @@ def open_pack(path: Path, trust: Trust) -> Pack:
                 raise StoreError(f"{path} has another length than its manifest says: {_DAMAGED}")
     except Refusal as refusal:
         raise StoreError(f"{path} is not used: {refusal}") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): check the path") from error
     except ValueError as error:
         raise StoreError(f"{path} cannot be read ({error}): {_DAMAGED}") from error
     return Pack(path, origin, hashlib.sha256(below).hexdigest(), manifest, dict(_find_places(manifest, start)))
@@ -279,8 +280,8 @@ def write_pack(
         key: signs the pack, and what this machine made; None to leave both unsigned.
 
     Raises:
-        StoreError: if there is nothing to pack, or it cannot be signed here.
-        OSError: if the file cannot be written.
+        StoreError: if there is nothing to pack, it cannot be signed here, or the file cannot be written.
+        OSError: if the store cannot be read.
     """
     contents, entries, refused = dict[str, bytes](), list[Entry](), Counter[str]()
     sizes = disk.sizes()
@@ -352,6 +353,9 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        remove(temporary)
+        raise StoreError(f"{path} cannot be written ({error.strerror}): give another path") from error
     except BaseException:
         remove(temporary)
         raise

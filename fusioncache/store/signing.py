@@ -103,7 +103,7 @@ class Trust:
             raise Refusal(REVOKED, f"{self.name(key)}. Its entries have to be made again and signed with another key")
         elif key not in self.trusted:
             names = ", ".join(sorted(self.trusted.values())) or "no key"
-            advice = f"If it may run code here: fusioncache keys trust {key}"
+            advice = f"If it may run code here: fusioncache keys trust {key} NAME"
             raise Refusal(NOT_TRUSTED, f"{key}; trusted: {names}. {advice}")
 
     def open(self, content: bytes) -> tuple[Origin, bytes]:

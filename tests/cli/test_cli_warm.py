@@ -6,6 +6,7 @@ import uuid
 import pytest
 from commands import call, get_error, get_output
 from repository import HELPERS, import_path
+from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
 
 from fusioncache.accelerators.precompile import entry_compiler as warmer
@@ -46,7 +47,8 @@ def test_what_failed_is_tried_again(tmp_path, here):
     assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
 
 
-def test_a_url_is_pulled_first(tmp_path):
+def test_a_url_is_pulled_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
     fill_store(tmp_path)
     url = f"memory://{uuid.uuid4().hex}"
     assert call("push", url, "--dir", str(tmp_path)).exit_code == 0

@@ -17,15 +17,18 @@ from commands import CAST, CHAIN, call, make_run_ledger, save_other
 from kept_programs import OTHER_SILU, OWN_SILU, SILU, SavedProgram
 from long_names import fill_long_store, record_long_runs
 from recorded_templates import STARTED, count_compile, count_load, make_cast_template, save_ledger
+from signing_keys import make_signing_key
 
 from fusioncache.accelerators.programs.text import Read, encode_reads
 from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
+from fusioncache.cache.packing import save_pack
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Alone
 from fusioncache.store import Store, default_path
+from fusioncache.store import remote as remotes
 from fusioncache.store import store as store_module
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
@@ -37,6 +40,7 @@ _PROGRAM = SavedProgram()
 _CHANGED = SavedProgram({"model": _PROGRAM.texts["model"].replace("1e-05", "1e-06")})
 _OTHER_READS = SavedProgram(reads=(("attribute", SILU, OTHER_SILU), ("global", "mine.EPS", "1e-05")), slot="program-1")
 _GPT = SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=4.0)
+CI = make_signing_key("ci")
 FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
 LONG = "long names, and lists that are long"
 """What there is where commands look: the headings of a golden file."""
@@ -98,7 +102,8 @@ class Stage:
                 file.unlink()
 
     def _call(self, words: Sequence[str]) -> list[str]:
-        places = {"STORE": str(default_path()), "REMOTE": str(self._folder / "remote")}
+        remote = self._folder / "remote"
+        places = {"STORE": str(default_path()), "REMOTE": str(remote), "PACK": str(remote / "pack")}
         known = {**self._words.get(_FOLDERS.get(self._there, ""), {}), **places}
         result = call(*(known.get(word, word) for word in words))
         lines = [*result.stdout.splitlines(), *(f"{_ERROR}{line}" for line in result.stderr.splitlines())]
@@ -122,6 +127,7 @@ def set_stage(folder: Path) -> Iterator[Stage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         patch.setenv("PATH", "")
+        patch.setenv("FUSIONCACHE_SIGNING_KEY", CI.text)
         time.tzset()
         patch.setattr(time, "time", lambda: NOW)
         words = _prepare(folder, patch)
@@ -142,7 +148,8 @@ def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, dict[str, str
         fixed.setenv("FUSIONCACHE_DIR", str(folder / "own"))
         _record_runs(fixed)
         own = _open_store(_fill_store)
-        shutil.copytree(default_path(), folder / "remote")
+        remotes.push(Store.open(), remotes.Remote(str(folder / "remote")), key=CI)
+        save_pack(Store.open(), folder / "remote" / "pack", model="GPT", key=CI)
         fixed.setenv("FUSIONCACHE_DIR", str(folder / "long"))
         record_long_runs(fixed)
         return {"own": own, "long": _open_store(fill_long_store)}

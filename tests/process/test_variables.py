@@ -12,7 +12,7 @@ NAMES = {setting.name for setting in SETTINGS}
 
 
 def _own_variables(*paths: Path) -> set[str]:
-    return {name for path in paths for name in re.findall(r"\bFUSIONCACHE_[A-Z]+\b", path.read_text())}
+    return {name for path in paths for name in re.findall(r"\bFUSIONCACHE_[A-Z_]+\b", path.read_text())}
 
 
 def test_the_package_names_no_other_variable():

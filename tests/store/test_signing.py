@@ -203,7 +203,7 @@ def test_a_load_says_who_signed_who_is_trusted_and_what_to_do(there, shared):
         assert not load(reader, 1)
     (message,) = (str(each.message) for each in warned)
     assert f"signed by a key that is not trusted: {EVE.public}; trusted: ci. " in message
-    assert f"fusioncache keys trust {EVE.public}" in message
+    assert f"fusioncache keys trust {EVE.public} NAME" in message
     assert load(reader, 2)
     assert reader.stats().pulls == 1
 
