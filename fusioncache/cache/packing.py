@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from fusioncache.backends.api import BACKENDS, make_backend, problem
@@ -70,10 +71,10 @@ def save_pack(
     """
     import fusioncache
 
-    disk = _require_disk(store)
+    disk = require_disk(store)
     entries = [entry for entry in disk.list_entries() if _is_for(entry, device)]
     if model:
-        entries = list(_select(disk, entries, model))
+        entries = list(select_for_model(disk, entries, model))
     ids = [entry.id for entry in entries]
     return write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
 
@@ -90,10 +91,15 @@ def load_pack(store: Store | None, path: Path, *, dry_run: bool = False) -> Unpa
     except Refusal as refusal:
         raise StoreError(str(refusal)) from None
     pack = open_pack(path, trust)
-    return unpack(pack, _require_disk(store), trust, make_misfit_finder(pack), dry_run=dry_run)
+    return unpack(pack, require_disk(store), trust, make_misfit_finder(pack), dry_run=dry_run)
 
 
-def _require_disk(store: Store | None) -> DiskStore:
+def require_disk(store: Store | None) -> DiskStore:
+    """Returns the directory of a store.
+
+    Raises:
+        StoreError: if there is none.
+    """
     if store is None or store.disk is None:
         raise StoreError("there is no store: give the cache one, and leave FUSIONCACHE_STORE unset")
     return store.disk
@@ -106,22 +112,30 @@ def _is_for(entry: Entry, device: str) -> bool:
     return not device or not said or any(device.lower() in text.lower() for text in said)
 
 
-def _select(disk: DiskStore, entries: Iterable[Entry], model: str) -> Iterator[Entry]:
+def select_for_model(
+    disk: DiskStore, entries: Iterable[Entry], model: str, *, exactly: bool = False
+) -> Iterator[Entry]:
     """Yields the entries that a model needs.
+
+    Args:
+        disk: has them.
+        entries: to select from.
+        model: its name.
+        exactly: whether parts of the model, which have its name and more, are other models.
 
     Raises:
         StoreError: if there is no program of that name. The message says which names there are.
     """
-    entries = list(entries)
+    entries, is_own = list(entries), (lambda name: name == model) if exactly else partial(is_named, model=model)
     programs = [entry for entry in entries if is_program(entry.backend)]
-    own = [entry for entry in programs if is_named(entry.name, model)]
+    own = [entry for entry in programs if is_own(entry.name)]
     if not own:
         names = ", ".join(sorted({entry.name for entry in programs})) or "none"
         raise StoreError(f"the store has no program of {model}; it has programs of: {names}")
     operations = {line for entry in own for line in _read_templates(disk, entry)}
     for entry in entries:
         if is_program(entry.backend) or is_family(entry.backend):
-            is_wanted = is_named(entry.name, model)
+            is_wanted = is_own(entry.name)
         else:
             ops = _read_texts(entry).get("ops")
             is_wanted = entry.backend in _OF_ALL or (ops is not None and digest_ops(ops) in operations)

@@ -22,8 +22,8 @@ from click.shell_completion import CompletionItem
 from fusioncache.humanize import escape_controls, fold_text, format_seconds
 
 if TYPE_CHECKING:
+    from fusioncache.cache.exchange import Progress
     from fusioncache.cli.things import Kind
-    from fusioncache.store.remote import Progress
 
 SCHEMA = 2
 """Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""

@@ -27,8 +27,9 @@ from fusioncache.store.entry import OTHER_FORMAT, is_program
 from fusioncache.store.signing import SigningKey, read_own_key, read_trust
 
 if TYPE_CHECKING:
+    from fusioncache.cache.exchange import CopyResult
     from fusioncache.store.packs import Pack, UnpackResult
-    from fusioncache.store.remote import CopyResult, Remote
+    from fusioncache.store.remote import Remote
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -71,14 +72,15 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigne
         fusioncache push s3://bucket/fusioncache
         fusioncache push --dry-run /mnt/shared/fusioncache
     """
-    from fusioncache.store import remote as remotes
+    from fusioncache.cache import exchange
+    from fusioncache.store.remote import Remote
 
-    remote = remotes.Remote(url)
+    remote = Remote(url)
     with report_store_errors():
         key = _read_key("push", unsigned)
         store = open_store(directory, make=False)
         with show_progress("push") as progress:
-            copied = remotes.push(store, remote, progress, dry_run=dry_run, key=key)
+            copied = exchange.push(store, remote, progress, dry_run=dry_run, key=key)
     _report_copy("push", remote, copied, dry_run, as_json)
 
 
@@ -102,14 +104,15 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
         fusioncache pull s3://bucket/fusioncache
         fusioncache pull https://example.org/fusioncache --json
     """
-    from fusioncache.store import remote as remotes
+    from fusioncache.cache import exchange
+    from fusioncache.store.remote import Remote
 
-    remote = remotes.Remote(url)
+    remote = Remote(url)
     with report_store_errors():
         _require_before_making(directory, remote)
         store = open_store(directory, make=True)
         with show_progress("pull") as progress:
-            copied = remotes.pull(store, remote, progress, dry_run=dry_run)
+            copied = exchange.pull(store, remote, progress, dry_run=dry_run)
     _report_copy("pull", remote, copied, dry_run, as_json)
 
 
@@ -143,15 +146,17 @@ def _require_before_making(directory: Path | None, remote: Remote) -> None:
     """Makes sure that no store is made for the sake of a wrong address."""
     path = directory or default_path()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        remote.list_files(make=False)
+        remote.require()
 
 
 def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
-    if not (copied.entries or copied.skipped or copied.refused):
+    if not (copied.entries or copied.skipped or copied.refused or copied.claimed):
         return f"nothing to {what}: {'the store' if what == 'push' else url} has no entries"
     did, side = f"would {what}" if dry_run else f"{what}ed", "to" if what == "push" else "from"
-    size = format_bytes(copied.bytes)
-    return f"{did} {format_contents(copied)} ({size}) {side} {url}; {copied.skipped} were there already"
+    entries, packs = format_count(copied.entries, "entry", "entries"), format_count(copied.packs, "pack", "packs")
+    claimed = f"; {copied.claimed} are just pushed by another machine" if copied.claimed else ""
+    size, there = format_bytes(copied.bytes), f"{copied.skipped} were there already"
+    return f"{did} {entries} in {packs} ({size}) {side} {url}; {there}{claimed}"
 
 
 @click.command()

@@ -26,7 +26,6 @@ from fusioncache.store.directory import Directory, EntryFile, EntryFolder, Objec
 from fusioncache.store.disk import Audit, DiskStore
 from fusioncache.store.entry import REFUSED, is_compiled, is_family, is_outdated, is_program
 from fusioncache.store.files import Refusal
-from fusioncache.store.remote import CopyResult
 from fusioncache.store.store import MAX_AGE, MAX_BYTES
 from fusioncache.template.text import count_ops
 
@@ -113,7 +112,7 @@ def measure_store(directory: Path | None = None) -> dict[str, Any] | None:
     return {"path": str(path), **counts, "bytes": size}
 
 
-def format_contents(found: SweepResult | CopyResult | Audit | PackResult) -> str:
+def format_contents(found: SweepResult | Audit | PackResult) -> str:
     """Returns how many entries and objects there are, or were copied or removed."""
     return f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
 

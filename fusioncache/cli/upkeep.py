@@ -359,12 +359,13 @@ def _open(address: str | None, dry_run: bool) -> Store:
     Raises:
         StoreError, OSError: if the directory has no store, or its store cannot be used.
     """
-    from fusioncache.store import remote as remotes
+    from fusioncache.cache.exchange import pull
+    from fusioncache.store.remote import Remote
 
     if address is not None and "://" in address:
         store = open_store(None, make=True)
         with show_progress("pull") as progress:
-            remotes.pull(store, remotes.Remote(address), progress)
+            pull(store, Remote(address), progress)
         return store
     # A dry run brings nothing from a remote; else what is there need not be compiled.
     return Store.open(open_existing(Path(address) if address else None).path, remote="" if dry_run else None)

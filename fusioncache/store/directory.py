@@ -34,7 +34,7 @@ FORMAT = 1
 FOLDERS = ("objects", "entries", "locks")
 _FORMAT_FILE = "format"
 _TAG_FILE = "CACHEDIR.TAG"
-_OURS = {*FOLDERS, _FORMAT_FILE, _TAG_FILE}
+_OURS = {*FOLDERS, "remotes", _FORMAT_FILE, _TAG_FILE}
 _MARK = "fusioncache store, format "
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds what fusioncache compiled. It can be removed at any time, and backups can leave it out.

@@ -19,7 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -34,6 +34,7 @@ from fusioncache.store.entry import (
     LARGEST,
     MOST_ARTIFACTS,
     MOST_BYTES,
+    OTHER_FORMAT,
     Artifact,
     Entry,
     is_outdated,
@@ -46,11 +47,13 @@ from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
 FORMAT = 1
 MOST_ENTRIES = 100_000
 LARGEST_MANIFEST = 64 << 20
+LARGEST_PACK = 1 << 30
+"""Bytes of a pack on a remote. What is larger goes into several."""
 
 _HEAD = re.compile(rb"fusioncache pack (\d{1,9}) (\d{1,9})\n")
-_LONGEST_HEAD = 512
+LONGEST_LINES = 512
 """Bytes in which both lines above the manifest are."""
-_DAMAGED = "the pack is damaged: copy it again, or make it again"
+_DAMAGED = "the pack is damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,7 @@ def _read(file: BinaryIO, start: int, size: int) -> bytes:
     file.seek(start)
     content = file.read(size)
     if len(content) != size:
-        raise StoreError(f"{file.name} ends too early: {_DAMAGED}")
+        raise StoreError(f"{file.name} ends too early: copy it again, or make it again")
     return content
 
 
@@ -214,35 +217,64 @@ def open_pack(path: Path, trust: Trust) -> Pack:
     """
     try:
         with open(path, "rb") as file:
-            head, start = _read_head(file)
-            origin, below = trust.open(head)
-            body = below.partition(b"\n")[2]
-            manifest = codec.decode(Manifest, body, "manifest")
-            if os.fstat(file.fileno()).st_size != start + manifest.size:
-                raise StoreError(f"{path} has another length than its manifest says: {_DAMAGED}")
+            start, size = measure_head(file.read(LONGEST_LINES)), os.fstat(file.fileno()).st_size
+            if start > size:
+                raise Refusal(_DAMAGED, "it is shorter than its manifest")
+            head = open_head(_read(file, 0, start), trust)
+            if size != start + head.manifest.size:
+                raise Refusal(_DAMAGED, "it has another length than its manifest says")
     except Refusal as refusal:
-        raise StoreError(f"{path} is not used: {refusal}") from None
+        raise StoreError(f"{path} is not used, {refusal}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}): check the path") from error
-    except ValueError as error:
-        raise StoreError(f"{path} cannot be read ({error}): {_DAMAGED}") from error
-    return Pack(path, origin, hashlib.sha256(below).hexdigest(), manifest, dict(_find_places(manifest, start)))
+    return Pack(path, head.origin, head.digest, head.manifest, dict(_find_places(head.manifest, start)))
 
 
-def _read_head(file: BinaryIO) -> tuple[bytes, int]:
-    """Returns all up to the end of the manifest, and how long that is."""
-    lines = file.read(_LONGEST_HEAD)
+def measure_head(lines: bytes) -> int:
+    """Returns how many bytes of a pack are up to the end of its manifest, by its first ``LONGEST_LINES``.
+
+    Raises:
+        Refusal: if it is no pack, of another format, or has a manifest that is too long.
+    """
     below = split_origin(lines)[1]
     found = _HEAD.match(below)
     if found is None:
-        raise StoreError(f"{file.name} is no pack: 'fusioncache pack' makes one")
+        raise Refusal("it is no pack", "'fusioncache pack' makes one")
     if int(found[1]) != FORMAT:
-        raise StoreError(f"{file.name} is a pack of format {int(found[1])}, not {FORMAT}: make it again here")
-    end = len(lines) - len(below) + found.end() + int(found[2])
-    if int(found[2]) > LARGEST_MANIFEST or end > os.fstat(file.fileno()).st_size:
-        raise StoreError(f"{file.name} is shorter than its manifest, or that is too long: {_DAMAGED}")
-    file.seek(0)
-    return _read(file, 0, end), end
+        raise Refusal("it is a pack of another format", f"{int(found[1])}, not {FORMAT}: make it again here")
+    if int(found[2]) > LARGEST_MANIFEST:
+        raise Refusal(_DAMAGED, "its manifest is too long")
+    return len(lines) - len(below) + found.end() + int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class PackHead:
+    """The part of a pack up to the end of its manifest.
+
+    Attributes:
+        origin: who signed it.
+        digest: of the pack.
+        manifest: its contents.
+    """
+
+    origin: Origin
+    digest: str
+    manifest: Manifest
+
+
+def open_head(content: bytes, trust: Trust) -> PackHead:
+    """Returns what is in a pack up to the end of its manifest, of which nothing is read before it is verified.
+
+    Raises:
+        Refusal: if no trusted key signed it, or the manifest is damaged.
+        StoreError: if signatures cannot be verified here.
+    """
+    origin, below = trust.open(content)
+    try:
+        manifest = codec.decode(Manifest, below.partition(b"\n")[2], "manifest")
+    except ValueError as error:
+        raise Refusal(_DAMAGED, str(error)) from error
+    return PackHead(origin, hashlib.sha256(below).hexdigest(), manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +298,19 @@ class PackResult:
     refused: Mapping[str, int]
 
 
+class NothingToPack(StoreError):
+    """There is no entry that could be packed.
+
+    Attributes:
+        refused: entries that could not be, by reason.
+    """
+
+    def __init__(self, refused: Mapping[str, int], model: str):
+        reasons = f" ({', '.join(refused)})" if refused else ""
+        super().__init__(f"there is nothing to pack{f' for {model}' if model else ''}{reasons}: run the model first")
+        self.refused = refused
+
+
 def write_pack(
     disk: DiskStore, ids: Iterable[str], path: Path, *, model: str, version: str, key: SigningKey | None
 ) -> PackResult:
@@ -284,16 +329,16 @@ def write_pack(
         OSError: if the store cannot be read.
     """
     contents, entries, refused = dict[str, bytes](), list[Entry](), Counter[str]()
-    sizes = disk.sizes()
+    whole: set[str] = set()
     for id_ in sorted({*ids}):
         try:
-            entry = _find_whole(disk, id_, sizes)
+            entry = _find_whole(disk, id_, whole)
             contents[id_] = sign_entry(entry, key)
             entries.append(entry)
         except Refusal as refusal:
             refused[refusal.reason] += 1
     if not entries:
-        raise StoreError(f"there is nothing to pack{f' for {model}' if model else ''}: run the model first")
+        raise NothingToPack(refused, model)
     manifest = _make_manifest(entries, contents, model, version)
     body = codec.encode(manifest)
     below = b"fusioncache pack %d %d\n%s" % (FORMAT, len(body), body)
@@ -309,17 +354,26 @@ def write_pack(
     return PackResult(path, digest, len(entries), len(parts), size, refused)
 
 
-def _find_whole(disk: DiskStore, id_: str, sizes: Mapping[str, int]) -> Entry:
-    """Returns an entry whose objects are all there.
+def _find_whole(disk: DiskStore, id_: str, whole: set[str]) -> Entry:
+    """Returns an entry whose objects are all there, every byte verified.
+
+    Args:
+        disk: has it.
+        id_: its name.
+        whole: the objects that were verified already, to which those of this entry are added.
 
     Raises:
         Refusal: if it is not that.
     """
     entry = disk.entries.get(id_)
-    if entry is None or any(sizes.get(part.object) != part.size for part in entry.artifacts):
+    if entry is None:
         raise Refusal("an entry without its artifacts", id_)
     if is_outdated(entry.text):
-        raise Refusal("an entry of another format", id_)
+        raise Refusal(OTHER_FORMAT, id_)
+    for part in entry.artifacts:
+        if part.object not in whole:
+            disk.content(part)
+            whole.add(part.object)
     return entry
 
 
@@ -330,7 +384,7 @@ def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], mode
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     packed = []
     for entry in entries:
-        needs = tuple((name, text) for name, text in read_key(entry.text).items() if name in MACHINE)
+        needs = tuple(_read_needs(entry.text))
         about = contents[entry.id]
         packed.append(
             PackedEntry(
@@ -341,6 +395,11 @@ def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], mode
         )
     listed = tuple(PackedObject(digest, size) for digest, size in objects)
     return Manifest(model, version, tuple(map(dict, environments)), tuple(packed), listed)
+
+
+def _read_needs(key: str) -> Iterator[tuple[str, str]]:
+    with suppress(ValueError):  # of a key of another format nothing is known
+        yield from ((name, text) for name, text in read_key(key).items() if name in MACHINE)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from fusioncache.ir import Key
 from fusioncache.ir.keys import graph_digest
 from fusioncache.ir.strict_json import is_text
 from fusioncache.process import forks
-from fusioncache.process.settings import REMOTE
+from fusioncache.process.settings import REMOTE, TRUST
 from fusioncache.process.warning import warn
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore, SweepResult
@@ -32,13 +32,14 @@ from fusioncache.store.files import Refusal, StoreError, name_cause
 from fusioncache.store.locks import take_turn
 
 if TYPE_CHECKING:
-    from fusioncache.store.remote import ReadThrough
+    from fusioncache.store.read_through import ReadThrough
 
 MAX_BYTES = 2 << 30
 MAX_AGE = 90 * 86400.0
 COMPILE_SECONDS = 300.0
 """How long a process waits for another one that compiles the same."""
 
+_COUNTED = ("hits", "misses", "saves", "pulls", "pulled_bytes")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -50,7 +51,8 @@ class StoreStats:
         hits: loads that found what they wanted.
         misses: loads that did not.
         saves: entries that were published.
-        pulls: entries that came from the remote; loads that brought them are hits.
+        pulls: entries that came from the remote; loads that found them are hits.
+        pulled_bytes: of the packs that they came in.
         bypasses: how often the store was not used as it should have been, by reason.
     """
 
@@ -58,6 +60,7 @@ class StoreStats:
     misses: int
     saves: int
     pulls: int
+    pulled_bytes: int
     bypasses: MappingProxyType[str, int]
 
 
@@ -70,10 +73,10 @@ class StoreCounts:
         self._lock = forks.lock()
         forks.register(self)
 
-    def count(self, what: str) -> None:
-        """Counts one of the ``hits``, ``misses``, ``saves`` or ``pulls``."""
+    def count(self, what: str, number: int = 1) -> None:
+        """Counts ``hits``, ``misses``, ``saves``, ``pulls`` or ``pulled_bytes``."""
         with self._lock:
-            self._counts[what] += 1
+            self._counts[what] += number
 
     def count_bypass(self, reason: str, message: str) -> None:
         """Counts something that did not go as it should, and warns if this is the first time for this reason."""
@@ -86,7 +89,7 @@ class StoreCounts:
     def stats(self) -> StoreStats:
         """Returns the counts now."""
         with self._lock:
-            counts = {name: self._counts[name] for name in ("hits", "misses", "saves", "pulls")}
+            counts = {name: self._counts[name] for name in _COUNTED}
             return StoreStats(**counts, bypasses=MappingProxyType(dict(self._bypasses)))
 
     def after_fork(self) -> None:
@@ -123,9 +126,14 @@ class Store:
             disk.report = self._counts.count_bypass
         self._read_through: ReadThrough | None = None
         if remote:
-            from fusioncache.store.remote import ReadThrough  # most stores have none
+            from fusioncache.store.read_through import ReadThrough  # most stores have none
 
-            self._read_through = ReadThrough(remote, self._counts)
+            TRUST.get_text()  # what is wrong with it is better said now
+            if self._read_only:
+                message = f"the remote is not used: what comes from it could not be put into {self.directory}"
+                self._counts.count_bypass("remote: the store is read-only", message)
+            elif disk is not None:
+                self._read_through = ReadThrough(remote, disk, self._counts)
 
     @classmethod
     def open(
@@ -145,8 +153,8 @@ class Store:
             path: the directory; by default ``default_path()``.
             max_bytes: the most that all entries and artifacts may have.
             max_age: seconds after which an unused entry is removed.
-            remote: URL of a store that loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is
-                none. Its code is run here: use only a remote whose writers you trust.
+            remote: URL of a remote that loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is
+                none. What a trusted key signed comes from there (``signing.py``).
 
         Raises:
             ValueError: if ``max_bytes`` or ``max_age`` is not positive.
@@ -307,12 +315,7 @@ class Store:
             id_ = make_entry_id(key, backend)
         except Refusal:
             return None  # looking for it here has said so
-        found = read_through.fetch(key, id_, self._disk, self._max_bytes)
-        if found is None:
-            return None
-        entry, contents = found
-        self._guard("save", False, lambda: self._put("pulls", entry, contents))
-        return StoredArtifacts(contents, entry.seconds)
+        return self._load(key, backend) if read_through.bring(id_) else None
 
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
         make_entry_id(key, backend)
@@ -320,16 +323,13 @@ class Store:
             raise Refusal("an artifact whose name is no valid Unicode")
         parts = tuple((part.name, part.digest) for part in key.ingredients)
         origin = (_escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
-        return self._put("saves", Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
-
-    def _put(self, what: str, entry: Entry, artifacts: Mapping[str, bytes]) -> bool:
         if self._disk is None:
             return False
         if self._read_only:
             raise Refusal("the store is read-only")
-        saved = self._disk.save(entry, artifacts)
+        saved = self._disk.save(Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
         if saved is not None:
-            self._counts.count(what)
+            self._counts.count("saves")
         return saved is not None
 
     def _discard(self, id_: str) -> None:

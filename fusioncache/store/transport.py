@@ -6,6 +6,7 @@ Each operation ends in time, is tried again, and is given up once for all. Whate
 from __future__ import annotations
 
 import os
+import random
 import re
 import socket
 import threading
@@ -17,11 +18,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
-from fusioncache.process.settings import REMOTE
 from fusioncache.store.files import TEMPORARY, StoreError
 
-LISTING_BYTES = 128 << 20
-"""Of all pages of one listing."""
 LISTED_FILES = 500_000
 """A listing has no more: a store of 2 GiB has some ten thousand files."""
 
@@ -92,8 +90,6 @@ _EXTRAS = {
 """The package that a scheme needs, and the extra that installs it."""
 
 _SHARD = re.compile(r"[0-9a-f]{2}")
-_LINK = re.compile(r"""(?i)href[ ]{0,9}=[ ]{0,9}["']([^"'<>]{1,2048})["']""")
-"""In a page of a web server. What it matches is bounded, so that no page takes long."""
 _CHECK = "check the address"
 _REFUSED = (401, 403)
 
@@ -125,7 +121,7 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
         listed = ((name, about.get("size")) for name, about in files.find(folder, detail=True).items())
     else:
         # Not find, which leaves out what fails: a location that gave no answer would be taken for an empty one.
-        listed = _walk(files, folder, budget)
+        listed = _walk(files, folder)
     found: dict[str, int | None] = {}
     for path, size in listed:
         budget.check()
@@ -137,39 +133,23 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
     return found
 
 
-def _walk(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None]]:
+def _walk(files: Any, folder: str) -> Iterator[tuple[str, int | None]]:
     try:
-        inside = _list_folder(files, folder, budget)
+        inside = _list_folder(files, folder)
     except NotADirectoryError as error:
         raise FileNotFoundError(folder) from error
     shards = {name for name, _, is_folder in inside if is_folder and _SHARD.fullmatch(name)}
     for shard in sorted(shards):
         with suppress(FileNotFoundError):  # it was removed meanwhile
-            for name, size, is_folder in _list_folder(files, f"{folder.rstrip('/')}/{shard}", budget):
+            for name, size, is_folder in _list_folder(files, f"{folder.rstrip('/')}/{shard}"):
                 if not is_folder:
                     yield f"{shard}/{name}", size
 
 
-def _list_folder(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, int | None, bool]]:
+def _list_folder(files: Any, folder: str) -> Iterator[tuple[str, int | None, bool]]:
     """Returns name and size of what is in a folder, and whether it is one."""
-    if get_protocols(files) & {"http", "https"}:
-        return _read_page(files, folder, budget)
     found = files.ls(folder, detail=True)
     return ((_last(about["name"]), about.get("size"), about["type"] == "directory") for about in found)
-
-
-def _read_page(files: Any, folder: str, budget: Budget) -> Iterator[tuple[str, None, bool]]:
-    """Does the same with a page of a web server, of which fsspec would keep whatever is sent."""
-    with _open_page(files, folder) as page:
-        text = budget.take(page).decode(errors="replace")
-    for found in _LINK.finditer(text):
-        link = unquote(re.split("[?#]", found[1])[0])
-        yield _last(link), None, link.endswith("/")
-
-
-def _open_page(files: Any, folder: str) -> Any:
-    """Returns a page of a web server, to be read as it comes. The size keeps fsspec from asking for it first."""
-    return files.open(f"{folder.rstrip('/')}/", "rb", block_size=0, size=1)
 
 
 def _last(path: str) -> str:
@@ -191,7 +171,8 @@ def find_absence(files: Any, root: str, *, make: bool) -> str | None:
     if "memory" in kinds:
         return None
     if kinds & {"http", "https"}:
-        with _open_page(files, root):
+        # A page, of which nothing is read. The size keeps fsspec from asking for it first.
+        with files.open(f"{root.rstrip('/')}/", "rb", block_size=0, size=1):
             return None
     if kinds & OBJECT_STORES:
         bucket = root.partition("/")[0]
@@ -239,8 +220,6 @@ LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
 """Between one try and the next. What hangs is not tried again, because a compile waits for it."""
 
-TOO_MUCH_ADVICE = f"check the address, or set {REMOTE.name} to it, by which files are asked for one by one"
-
 _WHOLE = {"memory", *OBJECT_STORES}
 """Where a file is there whole or not at all, however it is written."""
 
@@ -282,9 +261,15 @@ class Transport:
 
         def read(files: Any, root: str) -> bytes:
             allowed = Budget(seconds, limit + 1)
-            # Not cat_file: a server that does not know ranges would send all it has, and all would be kept.
-            with files.open(_join(root, path), "rb") as file:
-                return allowed.take(file, limit + 1)
+            if get_protocols(files) & OBJECT_STORES:  # one request; to open a file asks for its size first
+                content: bytes = files.cat_file(_join(root, path), start=0, end=limit + 1)
+                return content
+            # Not cat_file elsewhere: a server that does not know ranges would send all it has, and all would be kept.
+            try:
+                with files.open(_join(root, path), "rb") as file:
+                    return allowed.take(file, limit + 1)
+            except NotADirectoryError as error:
+                raise FileNotFoundError(path) from error
 
         try:
             return self._try("read", read, seconds)
@@ -316,6 +301,51 @@ class Transport:
         except FileNotFoundError as error:
             raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
+    def create_file(self, path: str, content: bytes) -> bool:
+        """Puts a file in place, unless there is one. Returns whether it was put there.
+
+        Raises:
+            StoreError: if it cannot be written.
+        """
+
+        def create(files: Any, root: str) -> bool:
+            target = _join(root, path)
+            if not _WHOLE & get_protocols(files):
+                files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            try:
+                if "file" in get_protocols(files):  # whose pipe_file looks first and writes then
+                    with files.open(target, "xb") as file:
+                        file.write(content)
+                else:
+                    files.pipe_file(target, content, mode="create")
+            except FileExistsError:
+                return False
+            except (TypeError, ValueError, NotImplementedError):  # it has no such mode
+                if files.exists(target):
+                    return False
+                files.pipe_file(target, content)
+            return True
+
+        if not self.writable:
+            raise StoreError(f"{self.name} can only be read")
+        try:
+            return self._try("write", create, _seconds(len(content)))
+        except FileNotFoundError as error:
+            raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
+
+    def remove_file(self, path: str) -> None:
+        """Removes a file, if it is there.
+
+        Raises:
+            StoreError: if it cannot be removed.
+        """
+
+        def remove(files: Any, root: str) -> None:
+            files.rm_file(_join(root, path))
+
+        with suppress(FileNotFoundError):
+            self._try("remove", remove, SECONDS)
+
     def sizes(self, folder: str, names: re.Pattern[str]) -> dict[str, int | None]:
         """Returns the bytes of files in the folders of a folder, as far as they are known, by their names.
 
@@ -328,9 +358,7 @@ class Transport:
         """
 
         def find(files: Any, root: str) -> dict[str, int | None]:
-            if _HTTP.match(root) and "?" in root:
-                raise NotImplementedError("over HTTP, what is behind a query cannot be listed")
-            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, LISTING_BYTES))
+            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, 0))
 
         try:
             return self._try("list", find, LIST_SECONDS)
@@ -378,14 +406,14 @@ class Transport:
                 said = f"no answer within {seconds:.0f} s{advice(self._scheme, error)}"
                 break
             except StoreError as error:
-                said = f"{error}, as no store does: {TOO_MUCH_ADVICE}"
+                said = f"{error}, as no remote does: {_CHECK}"
                 break
             except Exception as error:  # whatever a backend raises
                 said = self._describe(error) + advice(self._scheme, error)
                 if isinstance(error, _FINAL):
                     break
             if pause is not None:
-                time.sleep(pause)
+                time.sleep(pause * random.uniform(0.5, 1.5))  # machines that started together do not ask together again
         self._dead = f"{self.name} cannot be used, could not {what}: {said}"
         # Not from the error: it may say the URL, and all of it.
         raise StoreError(self._dead) from None

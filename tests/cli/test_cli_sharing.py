@@ -40,22 +40,22 @@ def served(tmp_path):
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert get_output("push", url) == f"pushed 2 entries and 4 objects (7.9 kB) to {url}; 0 were there already\n"
-    assert get_output("push", url) == f"pushed 0 entries and 0 objects (0 B) to {url}; 2 were there already\n"
+    assert get_output("push", url) == f"pushed 2 entries in 1 pack (9.0 kB) to {url}; 0 were there already\n"
+    assert get_output("push", url) == f"pushed 0 entries in 0 packs (0 B) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
-    assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
+    assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries in 1 pack (9.0 kB)")
     save(store, 3)
-    assert get_output("push", url).startswith("pushed 1 entry and 1 object (")
+    assert get_output("push", url).startswith("pushed 1 entry in 1 pack (")
     assert all(load(Store.open(there), number) for number in (1, 2))
 
 
 def test_a_dry_run_copies_nothing(url, store, tmp_path):
     save(store, 1)
-    assert get_output("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
+    assert get_output("push", url, "--dry-run").startswith("would push 1 entry in 1 pack")
     assert json.loads(get_output("push", url, "--dry-run", "--json"))["dry_run"] is True
     get_output("push", url)
     there = str(tmp_path / "there")
-    assert get_output("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
+    assert get_output("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry in 1 pack")
     assert find_present(Store.open(there), 1) == []
 
 
@@ -64,7 +64,7 @@ def test_what_is_damaged_is_left_out_and_said(url, store):
     find_object(store, make_artifacts(1)["code"]).write_bytes(b"x" * 3000)
     result = call("push", url)
     assert result.exit_code == 1
-    assert result.stdout.startswith("pushed 1 entry and 3 objects")
+    assert result.stdout.startswith("pushed 1 entry in 1 pack")
     assert result.stderr == "left out 1: a wrong checksum\n"
 
 
@@ -110,7 +110,7 @@ def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
         said = get_error("pull", dead)
-    assert said.startswith(f"Error: {dead} cannot be used, could not list: ")
+    assert said.startswith(f"Error: {dead} cannot be used, could not read: ")
     assert said.endswith(f": {_CHECK}, and that something answers there\n")
     assert get_error("pull", f"{served}/x") == (
         f"Error: {served}/x cannot be used, there is no such folder: {_CHECK}\n"
@@ -122,9 +122,8 @@ def test_what_a_server_keeps_to_itself_is_not_taken_for_nothing(served, store, t
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     save(store, 1)
     get_output("push", str(tmp_path / "served"))
-    (shard,) = (tmp_path / "served" / "entries").iterdir()
-    Handler.broken = f"/entries/{shard.name}"
-    assert "could not list: ClientResponseError: 500" in get_error("pull", served, "--dir", str(tmp_path / "there"))
+    Handler.broken = "/index"
+    assert "could not read: ClientResponseError: 500" in get_error("pull", served, "--dir", str(tmp_path / "there"))
 
 
 def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
@@ -205,11 +204,11 @@ def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
     while part := _part(ours):
         shown += part
     assert b"push" in shown
-    assert b"/12" in shown
-    assert done.stdout.startswith(b"would push 5 entries and 7 objects")
+    assert b"1/1" in shown
+    assert done.stdout.startswith(b"would push 5 entries in 1 pack")
     done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
     assert done.stderr == b""
-    assert done.stdout.startswith(b"pushed 5 entries and 7 objects")
+    assert done.stdout.startswith(b"pushed 5 entries in 1 pack")
 
 
 def _part(descriptor: int) -> bytes:

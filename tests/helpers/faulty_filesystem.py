@@ -35,9 +35,16 @@ class Faulty(AbstractFileSystem):
             raise FileNotFoundError(path)
         return _Counted(self.files[path])
 
-    def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         path = self._do("write", path)
+        if mode == "create" and path in self.files:
+            raise FileExistsError(path)
         self.files[path] = value
+
+    def rm_file(self, path: str) -> None:
+        path = self._do("remove", path)
+        if self.files.pop(path, None) is None:
+            raise FileNotFoundError(path)
 
     def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
         self.files[self._do("mv", path2)] = self.files.pop(self._strip_protocol(path1))

@@ -23,13 +23,14 @@ from fusioncache.accelerators.programs.text import Read, encode_reads
 from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
+from fusioncache.cache.exchange import push
 from fusioncache.cache.packing import save_pack
 from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Alone
 from fusioncache.store import Store, default_path
-from fusioncache.store import remote as remotes
 from fusioncache.store import store as store_module
+from fusioncache.store.remote import Remote
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
 
@@ -148,7 +149,7 @@ def _prepare(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, dict[str, str
         fixed.setenv("FUSIONCACHE_DIR", str(folder / "own"))
         _record_runs(fixed)
         own = _open_store(_fill_store)
-        remotes.push(Store.open(), remotes.Remote(str(folder / "remote")), key=CI)
+        push(Store.open(), Remote(str(folder / "remote")), key=CI)
         save_pack(Store.open(), folder / "remote" / "pack", model="GPT", key=CI)
         fixed.setenv("FUSIONCACHE_DIR", str(folder / "long"))
         record_long_runs(fixed)

@@ -185,20 +185,26 @@ FILE_ATTACKS = {
     ),
     "cut": (lambda content: content[:-1], "another length"),
     "longer": (lambda content: content + b"x", "another length"),
-    "an entry": (lambda content: CI.sign(b"fusioncache entry 1 " + b"0" * 64 + b"\n{}"), "is no pack"),
-    "nothing": (lambda content: b"", "is no pack"),
-    "another file": (lambda content: b"\x7fELF" + content, "is no pack"),
-    "a later format": (lambda content: content.replace(b"pack 1 ", b"pack 2 "), "of format 2"),
+    "an entry": (lambda content: CI.sign(b"fusioncache entry 1 " + b"0" * 64 + b"\n{}"), "no pack"),
+    "nothing": (lambda content: b"", "no pack"),
+    "another file": (lambda content: b"\x7fELF" + content, "no pack"),
+    "a later format": (lambda content: content.replace(b"pack 1 ", b"pack 2 "), "of another format: 2"),
     "a deeply nested manifest": (
         lambda content: CI.sign(b"fusioncache pack 1 100000\n" + b"[" * 100_000),
         "strict JSON",
     ),
-    "a manifest that is none": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), "cannot be read"),
-    "sizes of a bomb": (lambda content: resign(content, entries=set_in(0, size=1 << 50)), "cannot be read"),
+    "a manifest that is none": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), "the pack is damaged"),
+    "sizes of a bomb": (lambda content: resign(content, entries=set_in(0, size=1 << 50)), "the pack is damaged"),
     "sizes that are too large": (lambda content: resign(content, objects=set_in(0, size=1 << 28)), "another length"),
-    "a negative size": (lambda content: resign(content, objects=set_in(0, size=-1)), "cannot be read"),
-    "a path for a name": (lambda content: resign(content, entries=set_in(0, id="../../../tmp/x")), "cannot be read"),
-    "a path for a digest": (lambda content: resign(content, objects=set_in(0, digest="/etc/passwd")), "cannot be read"),
+    "a negative size": (lambda content: resign(content, objects=set_in(0, size=-1)), "the pack is damaged"),
+    "a path for a name": (
+        lambda content: resign(content, entries=set_in(0, id="../../../tmp/x")),
+        "the pack is damaged",
+    ),
+    "a path for a digest": (
+        lambda content: resign(content, objects=set_in(0, digest="/etc/passwd")),
+        "the pack is damaged",
+    ),
     "an object that is not there": (lambda content: resign(content, entries=set_in(0, objects=[99])), "not there"),
     "an environment that is not there": (
         lambda content: resign(content, entries=set_in(0, environment=99)),
@@ -206,7 +212,7 @@ FILE_ATTACKS = {
     ),
     "an entry twice": (lambda content: resign(content, entries=lambda parts: [parts[0], *parts]), "twice"),
     "an object twice": (lambda content: resign(content, objects=lambda parts: [parts[0], *parts]), "twice"),
-    "one more field": (lambda content: resign(content, extra=1), "cannot be read"),
+    "one more field": (lambda content: resign(content, extra=1), "the pack is damaged"),
 }
 
 

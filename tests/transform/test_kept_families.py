@@ -13,10 +13,12 @@ from fusioncache.accelerators.programs import key
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family
 from fusioncache.backends.eager import Eager
+from fusioncache.cache.exchange import push
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import read_key
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.store.remote import Remote
 
 SCALE = 2.0
 FIRST, SECOND = 12, 20
@@ -116,7 +118,9 @@ def test_a_length_that_was_filled_in_leaves_nothing_in_the_store(store):
 
 
 def test_a_family_comes_from_a_remote(store, tmp_path, monkeypatch):
-    for remote in (store.as_uri(), ""):
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+    push(Store.open(store, remote=""), Remote(str(tmp_path / "remote")))
+    for remote in (str(tmp_path / "remote"), ""):
         monkeypatch.setenv("FUSIONCACHE_REMOTE", remote)
         model = Model()
         compiled, transform = compile_anew(model, tmp_path / "here")

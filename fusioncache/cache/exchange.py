@@ -1,0 +1,289 @@
+"""Brings what was compiled to a remote and from there, in packs: one for each model, one for all else."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fusioncache.cache.packing import require_disk, select_for_model
+from fusioncache.process.settings import REMOTE
+from fusioncache.store import Store, StoreError
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import OTHER_FORMAT, Entry, is_outdated, is_program
+from fusioncache.store.files import Refusal
+from fusioncache.store.index import Index, ListedPack, list_pack, shorten_entry_id
+from fusioncache.store.packs import LARGEST_PACK, NothingToPack, open_pack, unpack, write_pack
+from fusioncache.store.remote import Remote
+from fusioncache.store.signing import NOT_TRUSTED, SigningKey, Trust, read_trust
+
+Progress = Callable[[int, int], None]
+"""Is told how many packs were dealt with, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What was brought, or would be.
+
+    Attributes:
+        entries: how many.
+        packs: the files that they came in.
+        bytes: of the packs.
+        skipped: entries that were there already.
+        claimed: entries that another machine uploads just now.
+        refused: entries and packs that were left out, by reason.
+    """
+
+    entries: int
+    packs: int
+    bytes: int
+    skipped: int
+    claimed: int
+    refused: Mapping[str, int]
+
+
+def push(
+    store: Store,
+    remote: Remote,
+    progress: Progress | None = None,
+    *,
+    dry_run: bool = False,
+    key: SigningKey | None = None,
+) -> CopyResult:
+    """Uploads every entry that the index of a remote does not have, in a pack with all that its model needs.
+
+    Machines of one job may push at once: each pack is uploaded by the first one. An entry that came from elsewhere
+    keeps its signature.
+
+    Args:
+        store: in a directory.
+        remote: that can be written.
+        progress: is told how far it is.
+        dry_run: whether to upload nothing and say what would be uploaded.
+        key: signs what this machine made, and the packs; None if they are to be there unsigned.
+
+    Raises:
+        StoreError: if the store has no directory, the remote cannot be used, or nothing can be signed here.
+        OSError: if the store cannot be read.
+    """
+    disk, trust = require_disk(store), _trust_own(key)
+    if not remote.writable:
+        raise StoreError(f"{remote} can only be read")
+    remote.list_packs(make=True)
+    index, counts, refused = _find_index(remote, trust, renews=True), Counter[str](), Counter[str]()
+    known = {entry for pack in index.packs for entry in pack.entries}
+    groups = list(_plan(disk, known, counts, refused))
+    uploaded: dict[str, ListedPack] = {}
+    with tempfile.TemporaryDirectory(prefix="fusioncache-push-") as folder:
+        for number, (model, ids) in enumerate(groups):
+            if progress:
+                progress(number, len(groups))
+            new = [id_ for id_ in ids if shorten_entry_id(id_) not in known]
+            if not dry_run and not remote.claim(new):
+                counts["claimed"] += len(new)
+                continue
+            try:
+                listed = _write(disk, ids, Path(folder) / "pack", model, key, trust, refused)
+            except NothingToPack as nothing:
+                refused.update(nothing.refused)
+                continue
+            counts["entries"] += len({*map(shorten_entry_id, new)} & {*listed.entries})
+            counts["bytes"] += listed.size
+            if not dry_run:
+                remote.put_pack(listed.digest, (Path(folder) / "pack").read_bytes())
+            uploaded[listed.digest] = listed
+    if uploaded and not dry_run:
+        used = dict(_find_uses(disk))
+        change = _Listing(uploaded, used)
+        remote.update_index(trust, key, change, keeps=uploaded)
+    if progress:
+        progress(len(groups), len(groups))
+    return CopyResult(
+        counts["entries"], len(uploaded), counts["bytes"], counts["skipped"], counts["claimed"], dict(refused)
+    )
+
+
+def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
+    """Brings every pack that has an entry which the store does not have, each entry verified by its own signature.
+
+    Args:
+        store: in a directory.
+        remote: to copy from.
+        progress: is told how far it is.
+        dry_run: whether to bring nothing and say what would be brought.
+
+    Raises:
+        StoreError: if the store has no directory, may not become as large, or the remote cannot be used. What was
+            brought by then stays.
+        OSError: if the store cannot be written.
+    """
+    disk, trust = require_disk(store), _read_trust()
+    if not disk.directory.writable:
+        raise StoreError(f"{disk.directory.path} can only be read")
+    index, counts, refused = _find_index(remote, trust), Counter[str](), Counter[str]()
+    if not index.packs:
+        remote.require()
+    here = {shorten_entry_id(id_) for id_ in disk.entries.list_files()}
+    wanted = list(_choose(index, here))
+    counts["skipped"] = len({entry for pack in index.packs for entry in pack.entries} & here)
+    _require_room(disk, remote, sum(pack.size for pack in wanted))
+    for number, pack in enumerate(wanted):
+        if progress:
+            progress(number, len(wanted))
+        try:
+            _bring(disk, remote, pack, trust, counts, refused, dry_run=dry_run)
+        except Refusal as refusal:
+            refused[refusal.reason] += 1
+    if progress:
+        progress(len(wanted), len(wanted))
+    return CopyResult(counts["entries"], counts["packs"], counts["bytes"], counts["skipped"], 0, dict(refused))
+
+
+def _read_trust() -> Trust:
+    try:
+        return read_trust()
+    except Refusal as refusal:
+        raise StoreError(str(refusal)) from None
+
+
+def _trust_own(key: SigningKey | None) -> Trust:
+    """Returns which keys are trusted, and with them what a push with this key writes, or one without."""
+    trust = _read_trust()
+    return replace(trust, trusted={key.public: key.name, **trust.trusted}) if key else replace(trust, unsigned=True)
+
+
+def _find_index(remote: Remote, trust: Trust, *, renews: bool = False) -> Index:
+    """Returns the index; an empty one where there is none.
+
+    Args:
+        remote: that has it.
+        trust: says who may have signed it.
+        renews: whether one that is of use to no one counts as none, as a push makes another one from the packs.
+
+    Raises:
+        StoreError: if the remote cannot be used, or no trusted key signed its index.
+    """
+    try:
+        found = remote.fetch_index(trust)
+    except Refusal as refusal:
+        if renews and refusal.reason != NOT_TRUSTED:
+            return Index(0, ())
+        raise StoreError(f"the index of {remote} is not used, {refusal}") from None
+    return found[0] if found else Index(0, ())
+
+
+def _plan(
+    disk: DiskStore, known: set[str], counts: Counter[str], refused: Counter[str]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the model and the entries of each pack that is to be written: those with an entry that is not known."""
+    entries = []
+    for entry in disk.list_entries():
+        if is_outdated(entry.text):
+            refused[OTHER_FORMAT] += 1
+        else:
+            entries.append(entry)
+            counts["skipped"] += shorten_entry_id(entry.id) in known
+    left = {entry.id: entry for entry in entries}
+    for model in sorted({entry.name for entry in entries if is_program(entry.backend)}):
+        own = list(select_for_model(disk, entries, model, exactly=True))
+        for entry in own:
+            left.pop(entry.id, None)
+        if any(shorten_entry_id(entry.id) not in known for entry in own):
+            yield from ((model, part) for part in _split(own))
+    rest = [entry for entry in left.values() if shorten_entry_id(entry.id) not in known]
+    yield from (("", part) for part in _split(rest))
+
+
+def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
+    """Yields the entries in parts that are not too large for a pack."""
+    part, size = list[str](), 0
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        more = entry.size + 2 * len(entry.text)
+        if part and size + more > LARGEST_PACK // 4:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(entry.id)
+        size += more
+    if part:
+        yield tuple(part)
+
+
+def _write(
+    disk: DiskStore,
+    ids: Iterable[str],
+    path: Path,
+    model: str,
+    key: SigningKey | None,
+    trust: Trust,
+    refused: Counter[str],
+) -> ListedPack:
+    import fusioncache
+
+    written = write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
+    refused.update(written.refused)
+    return list_pack(written.digest, written.bytes, open_pack(path, trust).manifest, time.time())
+
+
+def _find_uses(disk: DiskStore) -> Iterator[tuple[str, float]]:
+    """Yields the shortened name of each entry, and when it was last used, in seconds since the epoch."""
+    for id_, file in disk.entries.list_files().items():
+        yield shorten_entry_id(id_), file.used / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Adds packs to an index, and notes which of those in it are used here."""
+
+    uploaded: Mapping[str, ListedPack]
+    used: Mapping[str, float]
+
+    def __call__(self, packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
+        return tuple(self.uploaded.get(pack.digest) or self._note_use(pack) for pack in packs)
+
+    def _note_use(self, pack: ListedPack) -> ListedPack:
+        used = max((self.used[entry] for entry in pack.entries if entry in self.used), default=0.0)
+        return replace(pack, used=max(pack.used, used))
+
+
+def _choose(index: Index, here: set[str]) -> Iterator[ListedPack]:
+    """Yields packs, the newest first, each with an entry that neither the store nor an earlier one has."""
+    seen = set(here)
+    for pack in sorted(index.packs, key=lambda pack: -pack.written):
+        if not seen.issuperset(pack.entries):
+            seen.update(pack.entries)
+            yield pack
+
+
+def _bring(
+    disk: DiskStore,
+    remote: Remote,
+    listed: ListedPack,
+    trust: Trust,
+    counts: Counter[str],
+    refused: Counter[str],
+    *,
+    dry_run: bool,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="fusioncache-pull-") as folder:
+        path = Path(folder) / "pack"
+        path.write_bytes(remote.fetch_pack(listed))
+        try:
+            pack = open_pack(path, trust)
+        except StoreError as error:
+            raise Refusal("a pack that cannot be used", str(error)) from error
+        if pack.digest != listed.digest:
+            raise Refusal("a pack under another name", listed.digest)
+        brought = unpack(pack, disk, trust, lambda needs: None, dry_run=dry_run)
+    counts.update(entries=brought.entries, packs=1, bytes=listed.size)
+    refused.update(brought.refused)
+
+
+def _require_room(disk: DiskStore, remote: Remote, needed: int) -> None:
+    if needed > disk.max_bytes:
+        raise StoreError(
+            f"{remote} has {needed} bytes that are not here, and the store may have {disk.max_bytes}: with "
+            f"{REMOTE.name} set to it, what is used is brought when it is used"
+        )

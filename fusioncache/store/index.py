@@ -1,0 +1,121 @@
+"""The index of a remote: which packs there are, and which entries each has.
+
+It is one file, which each push writes anew, signed as packs are::
+
+    fusioncache signed 1 <public key> <signature>
+    fusioncache index 1
+    {"serial":1764316800000,"packs":[{"digest":...,"entries":["0123456789abcdef.program",...]},...]}
+
+An index can be made again from the packs alone. A wrong one costs compiles or requests and runs nothing: each pack and
+each entry has a signature of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from fusioncache.ir import codec
+from fusioncache.store.entry import DIGEST
+from fusioncache.store.files import Refusal
+from fusioncache.store.packs import LARGEST_PACK, Manifest
+from fusioncache.store.signing import SigningKey, Trust
+
+LARGEST_INDEX = 64 << 20
+MOST_PACKS = 100_000
+OLDER = "an older index than was seen before"
+
+_HEAD = b"fusioncache index 1\n"
+_DIGITS = 16
+_SHORT = re.compile(r"[0-9a-f]{16}\.[a-z0-9_-]{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPack:
+    """A pack, as the index knows it.
+
+    Attributes:
+        digest: of the pack.
+        size: of its file, in bytes.
+        model: that it is for; empty if it is for none.
+        version: of fusioncache, which made it.
+        written: when it came into the index, in seconds since the epoch.
+        used: when a machine that pushes last used one of its entries; ``written`` if none has.
+        entries: the names of its entries, shortened.
+    """
+
+    digest: Annotated[str, DIGEST]
+    size: Annotated[int, range(LARGEST_PACK + 1)]
+    model: str
+    version: str
+    written: float
+    used: float
+    entries: tuple[Annotated[str, _SHORT], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The packs of a remote.
+
+    Attributes:
+        serial: rises with each index that is written: the milliseconds since the epoch, or one more than before.
+        packs: each once.
+    """
+
+    serial: int
+    packs: tuple[ListedPack, ...]
+
+    def validate(self) -> None:
+        """Checks that each pack is listed once.
+
+        Raises:
+            ValueError: if one is not, or there are too many.
+        """
+        if len({pack.digest for pack in self.packs}) != len(self.packs) or len(self.packs) > MOST_PACKS:
+            raise ValueError("has a pack twice, or too many")
+
+    def group_by_entry(self) -> Mapping[str, tuple[ListedPack, ...]]:
+        """Returns the packs that have each entry, by its shortened name, the newest first."""
+        found: dict[str, list[ListedPack]] = {}
+        for pack in sorted(self.packs, key=lambda pack: (-pack.written, pack.digest)):
+            for entry in pack.entries:
+                found.setdefault(entry, []).append(pack)
+        return {entry: tuple(packs) for entry, packs in found.items()}
+
+
+def shorten_entry_id(id_: str) -> str:
+    """Returns the name of an entry as the index has it. Two entries of one short name cost a request in vain."""
+    digest, _, word = id_.partition(".")
+    return f"{digest[:_DIGITS]}.{word}"
+
+
+def list_pack(digest: str, size: int, manifest: Manifest, written: float) -> ListedPack:
+    """Returns what an index says of a pack."""
+    entries = tuple(shorten_entry_id(entry.id) for entry in manifest.entries)
+    return ListedPack(digest, size, manifest.model, manifest.version, written, written, entries)
+
+
+def encode_index(index: Index, key: SigningKey | None) -> bytes:
+    """Returns the content of the file of an index, signed if there is a key."""
+    content = _HEAD + codec.encode(index)
+    return content if key is None else key.sign(content)
+
+
+def decode_index(content: bytes, trust: Trust) -> Index:
+    """Returns the index in a file, of which nothing is read before its signature is verified.
+
+    Raises:
+        Refusal: if no trusted key signed it, or it is damaged.
+        StoreError: if signatures cannot be verified here.
+    """
+    if len(content) > LARGEST_INDEX:
+        raise Refusal("an index that is too long")
+    _, below = trust.open(content)
+    if not below.startswith(_HEAD):
+        raise Refusal("a damaged index")
+    try:
+        return codec.decode(Index, below[len(_HEAD) :], "index")
+    except ValueError as error:
+        raise Refusal("a damaged index") from error

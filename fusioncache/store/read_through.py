@@ -1,0 +1,266 @@
+"""What lies behind a store: a remote, of which one process of a machine asks and all others learn.
+
+A process that starts asks for the index, beside whatever it does. An entry that the store does not have is looked up
+there, and only a pack that has it is fetched: a model that is known costs a machine two requests, whatever number of
+processes it runs. What is not in the index costs none.
+
+All that a process waits for the remote is a second. What comes later is put into the store all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fusioncache.process import forks
+from fusioncache.process.files import make_folders, remove
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import ID
+from fusioncache.store.files import TEMPORARY, Refusal, StoreError, publish, read_private
+from fusioncache.store.index import LARGEST_INDEX, OLDER, Index, ListedPack, decode_index, shorten_entry_id
+from fusioncache.store.locks import FileLock
+from fusioncache.store.packs import UnpackResult, open_pack, unpack
+from fusioncache.store.remote import Remote
+from fusioncache.store.signing import Trust, read_trust
+
+WAIT_SECONDS = 1.0
+"""How long a process waits for its remote, all together."""
+FRESH_SECONDS = 300.0
+"""How long the index that one process fetched serves the others of its machine."""
+FAILED_SECONDS = 60.0
+"""How long a machine leaves a remote alone that failed."""
+SPREAD_SECONDS = 0.1
+"""Machines that start together ask at random moments within this time."""
+_LOCK_SECONDS = 60.0
+
+
+class Counts(Protocol):
+    """Counts what happens to a store."""
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Counts something that went well."""
+
+    def count_bypass(self, reason: str, message: str) -> None:
+        """Counts something that did not, and warns of it once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The index as it was fetched, and the packs that have each entry."""
+
+    index: Index
+    packs: Mapping[str, tuple[ListedPack, ...]]
+
+
+class ReadThrough:
+    """Brings packs from a remote into a store, beside the process that asks.
+
+    Args:
+        url: of the remote.
+        disk: gets what comes.
+        counts: is told what came and what went wrong.
+    """
+
+    def __init__(self, url: str, disk: DiskStore, counts: Counts):
+        self._remote = Remote(url)
+        self._disk = disk
+        self._counts = counts
+        name = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:16]
+        self._folder = disk.directory.path / "remotes" / name
+        self._waited = 0.0
+        self._failed = False
+        self._lock = forks.lock()
+        self._packs: dict[str, Future[bool]] = {}
+        self._index: Future[_Known] = _run(self._fetch_index)
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Asks again in a forked child, which has none of its parent's threads."""
+        self._packs.clear()
+        if not self._index.done():
+            self._index = _run(self._fetch_index)
+
+    def bring(self, id_: str) -> bool:
+        """Returns whether the store may have an entry now that it did not have. Never raises.
+
+        Args:
+            id_: of the entry.
+        """
+        if not ID.fullmatch(id_):
+            return False
+        known = self._wait(self._index)
+        packs = known.packs.get(shorten_entry_id(id_), ()) if known else ()
+        return any(self._has_come(pack, id_) for pack in packs)
+
+    def _has_come(self, pack: ListedPack, id_: str) -> bool:
+        return self._wait(self._start(pack, id_)) is True
+
+    def _start(self, pack: ListedPack, id_: str) -> Future[bool]:
+        with self._lock:
+            if pack.digest not in self._packs:
+                self._packs[pack.digest] = _run(lambda: self._fetch_pack(pack, id_))
+            return self._packs[pack.digest]
+
+    def _wait[T](self, future: Future[T]) -> T | None:
+        """Returns what comes of a request; None if nothing does in the time that is left."""
+        start, left = time.monotonic(), WAIT_SECONDS - self._waited
+        try:
+            return future.result(max(left, 0.0))
+        except TimeoutError:
+            if not future.done():
+                self._fail(
+                    f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
+                )
+                return None
+            self._fail(f"{self._remote} cannot be used (TimeoutError)")
+        except Refusal as refusal:
+            self._count_refusal(refusal)
+        except _FailedBefore:
+            self._failed = True  # the process that noticed has said so
+        except StoreError as error:
+            self._fail(str(error))
+        except Exception as error:  # whatever it is; what it says may be secret
+            self._fail(f"{self._remote} cannot be used ({type(error).__name__})")
+        finally:
+            self._waited += time.monotonic() - start
+        return None
+
+    def _count_refusal(self, refusal: Refusal) -> None:
+        message = f"what {self._remote} has is not used: {refusal}"
+        self._counts.count_bypass(f"remote: {refusal.reason}", message)
+
+    def _fail(self, message: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._counts.count_bypass("the remote failed", f"{message}. Compiling goes on here")
+
+    # On other threads
+
+    def _fetch_index(self) -> _Known:
+        trust = read_trust()
+        known = self._read_index(trust, FRESH_SECONDS)
+        if known is None:
+            self._require_not_failed()
+            with _hold(self._folder / "lock"):
+                known = self._read_index(trust, FRESH_SECONDS)  # another process may have fetched it meanwhile
+                if known is None:
+                    self._require_not_failed()
+                    known = self._ask_for_index(trust)
+        return _Known(known, known.group_by_entry())
+
+    def _read_index(self, trust: Trust, age: float) -> Index | None:
+        """Returns the index that a process of this machine fetched; None if there is none of that age."""
+        path = self._folder / "index"
+        with suppress(OSError, Refusal):
+            if time.time() - os.stat(path).st_mtime < age:
+                content = read_private(path, LARGEST_INDEX)
+                return None if content is None else decode_index(content, trust)
+        return None
+
+    def _ask_for_index(self, trust: Trust) -> Index:
+        time.sleep(random.uniform(0.0, SPREAD_SECONDS))
+        try:
+            found = self._remote.fetch_index(trust)
+        except StoreError:
+            self._note("failed")
+            raise
+        if found is None:
+            return Index(0, ())
+        index, content = found
+        before = self._read_index(trust, float("inf"))
+        if before is not None and index.serial < before.serial:
+            raise Refusal(OLDER, f"{index.serial} is before {before.serial}: push again to make a new one")
+        self._note("index", content)
+        return index
+
+    def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
+        trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
+        with _hold(self._folder / "lock"):
+            if self._disk.entries.exists(id_):
+                return True  # another process was faster
+            if self._is_fresh(mark, FRESH_SECONDS):
+                return False  # it was, and there was nothing to use
+            self._require_not_failed()
+            try:
+                content = self._remote.fetch_pack(pack)
+            except StoreError:
+                self._note("failed")
+                raise
+            self._unpack(pack, content, trust)
+            self._note(mark)
+        return True
+
+    def _unpack(self, listed: ListedPack, content: bytes, trust: Trust) -> UnpackResult:
+        make_folders(self._folder)
+        path = self._folder / f"{TEMPORARY}{listed.digest[:16]}"
+        try:
+            publish(path, content)
+            pack = open_pack(path, trust)
+            if pack.digest != listed.digest:
+                raise Refusal("a pack under another name", listed.digest)
+            found = unpack(pack, self._disk, trust, lambda needs: None)
+        except StoreError as error:
+            raise Refusal("a pack that cannot be used", str(error)) from error
+        finally:
+            remove(path)
+        self._counts.count("pulls", found.entries)
+        self._counts.count("pulled_bytes", listed.size)
+        for reason in found.refused:
+            self._count_refusal(Refusal(reason))
+        return found
+
+    def _require_not_failed(self) -> None:
+        if self._is_fresh("failed", FAILED_SECONDS):
+            raise _FailedBefore
+
+    def _is_fresh(self, name: str, seconds: float) -> bool:
+        with suppress(OSError):
+            return time.time() - os.stat(self._folder / name).st_mtime < seconds
+        return False
+
+    def _note(self, name: str, content: bytes = b"") -> None:
+        with suppress(OSError):  # the next process asks itself then
+            make_folders(self._folder)
+            publish(self._folder / name, content)
+
+
+class _FailedBefore(Exception):
+    """Another process of this machine could not use the remote a moment ago."""
+
+
+class _hold:
+    """Holds the lock of a file, for which it waits. Where there are no locks, several processes may ask."""
+
+    def __init__(self, path: Path):
+        make_folders(path.parent)
+        self._lock = FileLock(path)
+
+    def __enter__(self) -> None:
+        with suppress(OSError):
+            self._lock.acquire(_LOCK_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _run[T](work: Callable[[], T]) -> Future[T]:
+    """Returns what a thread of its own will return. The thread is left behind where the process ends first."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="fusioncache-remote", daemon=True).start()
+    return future

@@ -1,0 +1,310 @@
+"""A push brings what a remote lacks, in one pack for each model; a pull brings what the store lacks.
+
+Keys of these entries name no operations, so all of them are in the pack of no model; those of programs have their own.
+"""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kept_programs import SavedProgram
+from signing_keys import make_signing_key
+from store_contents import (
+    BACKEND,
+    find_entry,
+    find_object,
+    find_present,
+    find_root,
+    load,
+    make_artifacts,
+    make_numbered_key,
+    save,
+)
+from threads_at_once import run_at_once
+
+from fusioncache.cache.exchange import pull, push
+from fusioncache.process.settings import TRUST
+from fusioncache.store import Store, StoreError, entry, transport
+from fusioncache.store import remote as remotes
+from fusioncache.store.entry import PROGRAM_FORMAT
+from fusioncache.store.index import Index, encode_index
+from fusioncache.store.remote import Remote
+from fusioncache.store.signing import read_trust
+
+CI = make_signing_key("ci")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(remotes, "READ_BACK_SECONDS", (0.0, 0.0))
+
+
+@pytest.fixture
+def url(files):
+    """Of a remote that no other test uses."""
+    return f"faulty://{uuid.uuid4().hex}/shared"
+
+
+def index_of(url: str) -> Index:
+    found = Remote(url).fetch_index(read_trust())
+    return found[0] if found else Index(0, ())
+
+
+def fresh(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / uuid.uuid4().hex, remote="")
+
+
+@pytest.mark.parametrize("where", ["file", "path", "memory", "faulty"])
+def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
+    urls = {"path": f"{tmp_path}/shared", "file": f"file://{tmp_path}/shared"}
+    url = urls.get(where, f"{where}://{uuid.uuid4().hex}/x")
+    save(here, 1, 2, 3)
+    steps = []
+    copied = push(here, Remote(url), lambda *step: steps.append(step))
+    assert (copied.entries, copied.packs, copied.skipped, copied.claimed, copied.refused) == (3, 1, 0, 0, {})
+    assert steps == [(0, 1), (1, 1)]
+    again = push(here, Remote(url))
+    assert (again.entries, again.packs, again.bytes, again.skipped) == (0, 0, 0, 3)
+
+    brought = pull(there, Remote(url), lambda *step: steps.append(step))
+    assert (brought.entries, brought.packs, brought.bytes, brought.skipped) == (3, 1, copied.bytes, 0)
+    assert all(load(there, number) for number in (1, 2, 3))
+    again = pull(there, Remote(url))
+    assert (again.entries, again.packs, again.bytes, again.skipped) == (0, 0, 0, 3)
+    assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
+
+
+def test_a_second_push_brings_only_what_is_new(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    save(here, 2)
+    files.calls.clear()
+    assert push(here, Remote(url)).entries == 1
+    written = [path for what, path in files.calls if what == "write"]
+    assert sum("packs/" in path for path in written) == 1
+    assert [len(pack.entries) for pack in index_of(url).packs] == [1, 1]
+    assert pull(there, Remote(url)).packs == 2
+
+
+def test_each_model_has_its_own_pack(url, here):
+    for number, name in enumerate(("GPT", "Llama")):
+        SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": f"{number}"}, name=name).save(here)
+    save(here, 1)
+    push(here, Remote(url))
+    assert sorted(pack.model for pack in index_of(url).packs) == ["", "GPT", "Llama"]
+
+
+def test_several_machines_that_push_the_same_upload_it_once(url, files, here, there):
+    for store in (here, there):
+        save(store, 1, 2)
+    files.calls.clear()
+    results = []
+    run_at_once(*[lambda store=store: results.append(push(store, Remote(url))) for store in (here, there)])
+    assert sorted((result.entries, result.claimed) for result in results) in ([(0, 2), (2, 0)], [(0, 0), (2, 0)])
+    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
+    assert len(index_of(url).packs) == 1
+
+
+def test_a_claim_of_a_machine_that_was_killed_ends(url, files, here, monkeypatch):
+    save(here, 1)
+    files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
+    with pytest.raises(StoreError):
+        push(here, Remote(url))
+    files.fault = lambda what, path: None
+    assert push(here, Remote(url)).claimed == 1
+    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
+    assert push(here, Remote(url)).entries == 1
+
+
+def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
+    stores = [fresh(tmp_path) for _ in range(4)]
+    for number, store in enumerate(stores):
+        save(store, number)
+    run_at_once(*[lambda store=store: push(store, Remote(url)) for store in stores])
+    push(stores[0], Remote(url))  # another writer finds what one may have left out
+    assert len(index_of(url).packs) == 4
+    reader = fresh(tmp_path)
+    assert pull(reader, Remote(url)).entries == 4
+
+
+def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):
+    save(here, 1, 2)
+    push(here, Remote(url))
+    before = index_of(url)
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    del files.files[name]
+    save(here, 3)
+    push(here, Remote(url))
+    after = index_of(url)
+    assert {pack.digest for pack in after.packs} > {pack.digest for pack in before.packs}
+    assert after.serial > before.serial
+    assert pull(fresh(tmp_path), Remote(url)).entries == 3
+
+
+def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url))
+    monkeypatch.setenv(TRUST.name, CI.public)
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    del files.files[name]
+    save(there, 2)
+    push(there, Remote(url), key=CI)
+    assert [len(pack.entries) for pack in index_of(url).packs] == [1]
+
+
+def test_an_index_of_another_key_is_an_error_that_says_what_to_do(url, files, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    monkeypatch.setenv(TRUST.name, "0" * 64)
+    with pytest.raises(StoreError, match=f"the index of .* is not used, signed by .*keys trust {CI.public}"):
+        pull(there, Remote(url))
+
+
+def test_uses_are_noted_in_the_index(url, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    pull(there, Remote(url))
+    before = index_of(url).packs[0].used
+    load(there, 1)
+    save(there, 2)
+    push(there, Remote(url))
+    assert [pack.used > before for pack in index_of(url).packs if pack.written <= before] == [True]
+
+
+def test_what_is_broken_here_is_not_pushed(url, here):
+    save(here, 1, 2, 3)
+    find_entry(here, 1).write_bytes(b"half")
+    find_object(here, make_artifacts(2)["code"]).write_bytes(b"x" * 3000)
+    copied = push(here, Remote(url))
+    assert copied.entries == 1
+    assert copied.refused == {"a wrong checksum": 1}
+    find_object(here, make_artifacts(3)["code"]).unlink()
+    copied = push(here, Remote(f"{url}/other"))
+    assert (copied.entries, copied.packs) == (0, 0)
+    assert copied.refused == {"a wrong checksum": 1, "an entry without its artifacts": 1}
+
+
+def test_programs_of_another_format_are_not_pushed(url, here, there):
+    """Those before format 5 hold texts of the user's."""
+    old, new = SavedProgram({"program format": "4"}), SavedProgram({"program format": str(PROGRAM_FORMAT)})
+    for program in (old, new):
+        program.save(here)
+    pushed = push(here, Remote(url))
+    assert (pushed.entries, dict(pushed.refused)) == (1, {entry.OTHER_FORMAT: 1})
+    assert pull(there, Remote(url)).entries == 1
+
+
+@pytest.mark.parametrize("broken", range(1, 8))
+def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, broken, monkeypatch):
+    save(here, 1, 2)
+    changes = iter(range(1, broken))
+
+    def fault(what, path):
+        if what in ("write", "mv") and next(changes, None) is None:
+            raise PermissionError("no more")
+
+    files.fault = fault
+    try:
+        push(here, Remote(url))
+    except StoreError as error:
+        assert "no more" in str(error)
+        assert broken <= 5  # the claim; the pack and the index, which are written and then renamed
+    else:
+        assert broken > 5
+    files.fault = lambda what, path: None
+    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
+    push(here, Remote(url))
+    assert pull(there, Remote(url)).entries == 2
+    assert load(there, 1)
+    assert load(there, 2)
+
+
+def test_what_is_broken_there_is_refused(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    (name,) = (name for name in files.files if "/packs/" in name)
+    content = files.files[name]
+    for damaged, reason in (
+        (content[:-1], "a pack of another length"),
+        (content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
+        (b"x" * len(content), "a pack that cannot be used"),
+        (None, "a pack that is not there"),
+    ):
+        if damaged is None:
+            del files.files[name]
+        else:
+            files.files[name] = damaged
+        assert dict(pull(there, Remote(url)).refused) == {reason: 1}
+        assert find_present(there, 1) == []
+
+
+def test_another_pack_in_its_place_is_refused(url, files, here, there, tmp_path):
+    """It is signed, and has what an older index said. What the index says of this one decides."""
+    save(here, 1)
+    push(here, Remote(url))
+    other = fresh(tmp_path)
+    save(other, 2)
+    push(other, Remote(url))
+    first, second = (
+        f"{url.removeprefix('faulty://')}/packs/{pack.digest[:2]}/{pack.digest}" for pack in index_of(url).packs
+    )
+    files.files[second] = files.files[first]
+    copied = pull(there, Remote(url))
+    assert copied.entries == 1
+    assert set(copied.refused) <= {"a pack under another name", "a pack of another length"}
+    assert sum(copied.refused.values()) == 1
+
+
+def test_what_has_no_room_is_not_begun(url, here, tmp_path):
+    save(here, 1, 2, 3)
+    push(here, Remote(url))
+    small = Store.open(tmp_path / "small", max_bytes=9000, remote="")
+    with pytest.raises(StoreError, match="the store may have 9000"):
+        pull(small, Remote(url))
+    assert find_present(small, 1, 2, 3) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"fusioncache index 1\n", b"fusioncache index 2\n{}", b"[" * 100_000])
+def test_an_index_that_is_none_is_refused_and_the_next_push_makes_another(url, files, here, there, content):
+    save(here, 1)
+    push(here, Remote(url))
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    files.files[name] = content
+    with pytest.raises(StoreError, match=r"a damaged index|not signed"):
+        pull(there, Remote(url))
+    save(here, 2)
+    assert push(here, Remote(url)).entries == 2  # which makes a new one
+    assert pull(there, Remote(url)).entries == 2
+
+
+def test_an_index_that_lists_a_pack_twice_is_refused(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    index = index_of(url)
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    files.files[name] = encode_index(replace(index, packs=index.packs * 2), None)
+    with pytest.raises(StoreError, match="a damaged index"):
+        pull(there, Remote(url))
+
+
+def test_a_remote_that_can_only_be_read(tmp_path, here, there, served):
+    save(here, 1, 2)
+    push(here, Remote(str(tmp_path / "served")))
+    assert pull(there, Remote(served)).entries == 2
+    assert load(there, 2)
+    with pytest.raises(StoreError, match="can only be read"):
+        push(here, Remote(served))
+    assert pull(fresh(tmp_path), Remote(f"{served}?token=x9")).entries == 2
+
+
+def test_a_pushed_entry_is_signed_and_has_no_trace_of_this_machine_but_its_name(url, here, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, CI.public)
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    pull(there, Remote(url))
+    came = there.entry(make_numbered_key(1).digest, BACKEND)
+    assert came.origin.key == CI.public
+    assert replace(came, origin=None) == here.entry(make_numbered_key(1).digest, BACKEND)
+    assert find_root(there) != find_root(here)

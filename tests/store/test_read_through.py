@@ -1,0 +1,372 @@
+"""A load that misses brings the pack that has it: one process of a machine asks, and what goes wrong costs a second."""
+
+import logging
+import os
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from signing_keys import make_signing_key
+from store_contents import (
+    BACKEND,
+    collect_warnings,
+    find_present,
+    find_root,
+    fork,
+    load,
+    make_numbered_key,
+    save,
+    wait_for,
+)
+from threads_at_once import run_at_once
+
+from fusioncache.cache.exchange import pull, push
+from fusioncache.process.settings import TRUST
+from fusioncache.store import Store, StoreError, read_through, transport
+from fusioncache.store import remote as remotes
+from fusioncache.store.index import OLDER
+from fusioncache.store.remote import Remote
+
+CI = make_signing_key("ci")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(remotes, "READ_BACK_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine does not count as a slow remote
+
+
+@pytest.fixture
+def url(files):
+    """Of a remote that no other test uses."""
+    return f"faulty://{uuid.uuid4().hex}/shared"
+
+
+def fill(url: str, store: Store, *numbers: int) -> None:
+    save(store, *numbers)
+    assert push(store, Remote(url)).entries == len(numbers)
+
+
+def reads(files) -> list[str]:
+    """The files that were asked for, each once for each request."""
+    return [path.rpartition("/shared/")[2].partition("/")[0] for what, path in files.calls if what == "open"]
+
+
+def process(store: Store, url: str) -> Store:
+    """The store as another process of the machine opens it."""
+    return Store.open(find_root(store), remote=url)
+
+
+def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here, there):
+    fill(url, here, 1, 2)
+    files.calls.clear()
+    reader = process(there, url)
+    assert load(reader, 1)
+    assert load(reader, 1)
+    assert load(reader, 2)
+    assert not load(reader, 3)
+    assert reads(files) == ["index", "packs"]
+    stats = reader.stats()
+    assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (3, 1, 2, 0, {})
+    assert stats.pulled_bytes > 6000
+
+
+def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, here, there):
+    fill(url, here, *range(6))
+    files.calls.clear()
+    found = []
+    run_at_once(*[lambda: found.extend(load(process(there, url), number) for number in range(6))] * 8)
+    assert found == [True] * 48
+    assert sorted(reads(files)) == ["index", "packs"]
+
+
+def test_what_the_index_does_not_have_costs_no_request(url, files, here, there):
+    fill(url, here, 1)
+    reader = process(there, url)
+    assert load(reader, 1)
+    files.calls.clear()
+    assert not any(load(reader, number) for number in range(100, 200))
+    assert not load(process(there, url), 7)
+    assert files.calls == []
+
+
+def test_an_empty_remote_costs_one_request(url, files, there):
+    readers = [process(there, url) for _ in range(3)]
+    assert not any(load(reader, 1) for reader in readers)
+    assert [reader.stats().bypasses for reader in readers] == [{}] * 3
+    assert reads(files)[0] == "index"
+
+
+def test_a_process_sees_a_newer_index_when_it_has_aged(url, files, here, there, monkeypatch):
+    fill(url, here, 1)
+    assert load(process(there, url), 1)
+    fill(url, here, 2)
+    assert not load(process(there, url), 2)
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    assert load(process(there, url), 2)
+
+
+def test_an_entry_that_was_removed_here_comes_again(url, here, there, monkeypatch):
+    fill(url, here, 1)
+    assert load(process(there, url), 1)
+    there.remove(make_numbered_key(1), BACKEND)
+    assert not load(process(there, url), 1)  # it came a moment ago
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    assert load(process(there, url), 1)
+
+
+def test_the_variable_names_the_remote(url, here, there, monkeypatch):
+    fill(url, here, 1)
+    monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
+    assert not load(Store.open(find_root(there), remote=""), 1)
+    assert load(Store.open(find_root(there)), 1)
+
+
+def test_forked_children_ask(url, here, there, tmp_path):
+    fill(url, here, *range(6))
+    reader = process(there, url)
+    assert load(reader, 0)
+    other = Store.open(tmp_path / "other", remote=url)
+
+    def child():
+        assert load(reader, 4)
+        assert not load(reader, 7)
+        assert load(other, 1)
+
+    assert wait_for(fork(child)) == 0
+    assert load(other, 2)
+
+
+def test_a_store_that_cannot_be_written_uses_no_remote(url, files, here, there, monkeypatch):
+    fill(url, here, 1)
+    files.calls.clear()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with collect_warnings() as messages:
+        reader = process(there, url)
+        assert not load(reader, 1)
+    assert "the remote is not used: what comes from it could not be put into" in messages[0]
+    assert not load(Store.open(Path("/proc/none"), remote=url), 1)
+    assert files.calls == []
+
+
+# What comes is not trusted
+
+
+def path_of(url: str, files, part: str) -> str:
+    (path,) = (name for name in files.files if name.startswith(url.removeprefix("faulty://")) and part in name)
+    return path
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+    "foreign": lambda content: b"<html>Sign in</html>",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("what", ["index", "packs"])
+def test_what_is_not_what_was_pushed_is_refused(url, files, here, there, damage, what):
+    fill(url, here, 1)
+    name = path_of(url, files, f"/{what}")
+    files.files[name] = DAMAGE[damage](files.files[name])
+    reader = process(there, url)
+    with collect_warnings() as messages:
+        assert not load(reader, 1)
+        assert not load(reader, 1)
+    assert len(messages) == 1
+    assert all(reason.startswith("remote: ") for reason in reader.stats().bypasses)
+    save(reader, 1)
+    assert load(reader, 1)
+
+
+def test_the_text_of_the_key_decides(url, here, there):
+    """Two keys of one digest have one place in the index."""
+    fill(url, here, 1)
+    reader = process(there, url)
+    key = make_numbered_key(2)
+    with collect_warnings():
+        assert reader.load(type(key)(make_numbered_key(1).digest, key.text, key.ingredients), BACKEND) is None
+    assert list(reader.stats().bypasses) == ["an entry for another key with the same digest"]
+
+
+def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monkeypatch):
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    fill(url, here, 1)
+    name = path_of(url, files, "/index")
+    old = files.files[name]
+    fill(url, here, 2)
+    assert load(process(there, url), 1)
+    files.files[name] = old
+    reader = process(there, url)
+    with pytest.warns(RuntimeWarning, match=OLDER):
+        assert not load(reader, 2)
+    assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
+
+
+def test_nothing_unsigned_comes_unless_it_is_allowed(url, files, here, there, monkeypatch):
+    fill(url, here, 1)
+    monkeypatch.delenv(TRUST.name)
+    reader = process(there, url)
+    with pytest.warns(RuntimeWarning, match="not signed: have it signed .* or set FUSIONCACHE_TRUST=unsigned"):
+        assert not load(reader, 1)
+    assert find_present(there, 1) == []
+
+
+def test_what_is_signed_comes_and_a_key_that_is_not_trusted_is_named(url, files, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    monkeypatch.delenv(TRUST.name)
+    with pytest.warns(RuntimeWarning, match=f"signed by a key that is not trusted: {CI.public}; trusted: no key"):
+        assert not load(process(there, url), 1)
+    monkeypatch.setenv(TRUST.name, CI.public)
+    assert load(process(there, url), 1)
+
+
+def test_a_wrong_list_of_keys_is_an_error_at_once(url, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, "everyone")
+    with pytest.raises(ValueError, match="FUSIONCACHE_TRUST must be public keys"):
+        process(there, url)
+
+
+# A remote that does not answer as it should
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_what_fails_is_tried_again(url, files, here, there, failures):
+    fill(url, here, 1)
+    left = iter(range(failures))
+
+    def fault(what, path):
+        if next(left, None) is not None:
+            raise ConnectionResetError("reset")
+
+    files.calls.clear()
+    files.fault = fault
+    with collect_warnings() as messages:
+        assert load(process(there, url), 1)
+    assert messages == []
+    assert len(files.calls) == 2 + failures
+
+
+def test_a_dead_remote_costs_one_warning_and_other_processes_do_not_ask(url, files, here, there, monkeypatch):
+    fill(url, here, 1, 2)
+
+    def fault(what, path):
+        raise ConnectionRefusedError("no answer")
+
+    files.calls.clear()
+    files.fault = fault
+    reader = process(there, url)
+    with collect_warnings() as messages:
+        assert not load(reader, 1)
+        files.fault = lambda what, path: None
+        assert not load(reader, 2)
+        other = process(there, url)
+        assert not load(other, 1)
+        save(reader, 2)
+        assert load(reader, 2)
+    assert len(messages) == 1
+    assert "ConnectionRefusedError: no answer: check the address" in messages[0]
+    assert "Compiling goes on here" in messages[0]
+    assert len(files.calls) == 3
+    assert (reader.stats().bypasses, other.stats().bypasses) == ({"the remote failed": 1}, {})
+    monkeypatch.setattr(read_through, "FAILED_SECONDS", 0.0)
+    assert load(process(there, url), 1)
+
+
+@pytest.fixture
+def slow(files) -> Iterator[threading.Event]:
+    """What lets the remote answer, which it does not before."""
+    release = threading.Event()
+    yield release
+    release.set()
+
+
+@pytest.mark.parametrize("what", ["index", "packs"])
+def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
+    url, files, here, there, slow, monkeypatch, what
+):
+    fill(url, here, 1, 2)
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 0.05)
+    files.fault = lambda _, path: slow.wait(60) if f"/{what}" in path else None
+    reader = process(there, url)
+    with collect_warnings() as messages:
+        assert not load(reader, 1)
+        waits = []
+        for number in (2, 3, 4):
+            start = time.monotonic()
+            assert not load(reader, number)
+            waits.append(time.monotonic() - start)
+    assert [("takes more than" in each) for each in messages] == [True]
+    assert reader.stats().bypasses == {"the remote failed": 1}
+    assert sum(waits) < 5.0  # each would wait without an end
+    slow.set()
+    deadline = time.monotonic() + 60
+    while not load(reader, 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert load(there, 1)
+
+
+def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypatch):
+    fill(url, here, 1)
+    monkeypatch.setattr(transport, "SECONDS", 0.02)
+    monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
+    files.fault = lambda what, path: slow.wait(60)
+    with pytest.raises(StoreError, match="no answer within"):
+        pull(there, Remote(url))
+
+
+SECRETS = ("AKIA5EXAMPLE", "wJal/rXUtn+FEMI", "wJal%2FrXUtn%2BFEMI", "t0ken", "s1gned")
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    ["{0}:{1}@host/shared", "{0}:{2}@host/shared", "host/shared?sig={4}&token={3}", "{0}@host/shared#{3}"],
+)
+@pytest.mark.parametrize("kind", [ConnectionError, PermissionError, ValueError, FileNotFoundError])
+def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, credentials, kind):
+    caplog.set_level(logging.DEBUG)
+    url = f"faulty://{credentials.format(*SECRETS)}&{kind.__name__}"
+
+    def fault(what, path):
+        raise kind(f"cannot {what} {url} ({path}) with {' and '.join(SECRETS[:3])}: see {url}")
+
+    said = [str(Remote(url)), repr(Remote(url))]
+    files.fault = fault
+    save(here, 1)
+    with pytest.raises(StoreError) as raised:
+        push(here, Remote(url))
+    said += [str(raised.value), "".join(traceback.format_exception(raised.value))]
+    reader = Store.open(tmp_path / "reader", remote=url)
+    with collect_warnings() as messages:
+        load(reader, 1)
+    said += [*messages, str(reader.stats()), caplog.text, *capfd.readouterr()]
+    assert "faulty://host/shared" in said[0]
+    shown = "\n".join(said)
+    # In a message of the backend, only what is in the URL can be known to be secret.
+    for secret in SECRETS:
+        assert secret not in url or secret not in shown
+
+
+# HTTP
+
+
+def test_what_is_served_over_http_is_read(tmp_path, here, there, served):
+    save(here, 1, 2)
+    push(here, Remote(str(tmp_path / "served")))
+    reader = process(there, served)
+    assert load(reader, 1)
+    assert not load(reader, 3)
+    assert not reader.stats().bypasses
+    with collect_warnings() as messages:
+        assert not load(Store.open(tmp_path / "other", remote=served.replace("http:", "https:")), 1)
+    assert "could not read" in messages[0]

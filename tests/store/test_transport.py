@@ -1,0 +1,140 @@
+"""What another machine says is read within limits of bytes, files and time, and taken for names alone."""
+
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+from store_contents import find_root, load, save
+from threads_at_once import run_at_once
+
+from fusioncache.cache.exchange import pull, push
+from fusioncache.store import StoreError, transport
+from fusioncache.store.remote import Remote
+from fusioncache.store.transport import Transport
+
+ROOT = "faulty://host/shared"
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", ())
+
+
+def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, there):
+    for number in range(3):
+        save(here, number)
+        push(here, Remote(ROOT))
+    monkeypatch.setattr(transport, "LISTED_FILES", 2)
+    with pytest.raises(StoreError, match="could not list: it lists more than 2 files, as no remote does"):
+        push(here, Remote(ROOT))
+    assert pull(there, Remote(ROOT)).entries == 3  # which lists nothing
+
+
+def list_strange_names(digest: str) -> list[str]:
+    """What a hostile listing says."""
+    shard = digest[:2]
+    return [
+        *("..", ".", "", "/", "//", "../..", f"../../{shard}/{digest}", f"/etc/{shard}", "/etc/passwd", "a" * 5000),
+        *(f"{shard}\n", f"{shard}\x00", f"0{shard}", shard.upper() + "g", "é1", f"{digest}.tmp", f"{digest}\n"),
+        *(digest.upper() + "A", f"http://elsewhere.invalid/{shard}/{digest}", f"file:///{shard}/{digest}", "tmp-1"),
+        *(f"javascript:{digest}", f"{digest}/..", f"{digest[2:4]}{digest}", f"%2e%2e/{digest}", f"C:\\{digest}"),
+    ]
+
+
+def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
+    save(here, 1)
+    push(here, Remote(ROOT))
+    (digest,) = Remote(ROOT).list_packs()
+    real = files.ls
+
+    def ls(self, path, detail=True, **kwargs):
+        found = real(self, path, detail, **kwargs)
+        where = path.rstrip("/")
+        for name in list_strange_names(digest):
+            for kind in ("file", "directory", "link", "other"):
+                found += [{"name": each, "size": 5, "type": kind} for each in (name, f"{where}/{name}")]
+        return found
+
+    monkeypatch.setattr(files, "ls", ls)
+    assert [*Remote(ROOT).list_packs()] == [digest]
+    files.calls.clear()
+    save(here, 2)
+    push(here, Remote(ROOT))
+    assert pull(there, Remote(ROOT)).entries == 2
+    assert all(path.startswith("host/shared/") and ".." not in path for _, path in files.calls)
+    assert load(there, 1)
+
+
+class Clock:
+    """Time that passes where a test says so."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(monkeypatch, files, here):
+    save(here, 1)
+    push(here, Remote(ROOT))
+    reads, clock = [], Clock()
+    monkeypatch.setattr(transport, "time", clock)
+
+    class Slow:
+        def read(self, size):
+            reads.append(size)
+            clock.now += 4.0
+            return b"x"
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(files, "open", lambda self, *_, **__: Slow())
+    with pytest.raises(StoreError, match="could not read: no answer within 10 s"):
+        Transport(ROOT).fetch_file("index", 100)
+    assert len(reads) == 3
+
+
+def test_no_more_is_read_than_is_wanted(files):
+    Transport(ROOT).put_file("x", b"x" * 1_000_000)
+    assert len(Transport(ROOT).fetch_file("x", 10)) == 11  # which shows that there is more
+    assert files.reads == 11
+    assert Transport(ROOT).fetch_file("y", 10) is None
+
+
+@pytest.mark.parametrize("where", ["file", "memory", "faulty"])
+def test_one_of_many_creates_a_file(tmp_path, files, where):
+    url = f"file://{tmp_path}/x" if where == "file" else f"{where}://{uuid.uuid4().hex}/x"
+    results = []
+    run_at_once(
+        *[lambda n=n: results.append(Transport(url).create_file("claims/a", str(n).encode())) for n in range(8)]
+    )
+    assert sorted(results) == [False] * 7 + [True]
+    Transport(url).remove_file("claims/a")
+    Transport(url).remove_file("claims/a")
+    assert Transport(url).create_file("claims/a", b"")
+
+
+def test_a_file_is_created_where_the_file_system_has_no_mode_for_it(files, monkeypatch):
+    def pipe_file(self, path, value, **kwargs):
+        if kwargs:
+            raise TypeError("unexpected keyword argument 'mode'")
+        self.files[path] = value
+
+    monkeypatch.setattr(files, "pipe_file", pipe_file)
+    monkeypatch.setattr(files, "exists", lambda self, path: path in self.files)
+    assert Transport(ROOT).create_file("a", b"1")
+    assert not Transport(ROOT).create_file("a", b"2")
+    assert Transport(ROOT).fetch_file("a", 10) == b"1"
+
+
+def test_a_store_is_no_remote_and_a_remote_has_three_kinds_of_files(tmp_path: Path, here, there):
+    save(here, 1)
+    push(here, Remote(str(tmp_path / "shared")))
+    assert {path.name for path in (tmp_path / "shared").iterdir()} == {"index", "packs", "claims"}
+    assert pull(there, Remote(str(find_root(here)))).entries == 0
+    assert not fsspec.filesystem("file").glob(f"{tmp_path}/shared/**/tmp-*")
