@@ -1,0 +1,1 @@
+"""Many hosts that start at once, and one S3 server."""

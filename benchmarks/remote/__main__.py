@@ -1,0 +1,132 @@
+"""What a remote is asked when a job starts on many hosts, how long their processes wait, and what is compiled twice.
+
+An S3 server runs on this machine. Hosts and their processes are threads of one process, and each host has a store of
+its own; so the server and the hosts share the cores of this machine, and hosts arrive within some seconds. With
+``--base`` an earlier state of the package does the same with fewer hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import click
+
+from benchmarks.common import processes
+from benchmarks.common.options import count_option
+from benchmarks.common.processes import ROOT
+from benchmarks.common.runner import Point, Run, benchmark, pick
+
+FAULTS: Mapping[str, Mapping[str, float]] = {
+    "none": {},
+    "latency": {"latency": 0.1},
+    "slow": {"latency": 3.0},
+    "loss": {"latency": 0.02, "lost": 0.1},
+    "throttling": {"latency": 0.02, "most": 20},
+    "full": {"latency": 0.02, "full": 1},
+}
+"""What is wrong with the server, by name."""
+_HOSTS = Path(__file__).with_name("hosts.py")
+_EXACT = {"entries": 20, "size": 20_000, "processes": 8, "import_seconds": 1.0, "compile_seconds": 0.02}
+
+
+@contextmanager
+def serve() -> Iterator[str]:
+    """Yields the address of an S3 server with an empty bucket."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.remote.server", str(port)], cwd=ROOT)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                _ask(address, "/bucket", "PUT")
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
+    with urlopen(Request(address + path, data=body, method=method), timeout=60) as answer:
+        return bytes(answer.read())
+
+
+def measure(address: str, state: Path, faults: str, hosts: int, within: float, *, full: bool = True) -> dict[str, Any]:
+    """Returns what hosts asked, and how they fared, at a server with these faults.
+
+    Args:
+        address: of the server.
+        state: of the package.
+        faults: of the server.
+        hosts: how many.
+        within: the seconds in which they start.
+        full: whether the remote has the model; else all of them compile.
+    """
+    environment = {
+        **{"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"},
+        **{"AWS_DEFAULT_REGION": "us-east-1", "FUSIONCACHE_TRUST": "unsigned"},
+    }
+    url = f"s3://bucket/{state.name}-{faults}-{hosts}-{full}"
+    argument = {**_EXACT, "url": url, "hosts": hosts, "within": within, "seed": 0}
+    where = {"environment": environment, "root": state}
+    _ask(address, "/-/faults", "PUT", b"{}")
+    if full:
+        processes.call(_HOSTS, {**argument, "fills": True, "hosts": 1}, **where)
+    _ask(address, "/-/faults", "PUT", json.dumps(FAULTS[faults]).encode())
+    found = processes.call(_HOSTS, {**argument, "fills": False}, **where)["processes"]
+    counts = json.loads(_ask(address, "/-/counts"))
+    seconds = sorted(one["seconds"] for one in found)
+    return {
+        "requests": sum(counts.get(method, 0) for method in ("GET", "HEAD", "PUT")),
+        "requests_per_host": sum(counts.get(method, 0) for method in ("GET", "HEAD", "PUT")) / hosts,
+        "bytes": counts.get("bytes", 0),
+        "median_seconds": seconds[len(seconds) // 2],
+        "p99_seconds": seconds[int(0.99 * (len(seconds) - 1))],
+        "compiled": sum(one["compiled"] for one in found),
+        "compiled_per_host": sum(one["compiled"] for one in found) / hosts,
+    }
+
+
+@benchmark(__doc__, "eager")
+@count_option("--hosts", 1000, "How many start.")
+@count_option("--base-hosts", 5, "How many with the earlier state, whose processes ask for each file.")
+@click.option("--within", default=120.0, help="Seconds in which all of them start.")
+@click.option("--faults", default=",".join(FAULTS), help="Which to try, with commas.")
+@click.option("--base", type=click.Path(path_type=Path, exists=True), help="A checkout of an earlier state.")
+def main(run: Run, hosts: int, base_hosts: int, within: float, faults: str, base: Path | None) -> None:
+    """Runs the benchmark."""
+    if find_spec("moto") is None or find_spec("s3fs") is None:
+        raise click.ClickException('it needs an S3 server and its client: pip install "fusioncache[s3]" "moto[server]"')
+    with serve() as address:
+        for name in faults.split(","):
+            for way, state, count in (("base", base, base_hosts), ("now", ROOT, hosts)):
+                if state is not None:
+                    share = within * count / hosts
+                    about: Point = {"way": way, "faults": name, "hosts": count}
+                    run.keep({**about, **measure(address, state, name, count, share)})
+        run.keep({"way": "now", "faults": "empty", "hosts": 20, **measure(address, ROOT, "none", 20, 2.0, full=False)})
+    columns = {name: pick(name) for name in ("way", "faults", "hosts", "requests", "requests_per_host", "compiled")}
+    seconds = {name: pick(name, digits=3) for name in ("median_seconds", "p99_seconds")}
+    run.finish(f"{hosts} hosts of {_EXACT['processes']} processes", {**columns, **seconds, "MB": _write_megabytes})
+
+
+def _write_megabytes(point: Point) -> str:
+    return f"{point['bytes'] / 1e6:.1f}"
+
+
+if __name__ == "__main__":
+    main()

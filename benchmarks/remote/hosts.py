@@ -1,0 +1,140 @@
+"""Hosts of a job, each a store of its own, and their processes, each a thread that opens it anew.
+
+They load what a model needs, as a transform would. What they do not find they compile, which is to say they wait and
+save. It runs with an earlier state of the package as well: it uses what that has, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.processes import serve
+from fusioncache.ir import Ingredient, Key
+from fusioncache.store import Store
+
+_BACKEND = "nvfuser"
+
+
+def make_key(name: str, number: int) -> Key:
+    """Makes a key as long as a small template's."""
+    text = (f"{name} {number}\n" * 400)[:4000]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Key(digest, text, (Ingredient("ops", text, digest),))
+
+
+def fill(store: Store, entries: int, size: int) -> None:
+    """Saves what a model needs: entries of three artifacts each."""
+    chance = random.Random(0)
+    for number in range(entries):
+        artifacts = {name: chance.randbytes(size) for name in ("cubin", "request", "region")}
+        assert store.save(make_key("model", number), _BACKEND, artifacts, name=f"template_{number}", seconds=1.0)
+
+
+def push(store: Store, url: str) -> Any:
+    """Uploads what a store has, unsigned."""
+    try:
+        from fusioncache.cache.exchange import push as push_packs
+        from fusioncache.store.remote import Remote
+
+        return push_packs(store, Remote(url))
+    except ImportError:
+        from fusioncache.store import remote
+
+        return remote.push(store, remote.Remote(url))  # type: ignore[attr-defined]
+
+
+def fill_remote(argument: Mapping[str, Any]) -> dict[str, float]:
+    """Uploads a model from so many hosts at once. Returns what was uploaded, and by how many."""
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        stores = [Store.open(Path(folder, str(number)), remote="") for number in range(argument["hosts"])]
+        for store in stores:
+            fill(store, argument["entries"], argument["size"])
+        start = time.perf_counter()
+        with ThreadPoolExecutor(len(stores)) as pool:
+            results = list(pool.map(lambda store: _try(lambda: push(store, argument["url"])), stores))
+        uploaded = [result.entries for result in results if not isinstance(result, Exception)]
+        return {
+            "entries": sum(uploaded),
+            "hosts": sum(map(bool, uploaded)),
+            "failed": len(results) - len(uploaded),
+            "seconds": time.perf_counter() - start,
+        }
+
+
+def _try(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def start_hosts(argument: Mapping[str, Any]) -> dict[str, Any]:
+    """Starts hosts within so many seconds. Returns for each of their processes the seconds and the compiles."""
+    warnings.simplefilter("ignore")
+    _share_client(argument["url"])
+    hosts, processes = argument["hosts"], argument["processes"]
+    arrivals = sorted(random.Random(argument["seed"]).uniform(0.0, argument["within"]) for _ in range(hosts))
+    began, found = time.monotonic(), list[dict[str, float]]()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(hosts) as pool:
+        futures = []
+        for number, arrival in enumerate(arrivals):
+            time.sleep(max(began + arrival - time.monotonic(), 0.0))
+            futures.append(pool.submit(_start_host, Path(folder, str(number)), processes, argument))
+        for future in futures:
+            found += future.result()
+    return {"processes": found}
+
+
+def _share_client(url: str) -> None:
+    """Has all hosts use one client of S3. To make one takes a core 0.15 s, and the hosts here have two of them."""
+    import fsspec
+
+    find = fsspec.core.url_to_fs
+    files, root = find(url)
+    files.exists(root)
+    fsspec.core.url_to_fs = lambda *_, **__: (files, root)
+
+
+def _start_host(folder: Path, processes: int, argument: Mapping[str, Any]) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(_start_process(folder, argument))) for _ in range(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _start_process(folder: Path, argument: Mapping[str, Any]) -> dict[str, float]:
+    """Loads a model as one process does. Its seconds are those in which it waits for loads."""
+    store = Store.open(folder, remote=argument["url"])
+    time.sleep(argument["import_seconds"])  # of torch and the model, beside which the index comes
+    waited, compiled = 0.0, 0
+    for number in range(argument["entries"]):
+        key = make_key("model", number)
+        start = time.perf_counter()
+        loaded = store.load(key, _BACKEND)
+        waited += time.perf_counter() - start
+        if loaded is None:
+            with store.take_turn(key, _BACKEND) as turn:
+                if turn.artifacts is None:
+                    compiled += 1
+                    time.sleep(argument["compile_seconds"])
+                    store.save(key, _BACKEND, {"cubin": b"x" * argument["size"]}, name="template", seconds=1.0)
+    return {"seconds": waited, "compiled": compiled}
+
+
+if __name__ == "__main__":
+    serve(lambda argument: (fill_remote if argument["fills"] else start_hosts)(argument))
