@@ -82,7 +82,7 @@ def measure(address: str, state: Path, faults: str, hosts: int, within: float, *
     }
     url = f"s3://bucket/{state.name}-{faults}-{hosts}-{full}"
     argument = {**_EXACT, "url": url, "hosts": hosts, "within": within, "seed": 0}
-    where = {"environment": environment, "root": state}
+    where: dict[str, Any] = {"environment": environment, "root": state}
     _ask(address, "/-/faults", "PUT", b"{}")
     if full:
         processes.call(_HOSTS, {**argument, "fills": True, "hosts": 1}, **where)

@@ -32,7 +32,7 @@ class Faults:
             second, and whether the bucket is ``full``.
     """
 
-    def __init__(self, app: Callable[[Mapping[str, Any], Start], Iterable[bytes]]):
+    def __init__(self, app: Callable[..., Iterable[bytes]]):
         self._app = app
         self._lock = threading.Lock()
         self._recent: deque[float] = deque()

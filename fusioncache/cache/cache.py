@@ -88,6 +88,7 @@ class Cache:
         with self._lock:
             if self._store is None and self._store_option is not False:
                 self._store = Store.open(None if self._store_option is True else self._store_option)
+                self._store.watch(self.ledger.count)
             return self._store
 
     def stats(self) -> Stats:

@@ -142,6 +142,92 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     return CopyResult(counts["entries"], counts["packs"], counts["bytes"], counts["skipped"], 0, dict(refused))
 
 
+@dataclass(frozen=True, slots=True)
+class RemotePruning:
+    """What was removed from a remote, or would be.
+
+    Attributes:
+        packs: how many.
+        bytes: of them.
+        packs_left: how many stayed.
+        bytes_left: of them.
+    """
+
+    packs: int
+    bytes: int
+    packs_left: int
+    bytes_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long packs stay on a remote.
+
+    Attributes:
+        unused: seconds since one was last used by a machine that pushes.
+        age: seconds since one was written.
+        version: of fusioncache, whose packs alone stay; empty for all.
+    """
+
+    unused: float = float("inf")
+    age: float = float("inf")
+    version: str = ""
+
+    def keeps(self, pack: ListedPack, now: float) -> bool:
+        """Returns whether a pack stays."""
+        is_recent = now - pack.used <= self.unused and now - pack.written <= self.age
+        return is_recent and self.version in ("", pack.version)
+
+
+def prune_remote(
+    remote: Remote, retention: Retention, *, dry_run: bool = False, key: SigningKey | None = None
+) -> RemotePruning:
+    """Removes packs from a remote: those that have had their time, and those of which a newer one has every entry.
+
+    Others may push and load meanwhile. A pack leaves the index first, and one that is not in the index yet is listed,
+    so that none goes which was just written. A load that comes too late compiles.
+
+    Args:
+        remote: that can be written.
+        retention: how long packs stay.
+        dry_run: whether to remove nothing and say what would be removed.
+        key: signs the new index; None if that is to be there unsigned.
+
+    Raises:
+        StoreError: if the remote cannot be used, or no trusted key signed its index.
+    """
+    if not remote.writable:
+        raise StoreError(f"{remote} can only be read")
+    trust, now = _trust_own(key), time.time()
+    index = _find_index(remote, trust, renews=True)
+    remote.require()
+    gone = {pack.digest: pack for pack in index.packs if not retention.keeps(pack, now)}
+    gone |= _find_covered([pack for pack in index.packs if pack.digest not in gone])
+    left = [pack for pack in index.packs if pack.digest not in gone]
+    if not dry_run:
+        written = remote.update_index(
+            trust, key, lambda packs: tuple(pack for pack in packs if pack.digest not in gone)
+        )
+        left = list(written.packs)
+        for digest in gone:
+            remote.remove_pack(digest)
+    size, size_left = (sum(pack.size for pack in packs) for packs in (gone.values(), left))
+    return RemotePruning(len(gone), size, len(left), size_left)
+
+
+def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
+    """Returns the packs of which a newer one has every entry."""
+    newer: list[frozenset[str]] = []
+    covered = {}
+    for pack in sorted(packs, key=lambda pack: (-pack.written, pack.digest)):
+        entries = frozenset(pack.entries)
+        if any(entries <= other for other in newer):
+            covered[pack.digest] = pack
+        else:
+            newer.append(entries)
+    return covered
+
+
 def _read_trust() -> Trust:
     try:
         return read_trust()

@@ -7,6 +7,7 @@ import platform
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -25,9 +26,10 @@ from fusioncache.cli.console import (
     print_json,
     wrap,
 )
-from fusioncache.humanize import format_bytes
+from fusioncache.humanize import format_bytes, format_count
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+_SKEW_SECONDS = 60.0
 _PACKAGES = ("fusioncache", "lightning-thunder", "torch", "triton", "networkx")
 _COLUMNS = (
     Column("capability", key="name"),
@@ -45,8 +47,9 @@ def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
     """Show what works with the installed Thunder, torch and compilers, and why the rest does not.
 
     Each capability of Thunder is probed, which takes some seconds with the imports. A function of Thunder that differs
-    from the source that fusioncache was written for is shown as a diff. The exit status is 0 if everything works, 1 if
-    something is off or differs, and 2 if nothing is shared.
+    from the source that fusioncache was written for is shown as a diff. The remote that FUSIONCACHE_REMOTE names is
+    read, and written to if it can be. The exit status is 0 if everything works, 1 if something is off or differs, and 2
+    if nothing is shared.
 
     \b
     Examples:
@@ -68,6 +71,8 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
     - ``status``: the exit status: 0 if all works, 1 if something is off, 2 if nothing is shared.
     - ``versions``: of what is installed, by name; None where nothing is.
     - ``store``: on disk: its path, whether it exists and can be written, its bytes and permissions, and any problem.
+    - ``remote``: its address, how many packs its index has and by whom and when that was signed, whether it can be
+      written, and any problem; None if ``FUSIONCACHE_REMOTE`` names none.
     - ``unusable``: why nothing is shared; empty if regions are shared.
     - ``limits``: what is off in this Thunder and why; empty if everything is on.
     - ``off``: the accelerators that are off, each with the reason.
@@ -87,6 +92,7 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
 
     versions, problem = read_versions(), find_import_problem() or ""
     found: dict[str, Any] = {"status": 2, "versions": versions, "store": examine_store(directory), "unusable": problem}
+    found["remote"] = examine_remote()
     found |= {"limits": "", "off": {}, "capabilities": (), "misfits": (), "faults": (), "backends": {}}
     if problem:
         return {**found, "advice": (_advise_import(versions),), "sources": ""}
@@ -99,7 +105,8 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
     found |= {"unusable": explain_unusable() or "", "limits": explain_limits() or "", "off": dict(find_off())}
     found["faults"] = tuple(map(explain_fault, find_faults()))
     found["backends"] = {name: find_problem(*compiler) or "" for name, compiler in compilers.items()}
-    is_limited = bool(found["limits"] or found["misfits"] or found["store"]["problem"])
+    remote = found["remote"] and found["remote"]["problem"]
+    is_limited = bool(found["limits"] or found["misfits"] or found["store"]["problem"] or remote)
     found["status"] = 2 if found["unusable"] else int(is_limited)
     return {**found, "advice": tuple(_advise(found)), "sources": read_digest()}
 
@@ -183,6 +190,37 @@ def examine_store(directory: Path | None) -> dict[str, Any]:
     return {**about, "mode": stat.filemode(path.stat().st_mode) if there else None, "problem": problem}
 
 
+def examine_remote() -> dict[str, Any] | None:
+    """Returns what is known of the remote that ``FUSIONCACHE_REMOTE`` names; None if it names none.
+
+    It is read, and written to if it can be: a small file, which is removed. ``written`` is when its index was written,
+    in seconds since the epoch, and ``signer`` the key that signed that.
+    """
+    from fusioncache.process.settings import REMOTE
+    from fusioncache.store.files import Refusal, StoreError
+    from fusioncache.store.remote import Remote
+    from fusioncache.store.signing import read_trust, split_origin
+
+    if not REMOTE.get_text():
+        return None
+    remote = Remote(REMOTE.get_text())
+    found: dict[str, Any] = {"url": str(remote), "packs": None, "signer": "", "written": None, "writable": False}
+    try:
+        remote.require()
+        trust = read_trust()
+        answer = remote.fetch_index(trust)
+        if answer is not None:
+            origin = split_origin(answer[1])[0]
+            found |= {"packs": len(answer[0].packs), "written": answer[0].serial / 1000}
+            found["signer"] = trust.name(origin.key) if origin else ""
+        found["writable"] = remote.can_write()
+    except (Refusal, StoreError, ValueError) as error:
+        return {**found, "problem": str(error)}
+    ahead = (found["written"] or 0.0) - time.time()
+    late = f"its index is from {ahead:.0f} s ahead of this machine's clock: set the clock of one of them"
+    return {**found, "problem": late if ahead > _SKEW_SECONDS else ""}
+
+
 def _advise(found: Mapping[str, Any]) -> Iterator[str]:
     yield from filter(None, [found["unusable"] or found["limits"]])
     yield from found["faults"]
@@ -190,6 +228,8 @@ def _advise(found: Mapping[str, Any]) -> Iterator[str]:
         yield "report the differences above, with fusioncache doctor --json, or see docs/porting.md to accept them"
     if all(found["backends"].values()):
         yield from found["backends"].values()
+    if found["remote"] and found["remote"]["problem"]:
+        yield f"the remote: {found['remote']['problem']}"
     if found["store"]["problem"]:
         yield f"the store: {found['store']['problem']}. Set FUSIONCACHE_DIR to a directory that can be written"
 
@@ -217,6 +257,13 @@ def _write(found: Mapping[str, Any], width: int | None) -> Iterator[str]:
     if found["backends"]:
         yield format_pairs((name, problem or "works") for name, problem in found["backends"].items())
     store = found["store"]
+    remote = found["remote"]
+    if remote:
+        packs = "no index" if remote["packs"] is None else format_count(remote["packs"], "pack", "packs")
+        signed = f", signed by {remote['signer']}" if remote["signer"] else ""
+        may = "can be read and written" if remote["writable"] else "can be read only"
+        state = "cannot be used" if remote["problem"] else f"{packs}{signed}; {may}"
+        yield format_pairs([("remote", remote["url"]), ("", state)])
     size = "none" if store["bytes"] is None else format_bytes(store["bytes"])
     yield format_pairs([("store", store["path"]), ("size", size), ("permissions", store["mode"] or "-")])
     yield "\n".join(wrap(f"- {text}", width, 2) for text in found["advice"] or ("everything works",))

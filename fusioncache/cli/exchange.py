@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def _check_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def check_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Returns the address of a remote, which an option need not have.
+
+    Raises:
+        click.BadParameter: if it names no place.
+    """
+    if value is None:
+        return None
     scheme, mark, rest = value.partition("://")
     if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
         raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
@@ -47,15 +54,15 @@ def _check_url(context: click.Context, parameter: click.Parameter, value: str) -
 
 def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
     dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied.")
-    return click.argument("url", callback=_check_url)(directory_option(dry_run(json_option(command))))
+    return click.argument("url", callback=check_url)(directory_option(dry_run(json_option(command))))
 
 
-_unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
+unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
 
 
 @click.command()
 @_copy_options
-@_unsigned_option
+@unsigned_option
 def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigned: bool) -> None:
     """Copy what was compiled here to URL, signed.
 
@@ -165,7 +172,7 @@ def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> st
 @click.option("--device", default="", metavar="TEXT", help="Only what is for devices with this in their name.")
 @directory_option
 @json_option
-@_unsigned_option
+@unsigned_option
 def pack(output: Path, model: str, device: str, directory: Path | None, as_json: bool, unsigned: bool) -> None:
     """Write what was compiled here into one file, signed.
 
@@ -256,3 +263,31 @@ def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
         texts = ((name, escape_controls(text.replace("\n", "; "))) for name, text in needs.items())
         heading = format_count(counts[place], "entry needs", "entries need")
         click.echo(f"\n{heading}\n{format_pairs(texts)}")
+
+
+def prune_packs(
+    url: str,
+    max_age: float | None,
+    written: float | None,
+    version: str,
+    *,
+    unsigned: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Removes packs from a remote, and says what went."""
+    from fusioncache.cache.exchange import Retention, prune_remote
+    from fusioncache.store.remote import Remote
+
+    forever = float("inf")
+    retention = Retention(forever if max_age is None else max_age, forever if written is None else written, version)
+    remote = Remote(url)
+    with report_store_errors():
+        pruned = prune_remote(remote, retention, dry_run=dry_run, key=_read_key("prune", unsigned))
+    if as_json:
+        print_json({"command": "prune", "remote": str(remote), "dry_run": dry_run, **encode_fields(pruned)})
+        return
+    packs, left = format_count(pruned.packs, "pack", "packs"), format_count(pruned.packs_left, "pack", "packs")
+    size, size_left = format_bytes(pruned.bytes), format_bytes(pruned.bytes_left)
+    did, has = ("would remove", "would have") if dry_run else ("removed", "has")
+    say(f"{did} {packs} ({size}); {remote} {has} {left} ({size_left})", err=False)

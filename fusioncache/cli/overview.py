@@ -52,6 +52,9 @@ TITLES = {
     "helped": "loads of what these compiled",
     "lengths_queued": "compiles queued that no call waits for",
     "lengths_compiled": "of these done",
+    "pulled": "entries from the remote",
+    "pulled_seconds": "seconds that making took what came from other machines",
+    "pull_refused": "not taken from the remote",
     "lengths_refused": "lengths that nothing was queued for",
     "generalizations": "compiles for any sizes",
     "general_hits": "ran with code for any sizes",
@@ -193,6 +196,7 @@ def _describe_run(run: Run) -> Lines:
         yield "started", f"one-time start of {name}: {format_duration(seconds)}"
     before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
     yield "loaded", f"{_format_executables(stats.loads, stats.load_seconds)}{before}"
+    yield from _label("remote", _list_pulls(stats))
     yield from _label("sizes", _list_parts(stats, _SIZES, "sizes"))
     yield from _label("programs", list_programs(run))
     yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS, "CUDA graphs"))
@@ -255,6 +259,16 @@ def list_programs(run: Run) -> list[str]:
     spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
     loaded = [f"{stats.programs_loaded} loaded{within}, {spared}"] if stats.programs_loaded else []
     return [*loaded, *_list_parts(stats, _PROGRAMS, "programs")]
+
+
+def _list_pulls(stats: Stats) -> Iterator[str]:
+    """Yields what came from other machines, what that saved, and what was not taken."""
+    for signer, number in stats.pulled.items():
+        yield f"{format_count(number, 'entry', 'entries')} came, signed by {signer}"
+    if stats.pulled_seconds:
+        yield f"loaded what took other machines {format_duration(stats.pulled_seconds)} to make"
+    for reason, number in stats.pull_refused.items():
+        yield f"not taken ({number}): {reason}"
 
 
 def _list_parts(stats: Stats, names: Iterable[str], label: str) -> Iterator[str]:

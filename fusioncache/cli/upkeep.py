@@ -28,6 +28,7 @@ from fusioncache.cli.console import (
     show_progress,
     wrap,
 )
+from fusioncache.cli.exchange import check_url, prune_packs, unsigned_option
 from fusioncache.cli.things import (
     format_contents,
     format_removal,
@@ -118,6 +119,10 @@ def _open_to_clear(path: Path) -> DiskStore:
 @click.option("--max-bytes", type=BYTES, metavar="SIZE", help="The most that may stay, as in 500MB.  [default: 2GiB]")
 @click.option("--record-bytes", type=BYTES, metavar="SIZE", help="The same of the record.  [default: 64MiB]")
 @click.option("--max-age", type=AGE, metavar="AGE", help="The longest to stay unused, as in 30d.  [default: 90d]")
+@click.option("--remote", metavar="URL", callback=check_url, help="Remove packs there, and nothing here.")
+@click.option("--written", type=AGE, metavar="AGE", help="With --remote: also what was written longer ago.")
+@click.option("--version", default="", metavar="VERSION", help="With --remote: also what other versions wrote.")
+@unsigned_option
 @dry_run_option
 @directory_option
 @json_option
@@ -125,22 +130,37 @@ def prune(
     max_bytes: float | None,
     record_bytes: float | None,
     max_age: float | None,
+    remote: str | None,
+    written: float | None,
+    version: str,
+    unsigned: bool,
     dry_run: bool,
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the store and the record fit their limits.
+    """Make the store and the record fit their limits, or a remote.
 
     What is too old goes, and then what was not used for longest, until the rest fits; of the record it is the oldest
     runs. Without options it applies the limits that every process applies. A running process keeps what it has loaded.
     The newest run stays, and so does what another version of fusioncache wrote. --dir limits it to that store.
+
+    With --remote, packs go that no machine which pushes has used for --max-age, and those of which a newer one has
+    every entry. It is safe while others push and load.
 
     \b
     Examples:
         fusioncache prune
         fusioncache prune --max-bytes 500MB --dry-run
         fusioncache prune --max-age 30d
+        fusioncache prune --remote s3://bucket/fusioncache --max-age 30d
     """
+    if remote is not None:
+        if max_bytes is not None or record_bytes is not None or directory is not None:
+            raise click.UsageError("--remote takes --max-age, --written and --version: leave out the other limits.")
+        prune_packs(remote, max_age, written, version, unsigned=unsigned, dry_run=dry_run, as_json=as_json)
+        return
+    if written is not None or version or unsigned:
+        raise click.UsageError("--written, --version and --unsigned are for a remote: add --remote URL.")
     record = record_path() if directory is None and record_path().exists() else None
     most = database.MAX_BYTES if record_bytes is None else int(record_bytes)
     oldest = database.MAX_AGE if max_age is None else max_age

@@ -280,7 +280,7 @@ class DiskStore:
             self.entries.touch(id_)
         entry = self._entry(id_, key.text)
         try:
-            return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds)
+            return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds, bool(entry.origin))
         except Refusal:
             if self.entries.exists(id_):
                 raise

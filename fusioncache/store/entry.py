@@ -231,10 +231,12 @@ class StoredArtifacts(Mapping[str, bytes]):
     Attributes:
         artifacts: by name.
         seconds: that compiling took, where it was compiled. A load saves that.
+        came: whether they came from another machine.
     """
 
     artifacts: Mapping[str, bytes]
     seconds: float = 0.0
+    came: bool = False
 
     def __getitem__(self, name: str) -> bytes:
         return self.artifacts[name]

@@ -46,11 +46,11 @@ _LOCK_SECONDS = 60.0
 class Counts(Protocol):
     """Counts what happens to a store."""
 
-    def count(self, what: str, number: int = 1) -> None:
-        """Counts something that went well."""
+    def count_pulls(self, signer: str, number: int) -> None:
+        """Counts entries that came."""
 
-    def count_bypass(self, reason: str, message: str) -> None:
-        """Counts something that did not, and warns of it once."""
+    def count_refused_pull(self, reason: str, message: str) -> None:
+        """Counts what did not, and warns of it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,12 @@ class ReadThrough:
         return None
 
     def _count_refusal(self, refusal: Refusal) -> None:
-        message = f"what {self._remote} has is not used: {refusal}"
-        self._counts.count_bypass(f"remote: {refusal.reason}", message)
+        self._counts.count_refused_pull(refusal.reason, f"what {self._remote} has is not used: {refusal}")
 
     def _fail(self, message: str) -> None:
         if not self._failed:
             self._failed = True
-            self._counts.count_bypass("the remote failed", f"{message}. Compiling goes on here")
+            self._counts.count_refused_pull("it failed", f"{message}. Compiling goes on here")
 
     # On other threads
 
@@ -212,8 +211,8 @@ class ReadThrough:
             raise Refusal("a pack that cannot be used", str(error)) from error
         finally:
             remove(path)
-        self._counts.count("pulls", found.entries)
-        self._counts.count("pulled_bytes", listed.size)
+        key = pack.origin.key
+        self._counts.count_pulls(trust.name(key) if key else "unsigned", found.entries)
         for reason in found.refused:
             self._count_refusal(Refusal(reason))
         return found

@@ -101,6 +101,18 @@ class Remote:
         """
         self._transport.require()
 
+    def can_write(self) -> bool:
+        """Returns whether files can be put there: one is, and is removed."""
+        if not self.writable:
+            return False
+        path = f"claims/00/{uuid.uuid4().hex}"
+        try:
+            self._transport.put_file(path, b"")
+            self._transport.remove_file(path)
+        except StoreError:
+            return False
+        return True
+
     def list_packs(self, *, make: bool = False) -> dict[str, int | None]:
         """Returns the bytes of each pack by its digest, None where the remote does not say. Other files are not ours.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fusioncache.ir import Key
 from fusioncache.ir.keys import graph_digest
@@ -39,7 +39,6 @@ MAX_AGE = 90 * 86400.0
 COMPILE_SECONDS = 300.0
 """How long a process waits for another one that compiles the same."""
 
-_COUNTED = ("hits", "misses", "saves", "pulls", "pulled_bytes")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -51,32 +50,55 @@ class StoreStats:
         hits: loads that found what they wanted.
         misses: loads that did not.
         saves: entries that were published.
-        pulls: entries that came from the remote; loads that found them are hits.
-        pulled_bytes: of the packs that they came in.
+        pulls: entries that came from the remote, by the name of the key that signed their pack. Loads that find them
+            are hits.
         bypasses: how often the store was not used as it should have been, by reason.
     """
 
     hits: int
     misses: int
     saves: int
-    pulls: int
-    pulled_bytes: int
+    pulls: MappingProxyType[str, int]
     bypasses: MappingProxyType[str, int]
 
 
+class Observer(Protocol):
+    """Is told what comes from other machines, by a name of ``Stats``."""
+
+    def __call__(self, name: str, number: float = 1, *, of: str | None = None) -> object:
+        """Counts something, by a reason or a part if there is one."""
+
+
 class StoreCounts:
-    """Counts what happens to a store, on any thread, and warns of each sort of failure once."""
+    """Counts what happens to a store, on any thread, and warns of each sort of failure once.
+
+    Attributes:
+        observer: is told what comes from a remote.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._pulls: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
+        self.observer: Observer = lambda name, number=1, *, of=None: None
         self._lock = forks.lock()
         forks.register(self)
 
-    def count(self, what: str, number: int = 1) -> None:
-        """Counts ``hits``, ``misses``, ``saves``, ``pulls`` or ``pulled_bytes``."""
+    def count(self, what: str) -> None:
+        """Counts one of the ``hits``, ``misses`` or ``saves``."""
         with self._lock:
-            self._counts[what] += number
+            self._counts[what] += 1
+
+    def count_pulls(self, signer: str, number: int) -> None:
+        """Counts entries that came from the remote."""
+        with self._lock:
+            self._pulls[signer] += number
+        self.observer("pulled", number, of=signer)
+
+    def count_refused_pull(self, reason: str, message: str) -> None:
+        """Counts what does not come from the remote, and warns if this is the first time for this reason."""
+        self.observer("pull_refused", of=reason)
+        self.count_bypass(f"remote: {reason}", message)
 
     def count_bypass(self, reason: str, message: str) -> None:
         """Counts something that did not go as it should, and warns if this is the first time for this reason."""
@@ -89,12 +111,14 @@ class StoreCounts:
     def stats(self) -> StoreStats:
         """Returns the counts now."""
         with self._lock:
-            counts = {name: self._counts[name] for name in _COUNTED}
-            return StoreStats(**counts, bypasses=MappingProxyType(dict(self._bypasses)))
+            pulls, bypasses = (MappingProxyType(dict(each)) for each in (self._pulls, self._bypasses))
+            hits, misses, saves = (self._counts[name] for name in ("hits", "misses", "saves"))
+            return StoreStats(hits, misses, saves, pulls, bypasses)
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what the parent counted."""
         self._counts.clear()
+        self._pulls.clear()
         self._bypasses.clear()
 
 
@@ -131,7 +155,7 @@ class Store:
             TRUST.get_text()  # what is wrong with it is better said now
             if self._read_only:
                 message = f"the remote is not used: what comes from it could not be put into {self.directory}"
-                self._counts.count_bypass("remote: the store is read-only", message)
+                self._counts.count_refused_pull("the store is read-only", message)
             elif disk is not None:
                 self._read_through = ReadThrough(remote, disk, self._counts)
 
@@ -171,6 +195,10 @@ class Store:
             return store
         return cls(disk, max_bytes, remote)
 
+    def watch(self, observer: Observer) -> None:
+        """Tells someone from now on what comes from other machines."""
+        self._counts.observer = observer
+
     @property
     def disk(self) -> DiskStore | None:
         """What it has in its directory; None if there is none."""
@@ -188,6 +216,8 @@ class Store:
         """
         found = self.peek(key, backend, asks_remote=True)
         self._counts.count("misses" if found is None else "hits")
+        if found is not None and found.came:
+            self._counts.observer("pulled_seconds", found.seconds)
         return found
 
     def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:

@@ -5,17 +5,24 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import thunder
 import torch
 from click.testing import CliRunner
+from file_server import serve
+from signing_keys import make_signing_key
+from store_contents import save
 from thunder.core import jit_ext
 
+from fusioncache.cache.exchange import push
 from fusioncache.cli import doctor as diagnosis
-from fusioncache.cli.doctor import diagnose, examine_store
+from fusioncache.cli.doctor import diagnose, examine_remote, examine_store
 from fusioncache.cli.main import main
+from fusioncache.store import Store
+from fusioncache.store.remote import Remote
 from fusioncache.thunder_adapter import capabilities, installation, versions
 from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, find_faults
 
@@ -151,3 +158,35 @@ def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path):
     assert doctor["status"] == 1 and set(doctor["off"]) == {"programs", "sizes", "tracing"}
     reason = "was observed 0 times"
     assert reason in json.dumps(doctor["off"]) and any(reason in problem for problem in stats["bypasses"])
+
+
+def test_the_remote_is_examined(tmp_path, monkeypatch):
+    key = make_signing_key("ci")
+    assert examine_remote() is None
+    monkeypatch.setenv("FUSIONCACHE_REMOTE", str(tmp_path / "nosuch"))
+    assert "there is no such folder" in examine_remote()["problem"]
+
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("FUSIONCACHE_REMOTE", str(shared))
+    found = examine_remote()
+    assert (found["packs"], found["writable"], found["problem"]) == (None, True, "")
+    assert not [path for path in shared.rglob("*") if path.is_file()]
+
+    store = Store.open(tmp_path / "store", remote="")
+    save(store, 1)
+    push(store, Remote(str(shared)), key=key)
+    assert "signed by a key that is not trusted" in examine_remote()["problem"]
+    monkeypatch.setenv("FUSIONCACHE_TRUST", key.public)
+    found = examine_remote()
+    assert (found["packs"], found["problem"]) == (1, "")
+    assert found["signer"] == f"FUSIONCACHE_TRUST ({key.public[:16]})"
+    monkeypatch.setattr(time, "time", lambda: found["written"] - 3600)
+    assert "ahead of this machine's clock" in examine_remote()["problem"]
+
+
+def test_a_remote_that_can_only_be_read_is_no_problem(tmp_path, monkeypatch):
+    with serve(tmp_path / "served") as url:
+        monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
+        found = examine_remote()
+    assert (found["writable"], found["problem"]) == (False, "")

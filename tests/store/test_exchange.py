@@ -23,7 +23,8 @@ from store_contents import (
 )
 from threads_at_once import run_at_once
 
-from fusioncache.cache.exchange import pull, push
+import fusioncache
+from fusioncache.cache.exchange import Retention, prune_remote, pull, push
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError, entry, transport
 from fusioncache.store import remote as remotes
@@ -308,3 +309,97 @@ def test_a_pushed_entry_is_signed_and_has_no_trace_of_this_machine_but_its_name(
     assert came.origin.key == CI.public
     assert replace(came, origin=None) == here.entry(make_numbered_key(1).digest, BACKEND)
     assert find_root(there) != find_root(here)
+
+
+# Pruning
+
+
+def packs_of(url: str) -> set[str]:
+    return set(Remote(url).list_packs())
+
+
+def age_index(url: str, files, **ages: float) -> None:
+    """Makes all packs so much older, by an index that says so."""
+    index = index_of(url)
+    packs = tuple(
+        replace(pack, **{name: getattr(pack, name) - age for name, age in ages.items()}) for pack in index.packs
+    )
+    (name,) = (
+        name for name in files.files if name.startswith(url.removeprefix("faulty://")) and name.endswith("/index")
+    )
+    files.files[name] = encode_index(replace(index, packs=packs), None)
+
+
+@pytest.mark.parametrize(
+    ("leases", "left"),
+    [
+        (Retention(), 2),
+        (Retention(unused=50.0), 1),
+        (Retention(unused=200.0), 2),
+        (Retention(age=50.0), 1),
+        (Retention(age=200.0), 2),
+        (Retention(version="0.0.0"), 0),
+        (Retention(version=fusioncache.__version__), 2),
+    ],
+)
+def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
+    save(here, 1)
+    push(here, Remote(url))
+    age_index(url, files, written=100.0, used=100.0)
+    save(there, 2)
+    push(there, Remote(url))
+    planned = prune_remote(Remote(url), leases, dry_run=True)
+    assert len(packs_of(url)) == 2
+    assert prune_remote(Remote(url), leases) == planned
+    assert (planned.packs, planned.packs_left) == (2 - left, left)
+    assert packs_of(url) == {pack.digest for pack in index_of(url).packs}
+    assert len(packs_of(url)) == left
+
+
+def test_what_is_used_by_a_machine_that_pushes_stays(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    pull(there, Remote(url))
+    age_index(url, files, written=100.0, used=100.0)
+    save(there, 2)
+    push(there, Remote(url))
+    assert prune_remote(Remote(url), Retention(unused=50.0)).packs == 0
+
+
+def test_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):
+    """A model is pushed whole whenever it has something new."""
+    SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": "1"}).save(here)
+    push(here, Remote(url))
+    SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": "2"}).save(here)
+    push(here, Remote(url))
+    assert sorted(len(pack.entries) for pack in index_of(url).packs) == [1, 2]
+    assert prune_remote(Remote(url), Retention()).packs == 1
+    assert [len(pack.entries) for pack in index_of(url).packs] == [2]
+
+
+def test_a_pack_that_is_just_being_pushed_stays(url, files, here, there):
+    """Its machine has uploaded it, and not written the index yet."""
+    save(here, 1)
+    push(here, Remote(url))
+    save(there, 2)
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    before = files.files[name]
+    push(there, Remote(url))
+    files.files[name] = before
+    assert prune_remote(Remote(url), Retention(age=1000.0, version=fusioncache.__version__)).packs_left == 2
+    assert len(packs_of(url)) == 2
+
+
+def test_a_load_in_the_middle_of_pruning_compiles(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    reader = Store.open(find_root(there), remote=url)
+    assert not reader.load(make_numbered_key(7), BACKEND)  # it has the index now
+    prune_remote(Remote(url), Retention(age=-1.0))
+    with pytest.warns(RuntimeWarning, match="a pack that is not there"):
+        assert not load(reader, 1)
+
+
+def test_a_remote_that_can_only_be_read_is_not_pruned(served):
+    with pytest.raises(StoreError, match="can only be read"):
+        prune_remote(Remote(served), Retention())

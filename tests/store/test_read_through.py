@@ -73,8 +73,7 @@ def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here
     assert not load(reader, 3)
     assert reads(files) == ["index", "packs"]
     stats = reader.stats()
-    assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (3, 1, 2, 0, {})
-    assert stats.pulled_bytes > 6000
+    assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (3, 1, {"unsigned": 2}, 0, {})
 
 
 def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, here, there):
@@ -278,7 +277,7 @@ def test_a_dead_remote_costs_one_warning_and_other_processes_do_not_ask(url, fil
     assert "ConnectionRefusedError: no answer: check the address" in messages[0]
     assert "Compiling goes on here" in messages[0]
     assert len(files.calls) == 3
-    assert (reader.stats().bypasses, other.stats().bypasses) == ({"the remote failed": 1}, {})
+    assert (reader.stats().bypasses, other.stats().bypasses) == ({"remote: it failed": 1}, {})
     monkeypatch.setattr(read_through, "FAILED_SECONDS", 0.0)
     assert load(process(there, url), 1)
 
@@ -307,7 +306,7 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
             assert not load(reader, number)
             waits.append(time.monotonic() - start)
     assert [("takes more than" in each) for each in messages] == [True]
-    assert reader.stats().bypasses == {"the remote failed": 1}
+    assert reader.stats().bypasses == {"remote: it failed": 1}
     assert sum(waits) < 5.0  # each would wait without an end
     slow.set()
     deadline = time.monotonic() + 60

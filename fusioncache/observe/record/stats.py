@@ -41,6 +41,10 @@ class Stats:
             ``FusionCache(lengths=...)``, and those that code for any sizes serves, for later processes.
         lengths_compiled: those of them that other processes are done with.
         lengths_refused: lengths for which nothing was queued, by reason.
+        pulled: entries that came from the remote, by the name of the key that signed them.
+        pulled_seconds: seconds that compiling and tracing took what was loaded of what came from other machines, in
+            this run or before, where it was made.
+        pull_refused: what a remote has and is not used, by reason; and why it could not be asked.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
         general_hits: graphs with new sizes that needed no compile, because one of these serves them.
         general_saved_seconds: an estimate of the compile seconds that these saved: those of the compilations that serve
@@ -108,6 +112,9 @@ class Stats:
     lengths_queued: int = 0
     lengths_compiled: int = 0
     lengths_refused: Mapping[str, int] = _NO_REASONS
+    pulled: Mapping[str, int] = _NO_REASONS
+    pulled_seconds: float = 0.0
+    pull_refused: Mapping[str, int] = _NO_REASONS
     generalizations: int = 0
     general_hits: int = 0
     general_saved_seconds: float = 0.0
