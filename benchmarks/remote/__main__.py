@@ -36,7 +36,7 @@ FAULTS: Mapping[str, Mapping[str, float]] = {
 }
 """What is wrong with the server, by name."""
 _HOSTS = Path(__file__).with_name("hosts.py")
-_EXACT = {"entries": 20, "size": 20_000, "processes": 8, "import_seconds": 1.0, "compile_seconds": 0.02}
+_EXACT = {"entries": 10, "size": 10_000, "processes": 8, "import_seconds": 1.0, "compile_seconds": 0.02}
 
 
 @contextmanager

@@ -119,11 +119,12 @@ class Cache:
             self.store, Path(path), model=model, device=device, key=key or packing.read_key_to_sign()
         )
 
-    def load(self, path: str | Path, *, dry_run: bool = False) -> UnpackResult:
+    def load(self, path: str | Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
         """Brings into the store what a pack has for this machine. Each entry is verified before it is used.
 
         Args:
             path: of the file.
+            all_machines: whether to bring what is for others, too, as where an image is built without a GPU.
             dry_run: whether to bring nothing and say what would be brought.
 
         Raises:
@@ -133,7 +134,7 @@ class Cache:
         """
         from fusioncache.cache import packing
 
-        return packing.load_pack(self.store, Path(path), dry_run=dry_run)
+        return packing.load_pack(self.store, Path(path), all_machines=all_machines, dry_run=dry_run)
 
     def write_record(self) -> None:
         """Brings the record on disk up to date. Never raises: a record that cannot be written costs one warning."""

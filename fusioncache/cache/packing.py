@@ -79,8 +79,14 @@ def save_pack(
     return write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
 
 
-def load_pack(store: Store | None, path: Path, *, dry_run: bool = False) -> UnpackResult:
+def load_pack(store: Store | None, path: Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
     """Brings into a store what a pack has for this machine.
+
+    Args:
+        store: in a directory.
+        path: of the file.
+        all_machines: whether to bring what is for others, too.
+        dry_run: whether to bring nothing and say what would be brought.
 
     Raises:
         StoreError: if there is no store, or the file cannot be read, is no pack, or no key that is trusted signed it.
@@ -91,7 +97,8 @@ def load_pack(store: Store | None, path: Path, *, dry_run: bool = False) -> Unpa
     except Refusal as refusal:
         raise StoreError(str(refusal)) from None
     pack = open_pack(path, trust)
-    return unpack(pack, require_disk(store), trust, make_misfit_finder(pack), dry_run=dry_run)
+    find_misfit = (lambda needs: None) if all_machines else make_misfit_finder(pack)
+    return unpack(pack, require_disk(store), trust, find_misfit, dry_run=dry_run)
 
 
 def require_disk(store: Store | None) -> DiskStore:

@@ -200,14 +200,16 @@ def pack(output: Path, model: str, device: str, directory: Path | None, as_json:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--list", "lists", is_flag=True, help="Bring nothing and say what is in the file.")
+@click.option("--all", "all_machines", is_flag=True, help="Bring what is for other machines, too.")
 @click.option("--dry-run", is_flag=True, help="Bring nothing and say what would be brought.")
 @directory_option
 @json_option
-def unpack(file: Path, lists: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
+def unpack(file: Path, lists: bool, all_machines: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
     """Bring what a pack has for this machine into the store.
 
     The signature of the file is verified before anything in it is read, and then that of each entry, and every byte.
-    What is for other devices, drivers or versions is left out, with the reason; --json has it for each entry.
+    What is for other devices, drivers or versions is left out, with the reason; --json has it for each entry. With
+    --all it comes, too, as where a container image is built without a GPU.
 
     Exits with 1 if something is wrong with any of it.
 
@@ -227,7 +229,8 @@ def unpack(file: Path, lists: bool, dry_run: bool, directory: Path | None, as_js
             return
         from fusioncache.cache.packing import load_pack  # loads torch and the backends
 
-        found = load_pack(open_store(directory, make=True), file, dry_run=dry_run)
+        store = open_store(directory, make=True)
+        found = load_pack(store, file, all_machines=all_machines, dry_run=dry_run)
     if as_json:
         print_json({"command": "unpack", "pack": opened.digest, "dry_run": dry_run, **encode_fields(found)})
     else:

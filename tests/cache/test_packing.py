@@ -124,6 +124,7 @@ def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path,
     assert all(id_.endswith(("inductor", "sizes")) for id_ in unpacked.unfit)
     assert {reason.partition(" is ")[0] for reason in unpacked.unfit.values()} == {"the architecture"}
     assert unpacked.refused == {}
+    assert empty(tmp_path / "every").load(packed.path, all_machines=True).entries == packed.entries
     dry = empty(tmp_path / "dry").load(packed.path, dry_run=True)
     assert (dry.entries, dry.unfit) == (unpacked.entries, unpacked.unfit)
 
