@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.common.processes import ROOT
 from benchmarks.figures import catalogue, markdown, plot, starts, steps, tables
 
-_PAGES = ("measurements", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices")
+_PAGES = ("measurements", "schedule", "lengths", "inference", "tensor-parallel", "several-gpus", "prices", "sharing")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
@@ -56,6 +56,8 @@ def make_figures() -> dict[str, str]:
         "second-process": _figure(starts.tabulate_parts, "second-process", "second-process-real"),
         "step-times": _figure(steps.tabulate_times, *_STEPS),
         "inference-graphs": _figure(steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
+        "fuzz": _figure(tables.tabulate_fuzzing, "fuzz", folder=CPU),
+        "remote": _figure(tables.tabulate_remote, "remote", folder=CPU),
         "prices": _figure(tables.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
     }
 

@@ -152,3 +152,31 @@ def tabulate_saved_seconds(result: Result) -> str:
         for point in result["points"]
     ]
     return make_table(columns, rows)
+
+
+def tabulate_fuzzing(result: Result) -> str:
+    """Shows what decoders did with changed files."""
+    columns = ("<kind of file", "inputs", "decoded", "refused", "crashed", "memory grew by")
+    rows = (
+        [
+            *(str(point[name]) for name in ("kind", "inputs", "decoded", "refused")),
+            *(str(sum(point["crashed"].values())), f"{point['grown_mb']:.1f} MB"),
+        ]
+        for point in result["points"]
+    )
+    return make_table(columns, rows)
+
+
+def tabulate_remote(result: Result) -> str:
+    """Shows what hosts asked of a remote, how long their processes waited for loads, and what each host compiled."""
+    columns = ("<server", "<package", "hosts", "requests of a host", "MB of a host", "median", "99th percentile")
+    rows = (
+        [
+            *(point["faults"], point["way"], str(point["hosts"]), f"{point['requests_per_host']:.1f}"),
+            f"{point['bytes'] / point['hosts'] / 1e6:.2f}",
+            *(f"{format_seconds(point[name])} s" for name in ("median_seconds", "p99_seconds")),
+            f"{point['compiled_per_host']:.1f}",
+        ]
+        for point in result["points"]
+    )
+    return make_table((*columns, "compiled by a host"), rows)

@@ -30,13 +30,14 @@ class Faults:
     Attributes:
         faults: ``latency`` in seconds, the share of answers that are ``lost``, ``most`` requests that are answered in a
             second, and whether the bucket is ``full``.
+        counts: requests by their method, the bytes that were sent, and what was ``lost`` or ``throttled``.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]):
         self._app = app
         self._lock = threading.Lock()
         self._recent: deque[float] = deque()
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.faults: dict[str, float] = {}
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
@@ -44,25 +45,25 @@ class Faults:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if path == "/-/faults":
             self.faults = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
-            self._counts.clear()
+            self.counts.clear()
             return _answer(start, "200 OK", b"")
         if path == "/-/counts":
-            return _answer(start, "200 OK", json.dumps(self._counts).encode())
+            return _answer(start, "200 OK", json.dumps(self.counts).encode())
         with self._lock:
-            self._counts[method] += 1
+            self.counts[method] += 1
         time.sleep(self.faults.get("latency", 0.0) * random.uniform(0.5, 1.5))
         refused = self._refuse(method)
         if refused:
             return _answer(start, "503 Slow Down" if refused is _SLOW_DOWN else "403 Forbidden", refused)
         body = b"".join(self._app(environ, start))
         with self._lock:
-            self._counts["bytes"] += len(body)
+            self.counts["bytes"] += len(body)
         return [body]
 
     def _refuse(self, method: str) -> bytes | None:
         if random.random() < self.faults.get("lost", 0.0):
             with self._lock:
-                self._counts["lost"] += 1
+                self.counts["lost"] += 1
             time.sleep(30.0)  # no client waits as long
             return _SLOW_DOWN
         if self.faults.get("full") and method == "PUT":
@@ -72,7 +73,7 @@ class Faults:
             while self._recent and self._recent[0] < now - 1.0:
                 self._recent.popleft()
             if len(self._recent) >= self.faults.get("most", float("inf")):
-                self._counts["throttled"] += 1
+                self.counts["throttled"] += 1
                 return _SLOW_DOWN
             self._recent.append(now)
         return None

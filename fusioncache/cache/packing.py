@@ -180,7 +180,7 @@ def make_misfit_finder(pack: Pack) -> Callable[[Mapping[str, str]], str | None]:
     def find_misfit(needs: Mapping[str, str]) -> str | None:
         backend = needs.get(BACKEND, "")
         if backend not in here:
-            here[backend] = _read_machine(backend)
+            here[backend] = read_machine(backend)
         found = here[backend]
         if isinstance(found, str):
             where = needs.get("device") or needs.get("architecture")
@@ -191,7 +191,7 @@ def make_misfit_finder(pack: Pack) -> Callable[[Mapping[str, str]], str | None]:
     return find_misfit
 
 
-def _read_machine(backend: str) -> Mapping[str, str] | str:
+def read_machine(backend: str) -> Mapping[str, str] | str:
     """Returns what keys of a backend say of this machine, or why it cannot be used here; without one, of programs."""
     try:
         if not backend:

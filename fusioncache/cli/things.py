@@ -251,12 +251,17 @@ class StoredEntry:
         return TemplateStats(self.name, self.digest, ops, ingredients=tuple(self.texts.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch."""
+        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch.
+
+        ``signer`` is the key that signed what came from another machine; empty if it came unsigned, and None if it was
+        made here.
+        """
         entry = self.entry
         place = "backend" if self.kind == "executable" else "slot"
         about = {"id": self.id, "digest": self.digest, place: entry.backend, "name": entry.name}
         when = {"created": entry.created, "used": self.used, "seconds": entry.seconds}
-        return {**about, **when, "pid": entry.pid, "host": entry.host, "size": self.size, **self._describe()}
+        where = {"pid": entry.pid, "host": entry.host, "signer": entry.origin and entry.origin.key}
+        return {**about, **when, **where, "size": self.size, **self._describe()}
 
     def _describe(self) -> dict[str, Any]:
         if self.kind == "executable":

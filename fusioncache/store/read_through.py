@@ -19,10 +19,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fusioncache.process import forks
 from fusioncache.process.files import make_folders, remove
+from fusioncache.store.counts import StoreCounts
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
 from fusioncache.store.files import TEMPORARY, Refusal, StoreError, publish, read_private
@@ -43,16 +43,6 @@ SPREAD_SECONDS = 0.1
 _LOCK_SECONDS = 60.0
 
 
-class Counts(Protocol):
-    """Counts what happens to a store."""
-
-    def count_pulls(self, signer: str, number: int) -> None:
-        """Counts entries that came."""
-
-    def count_refused_pull(self, reason: str, message: str) -> None:
-        """Counts what did not, and warns of it once."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The index as it was fetched, and the packs that have each entry."""
@@ -70,7 +60,7 @@ class ReadThrough:
         counts: is told what came and what went wrong.
     """
 
-    def __init__(self, url: str, disk: DiskStore, counts: Counts):
+    def __init__(self, url: str, disk: DiskStore, counts: StoreCounts):
         self._remote = Remote(url)
         self._disk = disk
         self._counts = counts
@@ -159,6 +149,8 @@ class ReadThrough:
     def _read_index(self, trust: Trust, age: float) -> Index | None:
         """Returns the index that a process of this machine fetched; None if there is none of that age."""
         path = self._folder / "index"
+        if self._is_fresh("empty", age):
+            return Index(0, ())
         with suppress(OSError, Refusal):
             if time.time() - os.stat(path).st_mtime < age:
                 content = read_private(path, LARGEST_INDEX)
@@ -173,8 +165,11 @@ class ReadThrough:
             self._note("failed")
             raise
         if found is None:
+            self._note("empty")
             return Index(0, ())
         index, content = found
+        with suppress(OSError):
+            os.unlink(self._folder / "empty")
         before = self._read_index(trust, float("inf"))
         if before is not None and index.serial < before.serial:
             raise Refusal(OLDER, f"{index.serial} is before {before.serial}: push again to make a new one")

@@ -116,8 +116,8 @@ def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
 
 def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path, monkeypatch):
     packed = made[0].save(tmp_path / "all", key=CI)
-    read = packing._read_machine
-    monkeypatch.setattr(packing, "_read_machine", lambda backend: change_one(read(backend)))
+    read = packing.read_machine
+    monkeypatch.setattr(packing, "read_machine", lambda backend: change_one(read(backend)))
     there = empty(tmp_path)
     unpacked = there.load(packed.path)
     assert unpacked.entries + len(unpacked.unfit) == packed.entries

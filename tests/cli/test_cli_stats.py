@@ -49,6 +49,21 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
     assert not any("\x1b" in line for line in shown)
 
 
+def test_what_came_from_a_remote_what_it_saved_and_what_was_refused(monkeypatch):
+    ledger = make_full_ledger()
+    ledger.count("pulled", 12, of="ci (0123456789abcdef)")
+    ledger.count("pulled_seconds", 40.5)
+    ledger.count("pull_refused", 3, of="signed by a key that is not trusted")
+    save_ledger(monkeypatch, ledger)
+    assert (
+        "remote      12 entries came, signed by ci (0123456789abcdef)\n"
+        "            loaded what took other machines 40.5 s to make\n"
+        "            not taken (3): signed by a key that is not trusted\n"
+    ) in get_output("stats")
+    verbose = get_output("stats", "--verbose")
+    assert all(text in verbose for text in ("entries from the remote", "ci (0123456789abcdef)", "not taken from the"))
+
+
 def test_loading_that_takes_longer_than_compiling_is_a_loss(monkeypatch):
     ledger = Ledger()
     ledger.count_region(CAST, (), hit=False)

@@ -34,13 +34,16 @@ RUN_BY = {
     "fusioncache doctor": "cli/test_cli_doctor.py",
     "fusioncache explain": "cli/test_session.py",
     "fusioncache graph": "cli/test_cli_graph.py",
+    "fusioncache keys": "cli/test_recipes.py",
     "fusioncache ls": "cli/test_cli_ls.py",
+    "fusioncache pack": "cli/test_recipes.py",
     "fusioncache prune": "cli/test_cli_store.py",
     "fusioncache pull": "cli/test_cli_sharing.py",
     "fusioncache push": "cli/test_cli_sharing.py",
     "fusioncache report": "cli/test_cli_report.py",
     "fusioncache show": "cli/test_cli_show.py",
     "fusioncache stats": "cli/test_cli_stats.py",
+    "fusioncache unpack": "cli/test_recipes.py",
     "fusioncache verify": "cli/test_cli_store.py",
     "fusioncache warm": "cli/test_cli_warm.py",
     "benchmarks.budget": "benchmarks/test_budget.py",
@@ -56,6 +59,8 @@ RUN_BY = {
     "benchmarks.memory": "benchmarks/test_smoke.py",
     "benchmarks.nvfuser_seconds": "benchmarks/test_wiring.py",
     "benchmarks.prices": "benchmarks/test_prices.py",
+    "benchmarks.remote": "benchmarks/test_remote.py",
+    "benchmarks.remote.fuzz": "benchmarks/test_remote.py",
     "benchmarks.saved_memory": "benchmarks/test_smoke.py",
     "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
     "benchmarks.starts": "benchmarks/test_smoke.py",
@@ -155,7 +160,7 @@ def _parse(command: click.Command, words: Sequence[str]) -> None:
     name, *arguments = words
     try:
         command.make_context(name, arguments)
-    except click.MissingParameter:
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
         assert not arguments, words  # a sentence that names the command and nothing else
     except click.exceptions.Exit:
         assert "--help" in arguments, words

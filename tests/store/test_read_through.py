@@ -98,8 +98,17 @@ def test_what_the_index_does_not_have_costs_no_request(url, files, here, there):
 def test_an_empty_remote_costs_one_request(url, files, there):
     readers = [process(there, url) for _ in range(3)]
     assert not any(load(reader, 1) for reader in readers)
+    assert not load(process(there, url), 1)
     assert [reader.stats().bypasses for reader in readers] == [{}] * 3
-    assert reads(files)[0] == "index"
+    assert reads(files) == ["index"]
+
+
+def test_what_comes_to_an_empty_remote_is_seen_when_that_has_aged(url, here, there, monkeypatch):
+    assert not load(process(there, url), 1)
+    fill(url, here, 1)
+    assert not load(process(there, url), 1)
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    assert load(process(there, url), 1)
 
 
 def test_a_process_sees_a_newer_index_when_it_has_aged(url, files, here, there, monkeypatch):

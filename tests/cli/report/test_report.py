@@ -38,6 +38,19 @@ def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
     assert not re.search(r"https?:|@import|url\(", page.html.replace("http://www.w3.org/2000/svg", ""))
 
 
+def test_it_says_what_came_from_a_remote_and_what_was_refused(monkeypatch):
+    ledger = make_ledger(CAST)
+    ledger.count("pulled", 12, of=f"ci {HOSTILE}")
+    ledger.count("pulled_seconds", 40.5)
+    ledger.count("pull_refused", of="not signed")
+    save_ledger(monkeypatch, ledger)
+    page = Page(read_newest())
+    assert "From the remote came 12 entries signed by ci " in page.html and HOSTILE not in page.html
+    assert "took them <b>40.5 s</b> to make" in page.html
+    assert '1 request was answered with <a href="#pull-refused">nothing that is used</a>: not signed.' in page.html
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
 def test_the_same_run_gives_the_same_file(monkeypatch):
     save_run(monkeypatch)
     assert Page(read_newest()).html == Page(read_newest()).html

@@ -1,0 +1,20 @@
+"""The ``train.py`` of a recipe: compiles a small model, and prints how much it compiled and what its result is."""
+
+import thunder
+import torch
+
+import fusioncache
+
+
+def wave(x: torch.Tensor) -> torch.Tensor:
+    """A region of a few operations."""
+    return torch.sin(x) * 2 + torch.cos(x)
+
+
+if __name__ == "__main__":
+    cache = fusioncache.Cache(store=True)
+    transform = fusioncache.FusionCache(cache=cache, backend="inductor", jobs=0)
+    compiled = thunder.jit(wave, executors=fusioncache.executors(), transforms=[transform])
+    total = compiled(torch.arange(32.0).reshape(4, 8)).sum().item()
+    stats = cache.stats()
+    print(stats.compiles, stats.programs_made, dict(stats.pulled), dict(stats.pull_refused), total)
