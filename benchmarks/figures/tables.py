@@ -169,10 +169,11 @@ def tabulate_fuzzing(result: Result) -> str:
 
 def tabulate_remote(result: Result) -> str:
     """Shows what hosts asked of a remote, how long their processes waited for loads, and what each host compiled."""
-    columns = ("<server", "<package", "hosts", "requests of a host", "MB of a host", "median", "99th percentile")
+    columns = ("<server", "<package", "hosts", "uploaded by", "requests of a host", "MB of a host", "median", "99%")
     rows = (
         [
-            *(point["faults"], point["way"], str(point["hosts"]), f"{point['requests_per_host']:.1f}"),
+            *(point["faults"], point["way"], str(point["hosts"]), str(point["pushed"].get("hosts", 0))),
+            f"{point['requests_per_host']:.1f}",
             f"{point['bytes'] / point['hosts'] / 1e6:.2f}",
             *(f"{format_seconds(point[name])} s" for name in ("median_seconds", "p99_seconds")),
             f"{point['compiled_per_host']:.1f}",

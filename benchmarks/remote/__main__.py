@@ -66,7 +66,7 @@ def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None
         return bytes(answer.read())
 
 
-def measure(address: str, state: Path, faults: str, hosts: int, within: float, *, full: bool = True) -> dict[str, Any]:
+def measure(address: str, state: Path, faults: str, hosts: int, within: float, pushing: int = 1) -> dict[str, Any]:
     """Returns what hosts asked, and how they fared, at a server with these faults.
 
     Args:
@@ -75,21 +75,23 @@ def measure(address: str, state: Path, faults: str, hosts: int, within: float, *
         faults: of the server.
         hosts: how many.
         within: the seconds in which they start.
-        full: whether the remote has the model; else all of them compile.
+        pushing: how many hosts push the model at once before; with none all of them compile.
     """
     environment = {
         **{"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"},
         **{"AWS_DEFAULT_REGION": "us-east-1", "FUSIONCACHE_TRUST": "unsigned"},
     }
-    url = f"s3://bucket/{state.name}-{faults}-{hosts}-{full}"
+    url = f"s3://bucket/{state.name}-{faults}-{hosts}-{pushing}"
     argument = {**_EXACT, "url": url, "hosts": hosts, "within": within}
     where: dict[str, Any] = {"environment": environment, "root": state}
     _ask(address, "/-/faults", "PUT", b"{}")
-    if full:
-        processes.call(_HOSTS, {**argument, "fills": True, "hosts": 1}, **where)
+    pushed = processes.call(_HOSTS, {**argument, "fills": True, "hosts": pushing}, **where) if pushing else {}
     _ask(address, "/-/faults", "PUT", json.dumps(FAULTS[faults]).encode())
     found = processes.call(_HOSTS, {**argument, "fills": False}, **where)["processes"]
     counts = json.loads(_ask(address, "/-/counts"))
+    if "full" in FAULTS[faults]:
+        again = {**argument, "url": f"{url}-again", "fills": True, "hosts": 3}
+        pushed |= {"failed": processes.call(_HOSTS, again, **where)["failed"]}
     seconds = sorted(one["seconds"] for one in found)
     return {
         "requests": sum(counts.get(method, 0) for method in ("GET", "HEAD", "PUT")),
@@ -99,6 +101,7 @@ def measure(address: str, state: Path, faults: str, hosts: int, within: float, *
         "p99_seconds": seconds[int(0.99 * (len(seconds) - 1))],
         "compiled": sum(one["compiled"] for one in found),
         "compiled_per_host": sum(one["compiled"] for one in found) / hosts,
+        "pushed": pushed,
         "reasons": Counter(reason for one in found for reason in one["reasons"]),
     }
 
@@ -118,8 +121,9 @@ def main(run: Run, hosts: int, base_hosts: int, rate: float, faults: str, base: 
             for way, state, count in (("base", base, base_hosts), ("now", ROOT, hosts)):
                 if state is not None:
                     about: Point = {"way": way, "faults": name, "hosts": count}
-                    run.keep({**about, **measure(address, state, name, count, count / rate)})
-        found = measure(address, ROOT, "none", hosts, hosts / rate, full=False)
+                    pushing = 20 if way == "now" else 1
+                    run.keep({**about, **measure(address, state, name, count, count / rate, pushing)})
+        found = measure(address, ROOT, "none", hosts, hosts / rate, pushing=0)
         run.keep({"way": "now", "faults": "empty", "hosts": hosts, **found})
     columns = {name: pick(name) for name in ("way", "faults", "hosts", "requests_per_host", "compiled_per_host")}
     seconds = {name: pick(name, digits=3) for name in ("median_seconds", "p99_seconds")}

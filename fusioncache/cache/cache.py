@@ -24,7 +24,6 @@ from fusioncache.template.key import executable_key, template_key, template_name
 
 if TYPE_CHECKING:
     from fusioncache.store.packs import PackResult, UnpackResult
-    from fusioncache.store.signing import SigningKey
 
 _making = forks.lock()
 
@@ -99,14 +98,16 @@ class Cache:
         """Returns the templates seen so far, each with its counts."""
         return self.ledger.templates()
 
-    def save(self, path: str | Path, *, model: str = "", device: str = "", key: SigningKey | None = None) -> PackResult:
+    def save(self, path: str | Path, *, model: str = "", device: str = "") -> PackResult:
         """Writes what the store has into one file, which ``load`` and 'fusioncache unpack' read on another machine.
+
+        It is signed with the key of this user (``fusioncache keys new``) or of ``FUSIONCACHE_SIGNING_KEY``. Where there
+        is none it is not, and is read only with ``FUSIONCACHE_TRUST=unsigned``.
 
         Args:
             path: of the file, which is replaced when the new one is whole.
             model: the name of a model, to leave out what is for others.
             device: a part of the name of a GPU or processor, to leave out what was compiled for others.
-            key: signs the pack; by default the one that signs for this user, and nothing if there is none.
 
         Raises:
             StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be
@@ -115,9 +116,8 @@ class Cache:
         """
         from fusioncache.cache import packing
 
-        return packing.save_pack(
-            self.store, Path(path), model=model, device=device, key=key or packing.read_key_to_sign()
-        )
+        key = packing.read_key_to_sign()
+        return packing.save_pack(self.store, Path(path), model=model, device=device, key=key)
 
     def load(self, path: str | Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
         """Brings into the store what a pack has for this machine. Each entry is verified before it is used.

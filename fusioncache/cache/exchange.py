@@ -211,6 +211,7 @@ def prune_remote(
         left = list(written.packs)
         for digest in gone:
             remote.remove_pack(digest)
+        remote.remove_claims()
     size, size_left = (sum(pack.size for pack in packs) for packs in (gone.values(), left))
     return RemotePruning(len(gone), size, len(left), size_left)
 
@@ -246,8 +247,8 @@ def _find_index(remote: Remote, trust: Trust, *, renews: bool = False) -> Index:
 
     Args:
         remote: that has it.
-        trust: says who may have signed it.
-        renews: whether one that is of use to no one counts as none, as a push makes another one from the packs.
+        trust: the keys that may have signed it.
+        renews: whether one that no reader can use counts as none: a push makes another one from the packs.
 
     Raises:
         StoreError: if the remote cannot be used, or no trusted key signed its index.

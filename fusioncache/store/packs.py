@@ -1,7 +1,7 @@
 """Packs: one file with entries and the objects that they need, for a machine that has no store and no remote.
 
-A pack begins with a line of who signed it (``signing.py``), a line with the length of its manifest, and the manifest as
-JSON. Behind it is the content of each entry's file, and of each object, in the manifest's order and without a gap::
+A pack begins with the line of its signature (``signing.py``), a line with the length of its manifest, and the manifest
+as JSON. Behind it is the content of each entry's file, and of each object, in the manifest's order and without a gap::
 
     fusioncache signed 1 <public key> <signature>
     fusioncache pack 1 <bytes of the manifest>
@@ -138,7 +138,7 @@ class Pack:
 
     Attributes:
         path: of the file.
-        origin: who signed it.
+        origin: the key that signed it.
         digest: SHA-256 of the line above the manifest and the manifest.
         manifest: its contents.
         places: where in the file the content of each entry and object begins, by id or digest.
@@ -252,7 +252,7 @@ class PackHead:
     """The part of a pack up to the end of its manifest.
 
     Attributes:
-        origin: who signed it.
+        origin: the key that signed it.
         digest: of the pack.
         manifest: its contents.
     """

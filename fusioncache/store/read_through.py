@@ -14,9 +14,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,19 +231,17 @@ class _FailedBefore(Exception):
     """Another process of this machine could not use the remote a moment ago."""
 
 
-class _hold:
+@contextmanager
+def _hold(path: Path) -> Iterator[None]:
     """Holds the lock of a file, for which it waits. Where there are no locks, several processes may ask."""
-
-    def __init__(self, path: Path):
-        make_folders(path.parent)
-        self._lock = FileLock(path)
-
-    def __enter__(self) -> None:
+    make_folders(path.parent)
+    lock = FileLock(path)
+    try:
         with suppress(OSError):
-            self._lock.acquire(_LOCK_SECONDS)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+            lock.acquire(_LOCK_SECONDS)
+        yield
+    finally:
+        lock.release()
 
 
 def _run[T](work: Callable[[], T]) -> Future[T]:

@@ -30,6 +30,7 @@ TIMES = 8
 """How often the index is written while other writers write theirs."""
 
 _INDEX = "index"
+_LONGEST_CLAIM = 1000
 _HEAD_BYTES = 64 << 10
 """What is read of a pack at first: most manifests are shorter."""
 
@@ -141,14 +142,24 @@ class Remote:
         path, token = f"claims/{name[:2]}/{name}", f"{uuid.uuid4().hex} {time.time():.0f}"
         if self._transport.create_file(path, token.encode()):
             return True
-        content = (self._transport.fetch_file(path, 1000) or b"").decode(errors="replace")
-        if content == token:
+        content = self._transport.fetch_file(path, _LONGEST_CLAIM) or b""
+        if content == token.encode():
             return True
-        since = content.rpartition(" ")[2]
-        if since.isdecimal() and time.time() - int(since) < CLAIM_SECONDS:
+        if not _is_over(content):
             return False
         self._transport.put_file(path, token.encode())  # that machine was killed
         return True
+
+    def remove_claims(self) -> None:
+        """Removes the claims that are over.
+
+        Raises:
+            StoreError: if they cannot be listed or removed.
+        """
+        for name in self._transport.sizes("claims", DIGEST):
+            path = f"claims/{name[:2]}/{name}"
+            if _is_over(self._transport.fetch_file(path, _LONGEST_CLAIM) or b""):
+                self._transport.remove_file(path)
 
     def update_index(
         self,
@@ -213,6 +224,12 @@ class Remote:
         if head.digest != digest or size not in (None, whole) or whole > LARGEST_PACK:
             raise Refusal("a pack under another name", digest)
         return list_pack(digest, whole, head.manifest, time.time())
+
+
+def _is_over(claim: bytes) -> bool:
+    """Returns whether the machine that claimed has had its time."""
+    since = claim.decode(errors="replace").rpartition(" ")[2]
+    return not since.isdecimal() or time.time() - int(since) >= CLAIM_SECONDS
 
 
 def _pack_path(digest: str) -> str:

@@ -93,7 +93,7 @@ class Trust:
         """Does nothing if what came from there may be used. The signature is not verified again.
 
         Raises:
-            Refusal: if it may not. The detail says who signed, who is trusted, and what to do.
+            Refusal: if it may not. The detail names the signer and the trusted keys, and says what to do.
         """
         key = origin.key
         if not key:
@@ -127,8 +127,8 @@ class Trust:
 
     def _advise_signing(self) -> str:
         return (
-            "have it signed by who makes it, with 'fusioncache keys new' and 'fusioncache push', or set "
-            f"{TRUST.name}={UNSIGNED} if everyone who can write there may run code here"
+            "its writer can sign it, with 'fusioncache keys new' and 'fusioncache push'; or set "
+            f"{TRUST.name}={UNSIGNED} if all that can write there may run code here"
         )
 
 

@@ -113,7 +113,7 @@ class Store:
         return cls(disk, max_bytes, remote)
 
     def watch(self, observer: Observer) -> None:
-        """Tells someone from now on what comes from other machines."""
+        """Has an observer told, from now on, what comes from other machines."""
         self._counts.observer = observer
 
     @property

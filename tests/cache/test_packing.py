@@ -11,7 +11,7 @@ from signing_keys import make_signing_key
 import fusioncache
 from fusioncache.cache import packing
 from fusioncache.ir.keys import MACHINE, read_key
-from fusioncache.process.settings import TRUST
+from fusioncache.process.settings import SIGNING_KEY, TRUST
 from fusioncache.store import StoreError
 from fusioncache.store.packs import open_pack
 from fusioncache.store.signing import read_trust
@@ -51,6 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, l
 @pytest.fixture(autouse=True)
 def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST.name, CI.public)
+    monkeypatch.setenv(SIGNING_KEY.name, CI.text)
 
 
 def empty(tmp_path: Path) -> fusioncache.Cache:
@@ -59,7 +60,7 @@ def empty(tmp_path: Path) -> fusioncache.Cache:
 
 def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
     cache, outputs = made
-    packed = cache.save(tmp_path / "wave.fcpack", model="Wave", key=CI)
+    packed = cache.save(tmp_path / "wave.fcpack", model="Wave")
     assert packed.entries < len(cache.store.entries())
     there = empty(tmp_path)
     unpacked = there.load(packed.path)
@@ -72,7 +73,7 @@ def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
 
 
 def test_two_packs_of_the_same_are_the_same(made, tmp_path):
-    packs = [made[0].save(tmp_path / name, key=CI) for name in ("one", "other")]
+    packs = [made[0].save(tmp_path / name) for name in ("one", "other")]
     assert packs[0].digest == packs[1].digest
     assert packs[0].path.read_bytes() == packs[1].path.read_bytes()
     assert packs[0].entries == len(made[0].store.entries())
@@ -88,7 +89,7 @@ def test_a_device_leaves_out_what_is_for_others(made, tmp_path):
     cache, _ = made
     here = next(read_key(entry.text)["architecture"] for entry in cache.store.entries() if entry.backend == "inductor")
     assert cache.save(tmp_path / "here", device=here.split()[0]).entries == len(cache.store.entries())
-    others = cache.save(tmp_path / "other", device="H100", key=CI)
+    others = cache.save(tmp_path / "other", device="H100")
     manifest = open_pack(others.path, read_trust()).manifest
     assert all(entry.id.partition(".")[2] != "inductor" for entry in manifest.entries)
 
@@ -99,7 +100,7 @@ def change(name: str, needs: dict[str, str]) -> dict[str, str]:
 
 def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
     """Of an entry for exactly this machine, each ingredient is changed alone."""
-    packed = made[0].save(tmp_path / "all", key=CI)
+    packed = made[0].save(tmp_path / "all")
     pack = open_pack(packed.path, read_trust())
     find_misfit = packing.make_misfit_finder(pack)
     tried = set()
@@ -115,7 +116,7 @@ def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
 
 
 def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path, monkeypatch):
-    packed = made[0].save(tmp_path / "all", key=CI)
+    packed = made[0].save(tmp_path / "all")
     read = packing.read_machine
     monkeypatch.setattr(packing, "read_machine", lambda backend: change_one(read(backend)))
     there = empty(tmp_path)
@@ -134,7 +135,7 @@ def change_one(here: dict[str, str]) -> dict[str, str]:
 
 
 def test_a_pack_for_a_compiler_that_is_not_here(made, tmp_path):
-    pack = open_pack(made[0].save(tmp_path / "all", key=CI).path, read_trust())
+    pack = open_pack(made[0].save(tmp_path / "all").path, read_trust())
     find_misfit = packing.make_misfit_finder(replace(pack))
     assert "no backend later here" in find_misfit({"backend": "later", "device": "NVIDIA X"})
     if not torch.cuda.is_available():

@@ -390,6 +390,16 @@ def test_a_pack_that_is_just_being_pushed_stays(url, files, here, there):
     assert len(packs_of(url)) == 2
 
 
+def test_claims_that_are_over_are_removed(url, files, here, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url))
+    prune_remote(Remote(url), Retention())
+    assert sum("/claims/" in name for name in files.files) == 1  # another machine may be about to push the same
+    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
+    prune_remote(Remote(url), Retention())
+    assert not [name for name in files.files if "/claims/" in name]
+
+
 def test_a_load_in_the_middle_of_pruning_compiles(url, files, here, there):
     save(here, 1)
     push(here, Remote(url))

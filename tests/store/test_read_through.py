@@ -129,6 +129,24 @@ def test_an_entry_that_was_removed_here_comes_again(url, here, there, monkeypatc
     assert load(process(there, url), 1)
 
 
+def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
+    fill(url, here, 1)
+
+    def fault(what, path):
+        if what in ("write", "mv", "remove"):
+            raise PermissionError("read only")
+
+    files.fault = fault
+    reader = process(there, url)
+    assert load(reader, 1)
+    assert reader.stats().bypasses == {}
+    save(there, 2)
+    with pytest.raises(
+        StoreError, match="PermissionError: read only: check the credentials, and that they may do this"
+    ):
+        push(there, Remote(url))
+
+
 def test_the_variable_names_the_remote(url, here, there, monkeypatch):
     fill(url, here, 1)
     monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
@@ -224,7 +242,7 @@ def test_nothing_unsigned_comes_unless_it_is_allowed(url, files, here, there, mo
     fill(url, here, 1)
     monkeypatch.delenv(TRUST.name)
     reader = process(there, url)
-    with pytest.warns(RuntimeWarning, match="not signed: have it signed .* or set FUSIONCACHE_TRUST=unsigned"):
+    with pytest.warns(RuntimeWarning, match="not signed: its writer can sign it, .* or set FUSIONCACHE_TRUST=unsigned"):
         assert not load(reader, 1)
     assert find_present(there, 1) == []
 

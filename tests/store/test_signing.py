@@ -1,6 +1,6 @@
 """Only what a trusted key signed comes from another machine, and it stays only as long as that key is trusted.
 
-Each test of an attack takes a remote that is right, changes one thing as who writes there could, and sees it refused.
+Each test of an attack takes a right entry, changes one thing as a writer of the remote could, and sees it refused.
 """
 
 import hashlib
