@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fusioncache import __version__
 from fusioncache.cache.packing import require_disk, select_for_model
 from fusioncache.process.settings import REMOTE
 from fusioncache.store import Store, StoreError
@@ -73,37 +74,111 @@ def push(
     if not remote.writable:
         raise StoreError(f"{remote} can only be read")
     remote.list_packs(make=True)
-    index, counts, refused = _find_index(remote, trust, renews=True), Counter[str](), Counter[str]()
-    known = {entry for pack in index.packs for entry in pack.entries}
-    groups = list(_plan(disk, known, counts, refused))
-    uploaded: dict[str, ListedPack] = {}
+    index = _find_index(remote, trust, renews=True)
+    known = frozenset(entry for pack in index.packs for entry in pack.entries)
+    pushing = _Push(disk, remote, key, trust, known, dry_run=dry_run)
+    groups = list(pushing.plan())
     with tempfile.TemporaryDirectory(prefix="fusioncache-push-") as folder:
         for number, (model, ids) in enumerate(groups):
             if progress:
                 progress(number, len(groups))
-            new = [id_ for id_ in ids if shorten_entry_id(id_) not in known]
-            if not dry_run and not remote.claim(new):
-                counts["claimed"] += len(new)
-                continue
-            try:
-                listed = _write(disk, ids, Path(folder) / "pack", model, key, trust, refused)
-            except NothingToPack as nothing:
-                refused.update(nothing.refused)
-                continue
-            counts["entries"] += len({*map(shorten_entry_id, new)} & {*listed.entries})
-            counts["bytes"] += listed.size
-            if not dry_run:
-                remote.put_pack(listed.digest, (Path(folder) / "pack").read_bytes())
-            uploaded[listed.digest] = listed
-    if uploaded and not dry_run:
-        used = dict(_find_uses(disk))
-        change = _Listing(uploaded, used)
-        remote.update_index(trust, key, change, keeps=uploaded)
+            pushing.upload(model, ids, Path(folder) / "pack")
+    if pushing.uploaded and not dry_run:
+        change = _Listing(pushing.uploaded, dict(_find_uses(disk)))
+        remote.update_index(trust, key, change, keeps=pushing.uploaded)
     if progress:
         progress(len(groups), len(groups))
-    return CopyResult(
-        counts["entries"], len(uploaded), counts["bytes"], counts["skipped"], counts["claimed"], dict(refused)
-    )
+    return pushing.counted.freeze()
+
+
+class _Counts:
+    """Counts what is brought."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def count(self, **counts: int) -> None:
+        """Adds to fields of ``CopyResult``."""
+        self._counts.update(counts)
+
+    def freeze(self) -> CopyResult:
+        """Returns what was counted by now."""
+        entries, packs, size, skipped, claimed = (
+            self._counts[name] for name in ("entries", "packs", "bytes", "skipped", "claimed")
+        )
+        return CopyResult(entries, packs, size, skipped, claimed, dict(self.refused))
+
+
+class _Push:
+    """Uploads packs of what a remote lacks.
+
+    Args:
+        disk: has the entries.
+        remote: gets the packs.
+        key: signs them, if there is one.
+        trust: trusts what the key signs.
+        known: the shortened names of the entries that the remote has.
+        dry_run: whether to upload nothing.
+
+    Attributes:
+        counted: what was uploaded.
+        uploaded: the packs, by digest.
+    """
+
+    def __init__(
+        self, disk: DiskStore, remote: Remote, key: SigningKey | None, trust: Trust, known: Set[str], *, dry_run: bool
+    ):
+        self._disk, self._remote, self._key, self._trust, self._known = disk, remote, key, trust, known
+        self._dry_run = dry_run
+        self.counted = _Counts()
+        self.uploaded: dict[str, ListedPack] = {}
+
+    def plan(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yields the model and the entries of each pack that is to be written: those with an entry that is new."""
+        entries = []
+        for entry in self._disk.list_entries():
+            if is_outdated(entry.text):
+                self.counted.refused[OTHER_FORMAT] += 1
+            else:
+                entries.append(entry)
+                self.counted.count(skipped=not self._is_new(entry.id))
+        left = {entry.id: entry for entry in entries}
+        for model in sorted({entry.name for entry in entries if is_program(entry.backend)}):
+            own = list(select_for_model(self._disk, entries, model, exactly=True))
+            for entry in own:
+                left.pop(entry.id, None)
+            if any(self._is_new(entry.id) for entry in own):
+                yield from ((model, part) for part in _split(own))
+        yield from (("", part) for part in _split(entry for entry in left.values() if self._is_new(entry.id)))
+
+    def upload(self, model: str, ids: Sequence[str], path: Path) -> None:
+        """Uploads a pack of these entries, unless another machine is at it.
+
+        Args:
+            model: that they are for.
+            ids: of the entries.
+            path: for the file of the pack.
+        """
+        new = [id_ for id_ in ids if self._is_new(id_)]
+        if not self._dry_run and not self._remote.claim(new):
+            self.counted.count(claimed=len(new))
+            return
+        try:
+            written = write_pack(self._disk, ids, path, model=model, version=__version__, key=self._key)
+        except NothingToPack as nothing:
+            self.counted.refused.update(nothing.refused)
+            return
+        manifest = open_pack(path, self._trust).manifest
+        listed = list_pack(written.digest, written.bytes, manifest, time.time())
+        if not self._dry_run:
+            self._remote.put_pack(listed.digest, path.read_bytes())
+        self.uploaded[listed.digest] = listed
+        self.counted.refused.update(written.refused)
+        self.counted.count(entries=len({*map(shorten_entry_id, new)} & {*listed.entries}), packs=1, bytes=listed.size)
+
+    def _is_new(self, id_: str) -> bool:
+        return shorten_entry_id(id_) not in self._known
 
 
 def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
@@ -123,23 +198,23 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, trust = require_disk(store), _read_trust()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    index, counts, refused = _find_index(remote, trust), Counter[str](), Counter[str]()
+    index, counted = _find_index(remote, trust), _Counts()
     if not index.packs:
         remote.require()
     here = {shorten_entry_id(id_) for id_ in disk.entries.list_files()}
     wanted = list(_choose(index, here))
-    counts["skipped"] = len({entry for pack in index.packs for entry in pack.entries} & here)
+    counted.count(skipped=len({entry for pack in index.packs for entry in pack.entries} & here))
     _require_room(disk, remote, sum(pack.size for pack in wanted))
     for number, pack in enumerate(wanted):
         if progress:
             progress(number, len(wanted))
         try:
-            _bring(disk, remote, pack, trust, counts, refused, dry_run=dry_run)
+            _bring(disk, remote, pack, trust, counted, dry_run=dry_run)
         except Refusal as refusal:
-            refused[refusal.reason] += 1
+            counted.refused[refusal.reason] += 1
     if progress:
         progress(len(wanted), len(wanted))
-    return CopyResult(counts["entries"], counts["packs"], counts["bytes"], counts["skipped"], 0, dict(refused))
+    return counted.freeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,28 +337,6 @@ def _find_index(remote: Remote, trust: Trust, *, renews: bool = False) -> Index:
     return found[0] if found else Index(0, ())
 
 
-def _plan(
-    disk: DiskStore, known: set[str], counts: Counter[str], refused: Counter[str]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the model and the entries of each pack that is to be written: those with an entry that is not known."""
-    entries = []
-    for entry in disk.list_entries():
-        if is_outdated(entry.text):
-            refused[OTHER_FORMAT] += 1
-        else:
-            entries.append(entry)
-            counts["skipped"] += shorten_entry_id(entry.id) in known
-    left = {entry.id: entry for entry in entries}
-    for model in sorted({entry.name for entry in entries if is_program(entry.backend)}):
-        own = list(select_for_model(disk, entries, model, exactly=True))
-        for entry in own:
-            left.pop(entry.id, None)
-        if any(shorten_entry_id(entry.id) not in known for entry in own):
-            yield from ((model, part) for part in _split(own))
-    rest = [entry for entry in left.values() if shorten_entry_id(entry.id) not in known]
-    yield from (("", part) for part in _split(rest))
-
-
 def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
     """Yields the entries in parts that are not too large for a pack."""
     part, size = list[str](), 0
@@ -296,22 +349,6 @@ def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
         size += more
     if part:
         yield tuple(part)
-
-
-def _write(
-    disk: DiskStore,
-    ids: Iterable[str],
-    path: Path,
-    model: str,
-    key: SigningKey | None,
-    trust: Trust,
-    refused: Counter[str],
-) -> ListedPack:
-    import fusioncache
-
-    written = write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
-    refused.update(written.refused)
-    return list_pack(written.digest, written.bytes, open_pack(path, trust).manifest, time.time())
 
 
 def _find_uses(disk: DiskStore) -> Iterator[tuple[str, float]]:
@@ -345,14 +382,7 @@ def _choose(index: Index, here: set[str]) -> Iterator[ListedPack]:
 
 
 def _bring(
-    disk: DiskStore,
-    remote: Remote,
-    listed: ListedPack,
-    trust: Trust,
-    counts: Counter[str],
-    refused: Counter[str],
-    *,
-    dry_run: bool,
+    disk: DiskStore, remote: Remote, listed: ListedPack, trust: Trust, counted: _Counts, *, dry_run: bool
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="fusioncache-pull-") as folder:
         path = Path(folder) / "pack"
@@ -364,8 +394,8 @@ def _bring(
         if pack.digest != listed.digest:
             raise Refusal("a pack under another name", listed.digest)
         brought = unpack(pack, disk, trust, lambda needs: None, dry_run=dry_run)
-    counts.update(entries=brought.entries, packs=1, bytes=listed.size)
-    refused.update(brought.refused)
+    counted.count(entries=brought.entries, packs=1, bytes=listed.size)
+    counted.refused.update(brought.refused)
 
 
 def _require_room(disk: DiskStore, remote: Remote, needed: int) -> None:
