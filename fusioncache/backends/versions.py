@@ -27,17 +27,28 @@ def read_versions() -> Iterator[NamedValue]:
     import torch
 
     import fusioncache
-    from fusioncache.thunder_adapter.accelerator_api import nvfuser_version, thunder
+    from fusioncache.thunder_adapter.versions import read_digest, read_own_version
 
     flags = f"optimize={sys.flags.optimize}"
     yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
     yield "torch", f"{torch.__version__} {torch.version.git_version}"
-    yield "thunder", thunder.__version__
+    yield "thunder", read_own_version()
     yield "fusioncache", fusioncache.__version__
-    yield "nvfuser", str(nvfuser_version() or "none")
+    yield "nvfuser", _read_nvfuser()
     yield from ((name, _version_of(name)) for name in LIBRARIES)
-    yield "thunder.sources", _digest(thunder)
+    digest = read_digest()
+    if not digest:
+        raise Declined("the sources of Thunder were changed after they were imported", Scope.PROGRAM)
+    yield "thunder.sources", digest
     yield "fusioncache.sources", _digest(fusioncache)
+
+
+def _read_nvfuser() -> str:
+    try:
+        import nvfuser_direct
+    except Exception:  # an installed nvFuser may fail in many ways, and Thunder does without then
+        return "none"
+    return str(nvfuser_direct.version())
 
 
 def _version_of(library: str) -> str:

@@ -349,6 +349,29 @@ directory_option = click.option(
 dry_run_option = click.option("--dry-run", is_flag=True, help="Remove nothing and say what would be removed.")
 
 
+unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def check_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Returns the address of a remote, which an option need not have.
+
+    Raises:
+        click.BadParameter: if it names no place.
+    """
+    if value is None:
+        return None
+    scheme, mark, rest = value.partition("://")
+    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
+        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
+    if value == "-" or (not mark and _SCHEME.match(value)):
+        raise click.BadParameter(
+            f"an address is written as in s3://bucket/folder: for a folder of that name say ./{value}"
+        )
+    return value
+
+
 _BYTES = {
     **{"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12},
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},

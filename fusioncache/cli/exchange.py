@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusioncache.cli.console import (
+    check_url,
     directory_option,
     encode_fields,
     format_pairs,
@@ -18,6 +18,7 @@ from fusioncache.cli.console import (
     print_json,
     say,
     show_progress,
+    unsigned_option,
 )
 from fusioncache.cli.things import format_contents, open_store, report_refused, report_store_errors
 from fusioncache.humanize import escape_controls, format_bytes, format_count
@@ -31,33 +32,10 @@ if TYPE_CHECKING:
     from fusioncache.store.packs import Pack, UnpackResult
     from fusioncache.store.remote import Remote
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
-
-def check_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Returns the address of a remote, which an option need not have.
-
-    Raises:
-        click.BadParameter: if it names no place.
-    """
-    if value is None:
-        return None
-    scheme, mark, rest = value.partition("://")
-    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
-        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
-    if value == "-" or (not mark and _SCHEME.match(value)):
-        raise click.BadParameter(
-            f"an address is written as in s3://bucket/folder: for a folder of that name say ./{value}"
-        )
-    return value
-
 
 def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
     dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied.")
     return click.argument("url", callback=check_url)(directory_option(dry_run(json_option(command))))
-
-
-unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
 
 
 @click.command()

@@ -17,6 +17,7 @@ from fusioncache.cli.console import (
     BYTES,
     LENGTHS,
     Column,
+    check_url,
     count_columns,
     directory_option,
     dry_run_option,
@@ -26,9 +27,9 @@ from fusioncache.cli.console import (
     print_json,
     say,
     show_progress,
+    unsigned_option,
     wrap,
 )
-from fusioncache.cli.exchange import check_url, prune_packs, unsigned_option
 from fusioncache.cli.things import (
     format_contents,
     format_removal,
@@ -157,6 +158,8 @@ def prune(
     if remote is not None:
         if max_bytes is not None or record_bytes is not None or directory is not None:
             raise click.UsageError("--remote takes --max-age, --written and --version: leave out the other limits.")
+        from fusioncache.cli.exchange import prune_packs
+
         prune_packs(remote, max_age, written, version, unsigned=unsigned, dry_run=dry_run, as_json=as_json)
         return
     if written is not None or version or unsigned:

@@ -57,7 +57,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.distributed.transforms.fsdp_v2": "FSDPTransform",
         "thunder.distributed.utils": "maybe_sort_waits",
         "thunder.executors.data_dependent_partition": "Node consecutive_fusion fuse_bound_symbols",
-        "thunder.executors.nvfuserex": "nvfuser_version",
         "thunder.executors.passes": "_transform_for_operator_executor_execution",
         "thunder.executors.sdpaex": "_attention_mask_memory_efficient_helper",
         "thunder.executors.torch_autograd": "ThunderFunction ThunderOutputFunction",

@@ -64,6 +64,8 @@ VALUES = {
     "FUSIONCACHE_DIR": "elsewhere",
     "FUSIONCACHE_STORE": "1",
     "FUSIONCACHE_REMOTE": "http://localhost:9",
+    "FUSIONCACHE_TRUST": "unsigned",
+    "FUSIONCACHE_SIGNING_KEY": "none",
     "FUSIONCACHE_LOG": "events.jsonl",
     "FUSIONCACHE_EXPLAIN": "1",
     "FUSIONCACHE_VERIFY": "all",
