@@ -44,9 +44,17 @@ def read_versions() -> Iterator[NamedValue]:
 
 
 def _read_nvfuser() -> str:
+    """Returns the version of the nvFuser that Thunder uses here. Without a GPU it is not to be imported.
+
+    Among ranks its end would abort the process then.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
     try:
         import nvfuser_direct
-    except Exception:  # an installed nvFuser may fail in many ways, and Thunder does without then
+    except ImportError:
         return "none"
     return str(nvfuser_direct.version())
 
