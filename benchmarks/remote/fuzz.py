@@ -40,8 +40,8 @@ def make_inputs(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object
     packed = write_pack(store.disk, store.disk.entries.list_files(), folder / "pack", model="m", version="1", key=None)
     content = packed.path.read_bytes()
     start = measure_head(content[:LONGEST_LINES])
-    manifest = open_head(content[:start], _ANYONE).manifest
-    index = encode_index(Index(1, (list_pack(packed.digest, packed.bytes, manifest, 1.0),)), None)
+    head = open_head(content[:start], _ANYONE)
+    index = encode_index(Index(1, (list_pack(head, packed.bytes, 1.0),)), None)
 
     def read_head(given: bytes) -> object:
         return open_head(given[: measure_head(given[:LONGEST_LINES])], _ANYONE)

@@ -64,8 +64,8 @@ def _version_of(library: str) -> str:
     module = sys.modules.get(library)
     if module is None:
         return "none"
-    said = getattr(module, "__version__", None)
-    return _installed_version(library) if said is None else str(said)
+    own = getattr(module, "__version__", None)
+    return _installed_version(library) if own is None else str(own)
 
 
 @cache

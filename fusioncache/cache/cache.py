@@ -101,8 +101,8 @@ class Cache:
     def save(self, path: str | Path, *, model: str = "", device: str = "") -> PackResult:
         """Writes what the store has into one file, which ``load`` and 'fusioncache unpack' read on another machine.
 
-        It is signed with the key of this user (``fusioncache keys new``) or of ``FUSIONCACHE_SIGNING_KEY``. Where there
-        is none it is not, and is read only with ``FUSIONCACHE_TRUST=unsigned``.
+        The key of this user (``fusioncache keys new``) or of ``FUSIONCACHE_SIGNING_KEY`` signs it. Without a key it
+        stays unsigned, and other machines read it only with ``FUSIONCACHE_TRUST=unsigned``.
 
         Args:
             path: of the file, which is replaced when the new one is whole.
@@ -115,9 +115,9 @@ class Cache:
             OSError: if the store cannot be read.
         """
         from fusioncache.cache import packing
+        from fusioncache.store.signing import read_own_key
 
-        key = packing.read_key_to_sign()
-        return packing.save_pack(self.store, Path(path), model=model, device=device, key=key)
+        return packing.save_pack(self.store, Path(path), model=model, device=device, key=read_own_key())
 
     def load(self, path: str | Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
         """Brings into the store what a pack has for this machine. Each entry is verified before it is used.
@@ -133,8 +133,12 @@ class Cache:
             OSError: if the store cannot be written.
         """
         from fusioncache.cache import packing
+        from fusioncache.store.packs import open_pack
+        from fusioncache.store.signing import require_trust
 
-        return packing.load_pack(self.store, Path(path), all_machines=all_machines, dry_run=dry_run)
+        trust = require_trust()
+        pack = open_pack(Path(path), trust)
+        return packing.load_pack(self.store, pack, trust, all_machines=all_machines, dry_run=dry_run)
 
     def write_record(self) -> None:
         """Brings the record on disk up to date. Never raises: a record that cannot be written costs one warning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections import Counter
@@ -10,16 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fusioncache import __version__
-from fusioncache.cache.packing import require_disk, select_for_model
+from fusioncache.cache.packing import Selection, require_disk
 from fusioncache.process.settings import REMOTE
 from fusioncache.store import Store, StoreError
 from fusioncache.store.disk import DiskStore
-from fusioncache.store.entry import OTHER_FORMAT, Entry, is_outdated, is_program
+from fusioncache.store.entry import OTHER_FORMAT, Entry, is_outdated
 from fusioncache.store.files import Refusal
 from fusioncache.store.index import Index, ListedPack, list_pack, shorten_entry_id
-from fusioncache.store.packs import LARGEST_PACK, NothingToPack, open_pack, unpack, write_pack
+from fusioncache.store.packs import LARGEST_PACK, NothingToPack, open_pack, write_pack
 from fusioncache.store.remote import Remote
-from fusioncache.store.signing import NOT_TRUSTED, SigningKey, Trust, read_trust
+from fusioncache.store.signing import NOT_TRUSTED, REVOKED, SigningKey, Trust, require_trust
+from fusioncache.store.store import get_host
 
 Progress = Callable[[int, int], None]
 """Is told how many packs were dealt with, and of how many."""
@@ -73,8 +75,9 @@ def push(
     disk, trust = require_disk(store), _trust_own(key)
     if not remote.writable:
         raise StoreError(f"{remote} can only be read")
-    remote.list_packs(make=True)
     index = _find_index(remote, trust, renews=True)
+    if not index.packs:
+        remote.require(make=True)
     known = frozenset(entry for pack in index.packs for entry in pack.entries)
     pushing = _Push(disk, remote, key, trust, known, dry_run=dry_run)
     groups = list(pushing.plan())
@@ -143,9 +146,9 @@ class _Push:
             else:
                 entries.append(entry)
                 self.counted.count(skipped=not self._is_new(entry.id))
-        left = {entry.id: entry for entry in entries}
-        for model in sorted({entry.name for entry in entries if is_program(entry.backend)}):
-            own = list(select_for_model(self._disk, entries, model, exactly=True))
+        left, selection = {entry.id: entry for entry in entries}, Selection(self._disk, entries)
+        for model in selection.list_models():
+            own = selection.select(model, exactly=True)
             for entry in own:
                 left.pop(entry.id, None)
             if any(self._is_new(entry.id) for entry in own):
@@ -161,7 +164,8 @@ class _Push:
             path: for the file of the pack.
         """
         new = [id_ for id_ in ids if self._is_new(id_)]
-        if not self._dry_run and not self._remote.claim(new):
+        signer = self._key.public if self._key else ""
+        if not self._dry_run and not self._remote.claim(new, signer, _name_owner(self._disk)):
             self.counted.count(claimed=len(new))
             return
         try:
@@ -169,8 +173,7 @@ class _Push:
         except NothingToPack as nothing:
             self.counted.refused.update(nothing.refused)
             return
-        manifest = open_pack(path, self._trust).manifest
-        listed = list_pack(written.digest, written.bytes, manifest, time.time())
+        listed = list_pack(open_pack(path, self._trust), written.bytes, time.time())
         if not self._dry_run:
             self._remote.put_pack(listed.digest, path.read_bytes())
         self.uploaded[listed.digest] = listed
@@ -195,13 +198,13 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
             brought by then stays.
         OSError: if the store cannot be written.
     """
-    disk, trust = require_disk(store), _read_trust()
+    disk, trust = require_disk(store), require_trust()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
     index, counted = _find_index(remote, trust), _Counts()
     if not index.packs:
         remote.require()
-    here = {shorten_entry_id(id_) for id_ in disk.entries.list_files()}
+    here = {shorten_entry_id(id_) for id_ in disk.entries.list_files() if disk.is_usable(id_, trust)}
     wanted = list(_choose(index, here))
     counted.count(skipped=len({entry for pack in index.packs for entry in pack.entries} & here))
     _require_room(disk, remote, sum(pack.size for pack in wanted))
@@ -209,7 +212,9 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         if progress:
             progress(number, len(wanted))
         try:
-            _bring(disk, remote, pack, trust, counted, dry_run=dry_run)
+            brought = remote.bring(pack, disk, trust, dry_run=dry_run)
+            counted.count(entries=brought.entries, packs=1, bytes=pack.size)
+            counted.refused.update(brought.refused)
         except Refusal as refusal:
             counted.refused[refusal.reason] += 1
     if progress:
@@ -257,7 +262,9 @@ class Retention:
 def prune_remote(
     remote: Remote, retention: Retention, *, dry_run: bool = False, key: SigningKey | None = None
 ) -> RemotePruning:
-    """Removes packs from a remote: those that have had their time, and those of which a newer one has every entry.
+    """Removes packs from a remote that have had their time, or are of no use.
+
+    Of no use are those of which a newer one has every entry, and those that a revoked key signed.
 
     Others may push and load meanwhile. A pack leaves the index first, and one that is not in the index yet is listed,
     so that none goes which was just written. A load that comes too late compiles.
@@ -275,7 +282,8 @@ def prune_remote(
         raise StoreError(f"{remote} can only be read")
     trust, now = _trust_own(key), time.time()
     index = _find_index(remote, trust, renews=True)
-    remote.require()
+    if not index.packs:
+        remote.require()
     gone = {pack.digest: pack for pack in index.packs if not retention.keeps(pack, now)}
     gone |= _find_covered([pack for pack in index.packs if pack.digest not in gone])
     left = [pack for pack in index.packs if pack.digest not in gone]
@@ -284,11 +292,23 @@ def prune_remote(
             trust, key, lambda packs: tuple(pack for pack in packs if pack.digest not in gone)
         )
         left = list(written.packs)
-        for digest in gone:
+        for digest in (*gone, *_find_revoked(remote, index, trust)):
             remote.remove_pack(digest)
         remote.remove_claims()
     size, size_left = (sum(pack.size for pack in packs) for packs in (gone.values(), left))
     return RemotePruning(len(gone), size, len(left), size_left)
+
+
+def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[str]:
+    """Yields the digests of packs that a revoked key signed. They are in no index."""
+    listed = {pack.digest for pack in index.packs}
+    for digest, size in remote.list_packs().items():
+        if digest not in listed:
+            try:
+                remote.read_listing(digest, size, trust)
+            except Refusal as refusal:
+                if refusal.reason == REVOKED:
+                    yield digest
 
 
 def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
@@ -304,16 +324,9 @@ def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
     return covered
 
 
-def _read_trust() -> Trust:
-    try:
-        return read_trust()
-    except Refusal as refusal:
-        raise StoreError(str(refusal)) from None
-
-
 def _trust_own(key: SigningKey | None) -> Trust:
     """Returns which keys are trusted, and with them what a push with this key writes, or one without."""
-    trust = _read_trust()
+    trust = require_trust()
     return replace(trust, trusted={key.public: key.name, **trust.trusted}) if key else replace(trust, unsigned=True)
 
 
@@ -351,6 +364,11 @@ def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
         yield tuple(part)
 
 
+def _name_owner(disk: DiskStore) -> str:
+    """Returns a word for a store of this machine."""
+    return hashlib.sha256(f"{get_host()} {disk.directory.path}".encode()).hexdigest()[:16]
+
+
 def _find_uses(disk: DiskStore) -> Iterator[tuple[str, float]]:
     """Yields the shortened name of each entry, and when it was last used, in seconds since the epoch."""
     for id_, file in disk.entries.list_files().items():
@@ -379,23 +397,6 @@ def _choose(index: Index, here: set[str]) -> Iterator[ListedPack]:
         if not seen.issuperset(pack.entries):
             seen.update(pack.entries)
             yield pack
-
-
-def _bring(
-    disk: DiskStore, remote: Remote, listed: ListedPack, trust: Trust, counted: _Counts, *, dry_run: bool
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="fusioncache-pull-") as folder:
-        path = Path(folder) / "pack"
-        path.write_bytes(remote.fetch_pack(listed))
-        try:
-            pack = open_pack(path, trust)
-        except StoreError as error:
-            raise Refusal("a pack that cannot be used", str(error)) from error
-        if pack.digest != listed.digest:
-            raise Refusal("a pack under another name", listed.digest)
-        brought = unpack(pack, disk, trust, lambda needs: None, dry_run=dry_run)
-    counted.count(entries=brought.entries, packs=1, bytes=listed.size)
-    counted.refused.update(brought.refused)
 
 
 def _require_room(disk: DiskStore, remote: Remote, needed: int) -> None:

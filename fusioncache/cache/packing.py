@@ -6,11 +6,11 @@ each length and each device that the store knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
+from fusioncache import __version__
 from fusioncache.backends.api import BACKENDS, make_backend, problem
 from fusioncache.backends.versions import read_versions
 from fusioncache.ir import Declined, Graph
@@ -20,8 +20,8 @@ from fusioncache.store import Store, StoreError
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import PROGRAM_FORMAT, SPLITS_SLOT, VERIFIED_SLOT, Entry, is_family, is_program
 from fusioncache.store.files import Refusal
-from fusioncache.store.packs import Pack, PackResult, UnpackResult, open_pack, unpack, write_pack
-from fusioncache.store.signing import SigningKey, read_own_key, read_trust
+from fusioncache.store.packs import Pack, PackResult, UnpackResult, fits_all, unpack, write_pack
+from fusioncache.store.signing import SigningKey, Trust
 from fusioncache.template.text import digest_ops, write_graph
 
 TEMPLATES = "templates"
@@ -34,18 +34,6 @@ _OF_ALL = (SPLITS_SLOT, VERIFIED_SLOT)
 def write_templates(graphs: Iterable[Graph]) -> bytes:
     """Returns the artifact of a program: a digest of each graph's operations, a line for each."""
     return "\n".join(sorted({digest_ops(write_graph(graph)["ops"]) for graph in graphs})).encode()
-
-
-def read_key_to_sign() -> SigningKey | None:
-    """Returns the key that signs for this user; None if there is none.
-
-    Raises:
-        StoreError: if there is something in its place.
-    """
-    try:
-        return read_own_key()
-    except Refusal as refusal:
-        raise StoreError(str(refusal)) from None
 
 
 def save_pack(
@@ -69,35 +57,31 @@ def save_pack(
         StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be written.
         OSError: if the store cannot be read.
     """
-    import fusioncache
-
     disk = require_disk(store)
     entries = [entry for entry in disk.list_entries() if _is_for(entry, device)]
     if model:
-        entries = list(select_for_model(disk, entries, model))
+        entries = Selection(disk, entries).select(model)
     ids = [entry.id for entry in entries]
-    return write_pack(disk, ids, path, model=model, version=fusioncache.__version__, key=key)
+    return write_pack(disk, ids, path, model=model, version=__version__, key=key)
 
 
-def load_pack(store: Store | None, path: Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
+def load_pack(
+    store: Store | None, pack: Pack, trust: Trust, *, all_machines: bool = False, dry_run: bool = False
+) -> UnpackResult:
     """Brings into a store what a pack has for this machine.
 
     Args:
         store: in a directory.
-        path: of the file.
+        pack: that was opened.
+        trust: the keys whose entries are used.
         all_machines: whether to bring what is for others, too.
         dry_run: whether to bring nothing and say what would be brought.
 
     Raises:
-        StoreError: if there is no store, or the file cannot be read, is no pack, or no key that is trusted signed it.
-        OSError: if the store cannot be written.
+        StoreError: if there is no store, or the pack is shorter than it was.
+        OSError: if the pack cannot be read, or the store cannot be written.
     """
-    try:
-        trust = read_trust()
-    except Refusal as refusal:
-        raise StoreError(str(refusal)) from None
-    pack = open_pack(path, trust)
-    find_misfit = (lambda needs: None) if all_machines else make_misfit_finder(pack)
+    find_misfit = fits_all if all_machines else make_misfit_finder()
     return unpack(pack, require_disk(store), trust, find_misfit, dry_run=dry_run)
 
 
@@ -119,35 +103,51 @@ def _is_for(entry: Entry, device: str) -> bool:
     return not device or not said or any(device.lower() in text.lower() for text in said)
 
 
-def select_for_model(
-    disk: DiskStore, entries: Iterable[Entry], model: str, *, exactly: bool = False
-) -> Iterator[Entry]:
-    """Yields the entries that a model needs.
+class Selection:
+    """Finds the entries that a model needs.
 
     Args:
         disk: has them.
         entries: to select from.
-        model: its name.
-        exactly: whether parts of the model, which have its name and more, are other models.
-
-    Raises:
-        StoreError: if there is no program of that name. The message says which names there are.
     """
-    entries, is_own = list(entries), (lambda name: name == model) if exactly else partial(is_named, model=model)
-    programs = [entry for entry in entries if is_program(entry.backend)]
-    own = [entry for entry in programs if is_own(entry.name)]
-    if not own:
-        names = ", ".join(sorted({entry.name for entry in programs})) or "none"
-        raise StoreError(f"the store has no program of {model}; it has programs of: {names}")
-    operations = {line for entry in own for line in _read_templates(disk, entry)}
-    for entry in entries:
+
+    def __init__(self, disk: DiskStore, entries: Iterable[Entry]):
+        self._disk = disk
+        self._entries = tuple(entries)
+        self._operations = {entry.id: _digest_entry(entry) for entry in self._entries}
+
+    def list_models(self) -> list[str]:
+        """Returns the names that programs have."""
+        return sorted({entry.name for entry in self._entries if is_program(entry.backend)})
+
+    def select(self, model: str, *, exactly: bool = False) -> list[Entry]:
+        """Returns the entries that a model needs.
+
+        Args:
+            model: its name.
+            exactly: whether parts of the model, which have its name and more, are other models.
+
+        Raises:
+            StoreError: if there is no program of that name. The message says which names there are.
+        """
+        names = {name for name in self.list_models() if name == model or (not exactly and is_named(name, model))}
+        if not names:
+            known = ", ".join(self.list_models()) or "none"
+            raise StoreError(f"the store has no program of {model}; it has programs of: {known}")
+        own = [entry for entry in self._entries if is_program(entry.backend) and entry.name in names]
+        operations = {line for entry in own for line in _read_templates(self._disk, entry)}
+        return [entry for entry in self._entries if self._is_needed(entry, names, operations)]
+
+    def _is_needed(self, entry: Entry, names: Set[str], operations: Set[str]) -> bool:
         if is_program(entry.backend) or is_family(entry.backend):
-            is_wanted = is_own(entry.name)
-        else:
-            ops = _read_texts(entry).get("ops")
-            is_wanted = entry.backend in _OF_ALL or (ops is not None and digest_ops(ops) in operations)
-        if is_wanted:
-            yield entry
+            return entry.name in names
+        return entry.backend in _OF_ALL or self._operations[entry.id] in operations
+
+
+def _digest_entry(entry: Entry) -> str:
+    """Returns the digest of the operations of what was compiled; empty if an entry has none."""
+    ops = _read_texts(entry).get("ops")
+    return "" if ops is None else digest_ops(ops)
 
 
 def is_named(name: str, model: str) -> bool:
@@ -169,11 +169,11 @@ def _read_texts(entry: Entry) -> Mapping[str, str]:
     return {}
 
 
-def make_misfit_finder(pack: Pack) -> Callable[[Mapping[str, str]], str | None]:
+def make_misfit_finder() -> Callable[[Mapping[str, str]], str | None]:
     """Returns a function that says why what needs something of a machine is of no use on this one.
 
-    It takes what one of the pack's environments says, and returns a phrase, or None if all of it is as it is here. What
-    is here is read once for each backend that the pack needs: it imports the backend, and compiles nothing.
+    It takes what one of a pack's environments says, and returns a phrase, or None if all of it is as it is here. What
+    is here is read once for each backend that a pack needs: it imports the backend, and compiles nothing.
     """
     here: dict[str, Mapping[str, str] | str] = {}
 

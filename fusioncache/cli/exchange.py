@@ -25,7 +25,7 @@ from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.process.settings import TRUST
 from fusioncache.store import StoreError, default_path
 from fusioncache.store.entry import OTHER_FORMAT, is_program
-from fusioncache.store.signing import SigningKey, read_own_key, read_trust
+from fusioncache.store.signing import SigningKey, read_own_key, require_trust
 
 if TYPE_CHECKING:
     from fusioncache.cache.exchange import CopyResult
@@ -78,11 +78,10 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
     and then every byte: only what was signed by a key on 'fusioncache keys list' or in FUSIONCACHE_TRUST comes. Instead
     of copying all of it, FUSIONCACHE_REMOTE=URL brings what a process needs. 'fusioncache stats' shows what came.
 
-    A listing of more than 500,000 files or 128 MiB is not read to its end, and an entry of more than 256 MiB is left
-    out. After an hour it ends; what came by then stays, and the next pull goes on from there.
+    What came before an error stays, and the next pull goes on from there. A pack is not read for more than a minute.
 
-    URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
-    what pip install "fusioncache[http]" installs.
+    URL is one that 'fusioncache push' takes, or http://host/folder with a copy of such a place: that is read by what
+    pip install "fusioncache[http]" installs.
 
     \b
     Examples:
@@ -200,17 +199,18 @@ def unpack(file: Path, lists: bool, all_machines: bool, dry_run: bool, directory
     from fusioncache.store.packs import open_pack
 
     with report_store_errors():
-        trust = read_trust()
+        trust = require_trust()
         opened = open_pack(file, trust)
-        if lists:
-            _print_manifest(opened, trust.name(opened.origin.key) if opened.origin.key else "", as_json)
-            return
-        from fusioncache.cache.packing import load_pack  # loads torch and the backends
+    if lists:
+        _print_manifest(opened, trust.name(opened.origin.key) if opened.origin.key else "", as_json)
+        return
+    from fusioncache.cache.packing import load_pack
 
+    with report_store_errors():
         store = open_store(directory, make=True)
-        found = load_pack(store, file, all_machines=all_machines, dry_run=dry_run)
+        found = load_pack(store, opened, trust, all_machines=all_machines, dry_run=dry_run)
     if as_json:
-        print_json({"command": "unpack", "pack": opened.digest, "dry_run": dry_run, **encode_fields(found)})
+        print_json({"command": "unpack", "dry_run": dry_run, **encode_fields(found)})
     else:
         say(_describe_unpacking(found, dry_run), err=False)
         for reason, number in sorted(Counter(found.unfit.values()).items()):
@@ -225,6 +225,7 @@ def _describe_unpacking(found: UnpackResult, dry_run: bool) -> str:
 
 
 def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
+    """Prints what is in a pack, of which nothing is loaded."""
     manifest = pack.manifest
     if as_json:
         print_json({"command": "unpack", "pack": pack.digest, "signer": pack.origin.key, "manifest": manifest})
@@ -256,7 +257,17 @@ def prune_packs(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Removes packs from a remote, and says what went."""
+    """Removes packs from a remote, and says what went.
+
+    Args:
+        url: of the remote.
+        max_age: seconds since a pack was used; None for any.
+        written: seconds since it was written; None for any.
+        version: of fusioncache, whose packs alone stay; empty for all.
+        unsigned: whether the new index is not signed.
+        dry_run: whether to remove nothing and say what would be removed.
+        as_json: whether to print JSON.
+    """
     from fusioncache.cache.exchange import Retention, prune_remote
     from fusioncache.store.remote import Remote
 

@@ -293,6 +293,12 @@ class ObjectFolder(_Shards):
             raise Refusal("a wrong checksum", str(self.path_of(digest)))
         return content
 
+    def has(self, digest: str, size: int) -> bool:
+        """Returns whether there is a file of this name and length, whatever is in it."""
+        with suppress(OSError):
+            return os.lstat(self.path_of(digest)).st_size == size
+        return False
+
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each file, by digest."""
         return {digest: file.size for digest, file in self.list_files().items()}

@@ -18,7 +18,7 @@ from fusioncache.store.directory import Directory, EntryFile, EntryFolder, Objec
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
 from fusioncache.store.locks import FileLock, hold_alone, hold_shared
-from fusioncache.store.signing import read_trust
+from fusioncache.store.signing import Trust, read_trust
 
 FILL = 0.9
 """How full a store is that was too full, so that the next save does not have to clean up again."""
@@ -306,6 +306,16 @@ class DiskStore:
         if content is None:
             raise Refusal(_GONE, artifact.object)
         return content
+
+    def is_usable(self, id_: str, trust: Trust) -> bool:
+        """Returns whether there is an entry that a load would give out, as far as the lengths of its files say."""
+        with suppress(Refusal, OSError):
+            entry = self.entries.get(id_)
+            if entry is not None:
+                if entry.origin is not None:
+                    trust.check(entry.origin)
+                return all(self._objects.has(part.object, part.size) for part in entry.artifacts)
+        return False
 
     def list_entries(self) -> Iterator[Entry]:
         """Yields all entries that can be read.

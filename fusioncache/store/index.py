@@ -20,8 +20,8 @@ from typing import Annotated
 from fusioncache.ir import codec
 from fusioncache.store.entry import DIGEST
 from fusioncache.store.files import Refusal
-from fusioncache.store.packs import LARGEST_PACK, Manifest
-from fusioncache.store.signing import SigningKey, Trust
+from fusioncache.store.packs import LARGEST_PACK, PackHead
+from fusioncache.store.signing import PUBLIC_KEY, Origin, SigningKey, Trust
 
 LARGEST_INDEX = 64 << 20
 MOST_PACKS = 100_000
@@ -29,6 +29,7 @@ OLDER = "an older index than was seen before"
 
 _HEAD = b"fusioncache index 1\n"
 _DIGITS = 16
+_SIGNER = re.compile(f"({PUBLIC_KEY.pattern})?")
 _SHORT = re.compile(r"[0-9a-f]{16}\.[a-z0-9_-]{1,32}")
 
 
@@ -44,6 +45,7 @@ class ListedPack:
         written: when it came into the index, in seconds since the epoch.
         used: when a machine that pushes last used one of its entries; ``written`` if none has.
         entries: the names of its entries, shortened.
+        signer: the public key that signed it; empty if none did.
     """
 
     digest: Annotated[str, DIGEST]
@@ -53,6 +55,7 @@ class ListedPack:
     written: float
     used: float
     entries: tuple[Annotated[str, _SHORT], ...]
+    signer: Annotated[str, _SIGNER]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +94,18 @@ def shorten_entry_id(id_: str) -> str:
     return f"{digest[:_DIGITS]}.{word}"
 
 
-def list_pack(digest: str, size: int, manifest: Manifest, written: float) -> ListedPack:
-    """Returns what an index says of a pack."""
+def list_pack(head: PackHead, size: int, written: float) -> ListedPack:
+    """Returns what an index says of a pack.
+
+    Args:
+        head: of the pack.
+        size: of its file, in bytes.
+        written: when it comes into the index, in seconds since the epoch.
+    """
+    manifest = head.manifest
     entries = tuple(shorten_entry_id(entry.id) for entry in manifest.entries)
-    return ListedPack(digest, size, manifest.model, manifest.version, written, written, entries)
+    about = (head.digest, size, manifest.model, manifest.version)
+    return ListedPack(*about, written, written, entries, head.origin.key)
 
 
 def encode_index(index: Index, key: SigningKey | None) -> bytes:
@@ -106,6 +117,8 @@ def encode_index(index: Index, key: SigningKey | None) -> bytes:
 def decode_index(content: bytes, trust: Trust) -> Index:
     """Returns the index in a file, of which nothing is read before its signature is verified.
 
+    It has the packs of keys that are trusted now: those of a key that was revoked count as not there.
+
     Raises:
         Refusal: if no trusted key signed it, or it is damaged.
         StoreError: if signatures cannot be verified here.
@@ -116,6 +129,7 @@ def decode_index(content: bytes, trust: Trust) -> Index:
     if not below.startswith(_HEAD):
         raise Refusal("a damaged index")
     try:
-        return codec.decode(Index, below[len(_HEAD) :], "index")
+        index = codec.decode(Index, below[len(_HEAD) :], "index")
     except ValueError as error:
         raise Refusal("a damaged index") from error
+    return Index(index.serial, tuple(pack for pack in index.packs if trust.accepts(Origin(pack.signer))))

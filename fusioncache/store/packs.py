@@ -42,7 +42,7 @@ from fusioncache.store.entry import (
     sign_entry,
 )
 from fusioncache.store.files import TEMPORARY, Refusal, StoreError
-from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
+from fusioncache.store.signing import Origin, SigningKey, Trust, read_trust, split_origin
 
 FORMAT = 1
 MOST_ENTRIES = 100_000
@@ -133,21 +133,30 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class PackHead:
+    """The part of a pack up to the end of its manifest.
+
+    Attributes:
+        origin: the key that signed it.
+        digest: SHA-256 of the line above the manifest and the manifest.
+        manifest: its contents.
+    """
+
+    origin: Origin
+    digest: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Pack(PackHead):
     """A pack on disk, of which the manifest was verified.
 
     Attributes:
         path: of the file.
-        origin: the key that signed it.
-        digest: SHA-256 of the line above the manifest and the manifest.
-        manifest: its contents.
         places: where in the file the content of each entry and object begins, by id or digest.
     """
 
     path: Path
-    origin: Origin
-    digest: str
-    manifest: Manifest
     places: Mapping[str, int]
 
     def read(self, wanted: Iterable[PackedEntry], trust: Trust) -> Iterator[tuple[PackedEntry, Entry | Refusal]]:
@@ -227,7 +236,7 @@ def open_pack(path: Path, trust: Trust) -> Pack:
         raise StoreError(f"{path} is not used, {refusal}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}): check the path") from error
-    return Pack(path, head.origin, head.digest, head.manifest, dict(_find_places(head.manifest, start)))
+    return Pack(head.origin, head.digest, head.manifest, path, dict(_find_places(head.manifest, start)))
 
 
 def measure_head(lines: bytes) -> int:
@@ -245,21 +254,6 @@ def measure_head(lines: bytes) -> int:
     if int(found[2]) > LARGEST_MANIFEST:
         raise Refusal(_DAMAGED, "its manifest is too long")
     return len(lines) - len(below) + found.end() + int(found[2])
-
-
-@dataclass(frozen=True, slots=True)
-class PackHead:
-    """The part of a pack up to the end of its manifest.
-
-    Attributes:
-        origin: the key that signed it.
-        digest: of the pack.
-        manifest: its contents.
-    """
-
-    origin: Origin
-    digest: str
-    manifest: Manifest
 
 
 def open_head(content: bytes, trust: Trust) -> PackHead:
@@ -370,6 +364,8 @@ def _find_whole(disk: DiskStore, id_: str, whole: set[str]) -> Entry:
         raise Refusal("an entry without its artifacts", id_)
     if is_outdated(entry.text):
         raise Refusal(OTHER_FORMAT, id_)
+    if entry.origin is not None:
+        read_trust().check(entry.origin)  # no machine that trusts the same keys would take it
     for part in entry.artifacts:
         if part.object not in whole:
             disk.content(part)
@@ -425,6 +421,7 @@ class UnpackResult:
     """The result of reading a pack into a store.
 
     Attributes:
+        pack: its digest.
         entries: how many were brought.
         bytes: of their artifacts.
         skipped: how many were there already.
@@ -432,6 +429,7 @@ class UnpackResult:
         refused: how many are wrong, by reason.
     """
 
+    pack: str
     entries: int
     bytes: int
     skipped: int
@@ -439,11 +437,16 @@ class UnpackResult:
     refused: Mapping[str, int]
 
 
+def fits_all(_needs: Mapping[str, str]) -> str | None:
+    """Says of nothing that it is for another machine."""
+    return None
+
+
 def unpack(
     pack: Pack,
     disk: DiskStore,
     trust: Trust,
-    find_misfit: Callable[[Mapping[str, str]], str | None],
+    find_misfit: Callable[[Mapping[str, str]], str | None] = fits_all,
     *,
     dry_run: bool = False,
 ) -> UnpackResult:
@@ -453,7 +456,8 @@ def unpack(
         pack: to read.
         disk: gets the entries.
         trust: says whose entries run here.
-        find_misfit: returns why what needs this of a machine is of no use on this one; None if it is.
+        find_misfit: returns why what needs this of a machine is of no use on this one; None if it is. By default all
+            of a pack is brought.
         dry_run: whether to bring nothing and say what would be brought.
 
     Raises:
@@ -475,10 +479,10 @@ def unpack(
             if isinstance(entry, Refusal):
                 raise entry
             contents = pack.read_contents(entry)
-            if disk.entries.exists(packed.id) if dry_run else disk.save(entry, contents) is None:
+            if disk.is_usable(packed.id, trust) if dry_run else disk.save(entry, contents) is None:
                 skipped += 1
             else:
                 entries, size = entries + 1, size + entry.size
         except Refusal as refusal:
             refused[refusal.reason] += 1
-    return UnpackResult(entries, size, skipped, unfit, refused)
+    return UnpackResult(pack.digest, entries, size, skipped, unfit, refused)

@@ -12,25 +12,24 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.process import forks
-from fusioncache.process.files import make_folders, remove
+from fusioncache.process.files import make_folders
 from fusioncache.store.counts import StoreCounts
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
-from fusioncache.store.files import TEMPORARY, Refusal, StoreError, publish, read_private
+from fusioncache.store.files import Refusal, StoreError, publish, read_private
 from fusioncache.store.index import LARGEST_INDEX, OLDER, Index, ListedPack, decode_index, shorten_entry_id
 from fusioncache.store.locks import FileLock
-from fusioncache.store.packs import UnpackResult, open_pack, unpack
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import Trust, read_trust
+from fusioncache.store.transport import run_beside
 
 WAIT_SECONDS = 1.0
 """How long a process waits for its remote, all together."""
@@ -70,14 +69,14 @@ class ReadThrough:
         self._failed = False
         self._lock = forks.lock()
         self._packs: dict[str, Future[bool]] = {}
-        self._index: Future[_Known] = _run(self._fetch_index)
+        self._index: Future[_Known] = run_beside(self._fetch_index)
         forks.register(self)
 
     def after_fork(self) -> None:
         """Asks again in a forked child, which has none of its parent's threads."""
         self._packs.clear()
         if not self._index.done():
-            self._index = _run(self._fetch_index)
+            self._index = run_beside(self._fetch_index)
 
     def bring(self, id_: str) -> bool:
         """Returns whether the store may have an entry now that it did not have. Never raises.
@@ -97,7 +96,7 @@ class ReadThrough:
     def _start(self, pack: ListedPack, id_: str) -> Future[bool]:
         with self._lock:
             if pack.digest not in self._packs:
-                self._packs[pack.digest] = _run(lambda: self._fetch_pack(pack, id_))
+                self._packs[pack.digest] = run_beside(lambda: self._fetch_pack(pack, id_))
             return self._packs[pack.digest]
 
     def _wait[T](self, future: Future[T]) -> T | None:
@@ -148,12 +147,11 @@ class ReadThrough:
 
     def _read_index(self, trust: Trust, age: float) -> Index | None:
         """Returns the index that a process of this machine fetched; None if there is none of that age."""
-        path = self._folder / "index"
         if self._is_fresh("empty", age):
             return Index(0, ())
-        with suppress(OSError, Refusal):
-            if time.time() - os.stat(path).st_mtime < age:
-                content = read_private(path, LARGEST_INDEX)
+        if self._is_fresh("index", age):
+            with suppress(OSError, Refusal):
+                content = read_private(self._folder / "index", LARGEST_INDEX)
                 return None if content is None else decode_index(content, trust)
         return None
 
@@ -179,38 +177,21 @@ class ReadThrough:
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
         with _hold(self._folder / "lock"):
-            if self._disk.entries.exists(id_):
+            if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
             if self._is_fresh(mark, FRESH_SECONDS):
                 return False  # it was, and there was nothing to use
             self._require_not_failed()
             try:
-                content = self._remote.fetch_pack(pack)
+                brought = self._remote.bring(pack, self._disk, trust)
             except StoreError:
                 self._note("failed")
                 raise
-            self._unpack(pack, content, trust)
             self._note(mark)
-        return True
-
-    def _unpack(self, listed: ListedPack, content: bytes, trust: Trust) -> UnpackResult:
-        make_folders(self._folder)
-        path = self._folder / f"{TEMPORARY}{listed.digest[:16]}"
-        try:
-            publish(path, content)
-            pack = open_pack(path, trust)
-            if pack.digest != listed.digest:
-                raise Refusal("a pack under another name", listed.digest)
-            found = unpack(pack, self._disk, trust, lambda needs: None)
-        except StoreError as error:
-            raise Refusal("a pack that cannot be used", str(error)) from error
-        finally:
-            remove(path)
-        key = pack.origin.key
-        self._counts.count_pulls(trust.name(key) if key else "unsigned", found.entries)
-        for reason in found.refused:
+        self._counts.count_pulls(trust.name(pack.signer) if pack.signer else "unsigned", brought.entries)
+        for reason in brought.refused:
             self._count_refusal(Refusal(reason))
-        return found
+        return True
 
     def _require_not_failed(self) -> None:
         if self._is_fresh("failed", FAILED_SECONDS):
@@ -218,7 +199,8 @@ class ReadThrough:
 
     def _is_fresh(self, name: str, seconds: float) -> bool:
         with suppress(OSError):
-            return time.time() - os.stat(self._folder / name).st_mtime < seconds
+            # One from the future was made before the clock was set back.
+            return 0.0 <= time.time() - os.stat(self._folder / name).st_mtime < seconds
         return False
 
     def _note(self, name: str, content: bytes = b"") -> None:
@@ -242,17 +224,3 @@ def _hold(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _run[T](work: Callable[[], T]) -> Future[T]:
-    """Returns what a thread of its own will return. The thread is left behind where the process ends first."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="fusioncache-remote", daemon=True).start()
-    return future

@@ -14,11 +14,22 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import DIGEST
 from fusioncache.store.files import Refusal, StoreError
 from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, decode_index, encode_index, list_pack
-from fusioncache.store.packs import LARGEST_PACK, LONGEST_LINES, measure_head, open_head
+from fusioncache.store.packs import (
+    LARGEST_PACK,
+    LONGEST_LINES,
+    UnpackResult,
+    measure_head,
+    open_head,
+    open_pack,
+    unpack,
+)
 from fusioncache.store.signing import SigningKey, Trust
 from fusioncache.store.transport import Transport
 
@@ -66,17 +77,33 @@ class Remote:
         content = self._transport.fetch_file(_INDEX, LARGEST_INDEX)
         return None if content is None else (decode_index(content, trust), content)
 
-    def fetch_pack(self, pack: ListedPack) -> bytes:
-        """Returns the file of a pack. Nothing of it was verified.
+    def bring(self, pack: ListedPack, disk: DiskStore, trust: Trust, *, dry_run: bool = False) -> UnpackResult:
+        """Brings the entries of a pack into a store, for whichever machine they are.
+
+        Args:
+            pack: as the index has it.
+            disk: gets the entries.
+            trust: the keys whose packs and entries are used.
+            dry_run: whether to bring nothing and say what would be brought.
 
         Raises:
-            Refusal: if it is not there, or has another length.
+            Refusal: if it is not there, or not the pack of this name.
             StoreError: if the remote cannot be used.
+            OSError: if the store cannot be written.
         """
         content = self._transport.fetch_file(_pack_path(pack.digest), pack.size, expected=pack.size)
         if content is None or len(content) != pack.size:
             raise Refusal("a pack that is not there" if content is None else "a pack of another length", pack.digest)
-        return content
+        with TemporaryDirectory(prefix="fusioncache-") as folder:
+            path = Path(folder) / pack.digest
+            path.write_bytes(content)
+            try:
+                opened = open_pack(path, trust)
+            except StoreError as error:
+                raise Refusal("a pack that cannot be used", str(error)) from error
+            if opened.digest != pack.digest:
+                raise Refusal("a pack under another name", pack.digest)
+            return unpack(opened, disk, trust, dry_run=dry_run)
 
     def put_pack(self, digest: str, content: bytes) -> None:
         """Puts a pack there.
@@ -94,13 +121,16 @@ class Remote:
         """
         self._transport.remove_file(_pack_path(digest))
 
-    def require(self) -> None:
+    def require(self, *, make: bool = False) -> None:
         """Does nothing if the place is there, whatever is in it.
+
+        Args:
+            make: whether writing there would make its last folder.
 
         Raises:
             StoreError: if it is not there, or gives no answer. The message says what to do.
         """
-        self._transport.require()
+        self._transport.require(make=make)
 
     def can_write(self) -> bool:
         """Returns whether files can be put there: one is, and is removed."""
@@ -114,40 +144,35 @@ class Remote:
             return False
         return True
 
-    def list_packs(self, *, make: bool = False) -> dict[str, int | None]:
+    def list_packs(self) -> dict[str, int | None]:
         """Returns the bytes of each pack by its digest, None where the remote does not say. Other files are not ours.
 
-        Where nothing is, the place has to be, or a wrong address would be an empty remote.
-
-        Args:
-            make: whether it is going to be written.
-
         Raises:
-            StoreError: if the place is not there, or cannot be listed.
+            StoreError: if they cannot be listed.
         """
-        found = self._transport.sizes("packs", DIGEST)
-        if not found:
-            self._transport.require(make=make)
-        return found
+        return self._transport.sizes("packs", DIGEST)
 
-    def claim(self, ids: Iterable[str]) -> bool:
-        """Says to others that these entries are being uploaded. Returns False if another machine has said so.
+    def claim(self, ids: Iterable[str], signer: str, owner: str) -> bool:
+        """Says to others that these entries are being uploaded. Returns False if another one has said so.
 
         Exact where the remote can create a file only if there is none; elsewhere two may claim within a moment.
+
+        Args:
+            ids: of the entries.
+            signer: the public key that signs them; empty if none does.
+            owner: a word for the store that they are in. A push that failed is repeated under the same one.
 
         Raises:
             StoreError: if it cannot be written.
         """
-        name = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
-        path, token = f"claims/{name[:2]}/{name}", f"{uuid.uuid4().hex} {time.time():.0f}"
-        if self._transport.create_file(path, token.encode()):
+        name = hashlib.sha256("\n".join([signer, *sorted(ids)]).encode()).hexdigest()
+        path, claim = f"claims/{name[:2]}/{name}", f"{owner} {time.time():.0f}".encode()
+        if self._transport.create_file(path, claim):
             return True
-        content = self._transport.fetch_file(path, _LONGEST_CLAIM) or b""
-        if content == token.encode():
-            return True
-        if not _is_over(content):
+        found = self._transport.fetch_file(path, _LONGEST_CLAIM) or b""
+        if found.partition(b" ")[0] != owner.encode() and not _is_over(found):
             return False
-        self._transport.put_file(path, token.encode())  # that machine was killed
+        self._transport.put_file(path, claim)
         return True
 
     def remove_claims(self) -> None:
@@ -203,17 +228,27 @@ class Remote:
 
     def _list_known(self, index: Index, trust: Trust) -> tuple[ListedPack, ...]:
         """Returns the packs of an index that are there, and those that are there and not in it."""
-        there = self.list_packs(make=True)
+        there = self.list_packs()
         known = {pack.digest: pack for pack in index.packs if pack.digest in there}
         for digest in there.keys() - known.keys():
             try:
-                known[digest] = self._read_listing(digest, there[digest], trust)
+                known[digest] = self.read_listing(digest, there[digest], trust)
             except Refusal:
                 continue  # no reader would use it
         return tuple(sorted(known.values(), key=lambda pack: (pack.written, pack.digest)))
 
-    def _read_listing(self, digest: str, size: int | None, trust: Trust) -> ListedPack:
-        """Returns what an index says of a pack, from its manifest."""
+    def read_listing(self, digest: str, size: int | None, trust: Trust) -> ListedPack:
+        """Returns what an index says of a pack, from its manifest.
+
+        Args:
+            digest: of the pack.
+            size: of its file, if that is known.
+            trust: the keys whose packs are listed.
+
+        Raises:
+            Refusal: if it is none, another one, or no trusted key signed it.
+            StoreError: if the remote cannot be used.
+        """
         path = _pack_path(digest)
         content = self._transport.fetch_file(path, _HEAD_BYTES) or b""
         start = measure_head(content[:LONGEST_LINES])
@@ -223,7 +258,7 @@ class Remote:
         whole = start + head.manifest.size
         if head.digest != digest or size not in (None, whole) or whole > LARGEST_PACK:
             raise Refusal("a pack under another name", digest)
-        return list_pack(digest, whole, head.manifest, time.time())
+        return list_pack(head, whole, time.time())
 
 
 def _is_over(claim: bytes) -> bool:

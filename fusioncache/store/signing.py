@@ -106,6 +106,14 @@ class Trust:
             advice = f"If it may run code here: fusioncache keys trust {key} NAME"
             raise Refusal(NOT_TRUSTED, f"{key}; trusted: {names}. {advice}")
 
+    def accepts(self, origin: Origin) -> bool:
+        """Returns whether what came from there may be used."""
+        try:
+            self.check(origin)
+        except Refusal:
+            return False
+        return True
+
     def open(self, content: bytes) -> tuple[Origin, bytes]:
         """Returns from whom something came, and its content without the line above it.
 
@@ -146,7 +154,7 @@ def read_trust() -> Trust:
     for word in words:
         if word != UNSIGNED:
             trusted.setdefault(word, TRUST.name)
-    with suppress(Refusal):  # what is wrong with it is said where it is to sign
+    with suppress(StoreError, OSError):  # what is wrong with it is said where it is to sign
         own = read_own_key()
         if own is not None:
             trusted.setdefault(own.public, own.name)
@@ -190,22 +198,38 @@ def find_keys() -> Path:
     return find_directory() / "keys"
 
 
+def require_trust() -> Trust:
+    """Returns which keys are trusted now, for what cannot go on without them.
+
+    Raises:
+        StoreError: if the list of keys cannot be read.
+        ValueError: if the variable says something that it may not.
+    """
+    try:
+        return read_trust()
+    except Refusal as refusal:
+        raise StoreError(str(refusal)) from None
+
+
 def read_own_key() -> SigningKey | None:
     """Returns the key that signs here: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's; None if there is none.
 
     Raises:
-        Refusal: if it is no key, or others could have written or read its file.
+        StoreError: if it is no key, or others could have written its file.
     """
     text, place = SIGNING_KEY.get_text(), SIGNING_KEY.name
     if not text:
         path = find_keys() / _OWN
-        content = read_private(path, _LARGEST)
+        try:
+            content = read_private(path, _LARGEST)
+        except Refusal as refusal:
+            raise StoreError(str(refusal)) from None
         if content is None:
             return None
         text, place = content.decode(errors="replace"), str(path)
     found = _PRIVATE.fullmatch(text)
     if found is None:
-        raise Refusal("no private key", f"{place}: put there what is in the file that 'fusioncache keys new' makes")
+        raise StoreError(f"{place} has no private key: put there what is in the file that 'fusioncache keys new' makes")
     return SigningKey(found[1], found[2], found[3])
 
 

@@ -448,6 +448,11 @@ def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
     Raises:
         TimeoutError: if it takes longer than that.
     """
+    return run_beside(work).result(seconds)
+
+
+def run_beside[T](work: Callable[[], T]) -> Future[T]:
+    """Returns what a thread of its own will return. The thread is left behind where the process ends first."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -457,7 +462,7 @@ def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, name="fusioncache-remote", daemon=True).start()
-    return answer.result(seconds)
+    return answer
 
 
 def redact_url(url: str) -> str:

@@ -79,7 +79,7 @@ def test_a_fresh_environment_compiles_nothing_and_has_the_same_bits(tmp_path, mo
     assert again[1] > 0 and again[3] > 0
 
     opened = open_pack(pack, read_trust())
-    find_misfit = make_misfit_finder(opened)
+    find_misfit = make_misfit_finder()
     executables = [needs for needs in opened.manifest.environments if "device" in needs]
     assert executables
     for needs in executables:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from faulty_filesystem import Faulty, faulty
 from file_server import serve
 from store_contents import NOBODY
 
-from fusioncache.store import Store
+from fusioncache.store import Store, remote, transport
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,14 @@ def files() -> Iterator[type[Faulty]]:
     """The file system of remotes that fail as a test says."""
     with faulty() as files:
         yield files
+
+
+@pytest.fixture
+def url(files: type[Faulty], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a remote that no other test uses, and that is asked without pauses."""
+    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(remote, "READ_BACK_SECONDS", (0.0, 0.0))
+    return f"faulty://{uuid.uuid4().hex}/shared"
 
 
 @pytest.fixture

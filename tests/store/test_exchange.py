@@ -26,26 +26,14 @@ from threads_at_once import run_at_once
 import fusioncache
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
 from fusioncache.process.settings import TRUST
-from fusioncache.store import Store, StoreError, entry, transport
+from fusioncache.store import Store, StoreError, entry
 from fusioncache.store import remote as remotes
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.store.index import Index, encode_index
 from fusioncache.store.remote import Remote
-from fusioncache.store.signing import read_trust
+from fusioncache.store.signing import put_key, read_trust
 
-CI = make_signing_key("ci")
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(remotes, "READ_BACK_SECONDS", (0.0, 0.0))
-
-
-@pytest.fixture
-def url(files):
-    """Of a remote that no other test uses."""
-    return f"faulty://{uuid.uuid4().hex}/shared"
+CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
 
 def index_of(url: str) -> Index:
@@ -108,15 +96,36 @@ def test_several_machines_that_push_the_same_upload_it_once(url, files, here, th
     assert len(index_of(url).packs) == 1
 
 
-def test_a_claim_of_a_machine_that_was_killed_ends(url, files, here, monkeypatch):
+def test_a_push_that_failed_is_repeated_and_its_claim_ends_for_others(url, files, here, there, monkeypatch):
+    save(here, 1)
+    save(there, 1)
+    files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
+    with pytest.raises(StoreError):
+        push(here, Remote(url))
+    files.fault = lambda what, path: None
+    assert push(there, Remote(url)).claimed == 1
+    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
+    assert push(there, Remote(url)).entries == 1
+
+
+def test_the_store_that_claimed_may_push_again_at_once(url, files, here):
     save(here, 1)
     files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
     with pytest.raises(StoreError):
         push(here, Remote(url))
     files.fault = lambda what, path: None
-    assert push(here, Remote(url)).claimed == 1
-    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
     assert push(here, Remote(url)).entries == 1
+
+
+def test_what_is_broken_here_is_pulled_again(url, here, there):
+    save(here, 1, 2)
+    push(here, Remote(url))
+    pull(there, Remote(url))
+    find_object(there, make_artifacts(1)["code"]).unlink()
+    find_entry(there, 2).write_bytes(b"half")
+    assert pull(there, Remote(url)).entries == 2
+    assert load(there, 1)
+    assert load(there, 2)
 
 
 def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
@@ -309,6 +318,33 @@ def test_a_pushed_entry_is_signed_and_has_no_trace_of_this_machine_but_its_name(
     assert came.origin.key == CI.public
     assert replace(came, origin=None) == here.entry(make_numbered_key(1).digest, BACKEND)
     assert find_root(there) != find_root(here)
+
+
+# A key is revoked
+
+
+def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there, tmp_path, monkeypatch):
+    """The index still lists packs of the old key, and both machines have entries of it."""
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    reader = fresh(tmp_path)
+    for store in (there, reader):
+        assert pull(store, Remote(url)).entries == 1
+    put_key(CI.public, "ci", "revoked")
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert not load(there, 1)
+    pushed = push(there, Remote(url), key=NEXT)
+    assert (pushed.entries, pushed.refused) == (0, {"signed by a key that was revoked": 1})  # it is not passed on
+    save(there, 1)
+    assert push(there, Remote(url), key=NEXT).entries == 1
+    assert [pack.signer for pack in index_of(url).packs] == [NEXT.public]
+    brought = pull(reader, Remote(url))
+    assert (brought.entries, brought.skipped) == (1, 0)
+    assert reader.entry(make_numbered_key(1).digest, BACKEND).origin.key == NEXT.public
+    assert len(packs_of(url)) == 2
+    assert prune_remote(Remote(url), Retention(), key=NEXT).packs_left == 1
+    assert len(packs_of(url)) == 1  # that of the revoked key is gone
 
 
 # Pruning

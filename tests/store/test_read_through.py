@@ -5,7 +5,6 @@ import os
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,25 +26,18 @@ from threads_at_once import run_at_once
 from fusioncache.cache.exchange import pull, push
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError, read_through, transport
-from fusioncache.store import remote as remotes
 from fusioncache.store.index import OLDER
 from fusioncache.store.remote import Remote
+from fusioncache.store.signing import put_key
 
-CI = make_signing_key("ci")
+CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(remotes, "READ_BACK_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine does not count as a slow remote
-
-
-@pytest.fixture
-def url(files):
-    """Of a remote that no other test uses."""
-    return f"faulty://{uuid.uuid4().hex}/shared"
 
 
 def fill(url: str, store: Store, *numbers: int) -> None:
@@ -118,6 +110,28 @@ def test_a_process_sees_a_newer_index_when_it_has_aged(url, files, here, there, 
     assert not load(process(there, url), 2)
     monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
     assert load(process(there, url), 2)
+
+
+def test_an_entry_of_a_revoked_key_comes_again_from_the_next_one(url, here, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    assert load(process(there, url), 1)
+    put_key(CI.public, "ci", "revoked")
+    push(here, Remote(url), key=NEXT)
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert load(process(there, url), 1)  # after it was refused here
+    assert there.entry(make_numbered_key(1).digest, BACKEND).origin.key == NEXT.public
+
+
+def test_notes_from_the_future_are_old(url, files, here, there):
+    """The clock was set back since."""
+    assert not load(process(there, url), 1)
+    fill(url, here, 1)
+    for note in (find_root(there) / "remotes").rglob("*"):
+        os.utime(note, (time.time() + 3600, time.time() + 3600))
+    assert load(process(there, url), 1)
 
 
 def test_an_entry_that_was_removed_here_comes_again(url, here, there, monkeypatch):

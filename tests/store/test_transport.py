@@ -26,6 +26,7 @@ def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, t
         save(here, number)
         push(here, Remote(ROOT))
     monkeypatch.setattr(transport, "LISTED_FILES", 2)
+    save(here, 3)
     with pytest.raises(StoreError, match="could not list: it lists more than 2 files, as no remote does"):
         push(here, Remote(ROOT))
     assert pull(there, Remote(ROOT)).entries == 3  # which lists nothing

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ import fusioncache
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, CompileTask, TaskOutcome
 from fusioncache.accelerators.sizes.scaling import MOST_LENGTHS, check_lengths, scale_sizes
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cli.main import main
 from fusioncache.ir import Declined
 from fusioncache.store import Store
@@ -104,6 +107,24 @@ def test_warm_compiles_lengths_that_no_process_has_used(tmp_path):
     assert (stats.compiles, stats.programs_filled) == (1, 1)  # what takes the expanded gradient of a sum
     assert are_same(results, expected)
     assert train(store, 10)[1].compiles == first.compiles / 2
+
+
+CHANGES = {
+    "settings": lambda: apply_torch_settings({"torch.backends.cudnn.benchmark": True}),
+    "versions": lambda: mock.patch.object(
+        OneSize, "environment", lambda self: {**Eager().environment(), "versions": ""}
+    ),
+    "machine": lambda: mock.patch.object(OneSize, "artifact_environment", lambda self: {"machine": "there"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_compiled_ahead_is_not_used_after_one_change(tmp_path, change):
+    _, first = train(tmp_path, 5, 7)
+    assert fusioncache.warm(tmp_path, lengths=[11]).compiled > 0
+    with CHANGES[change]():
+        assert train(tmp_path, 11)[1].compiles == first.compiles / 2  # all of them
+    assert train(tmp_path, 11)[1].compiles == 1  # what takes the expanded gradient of a sum
 
 
 def test_the_command_takes_rows_of_lengths(tmp_path):
