@@ -7,18 +7,21 @@ from unittest.mock import Mock
 import pytest
 import thunder
 import torch
+from signing_keys import make_signing_key
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.programs import key
 from fusioncache.accelerators.sizes import lengths
-from fusioncache.accelerators.sizes.families import Family
+from fusioncache.accelerators.sizes.families import Family, find_families, keep_family
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.exchange import push
+from fusioncache.cache.exchange import pull, push
+from fusioncache.ir import Key
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import read_key
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.store.remote import Remote
+from fusioncache.store.signing import put_key
 
 SCALE = 2.0
 FIRST, SECOND = 12, 20
@@ -126,6 +129,29 @@ def test_a_family_comes_from_a_remote(store, tmp_path, monkeypatch):
         compiled, transform = compile_anew(model, tmp_path / "here")
         train(compiled, model, make_input(40))
         assert counts(transform) == (1, 0, {})
+
+
+def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp_path, monkeypatch):
+    """What a process learns of it is not stored, or programs of the other machine would outlive its key."""
+    ci = make_signing_key("ci")
+    monkeypatch.setenv("FUSIONCACHE_TRUST", ci.public)
+    own, there = Store.open(store, remote=""), Store.open(tmp_path / "there", remote="")
+    push(own, Remote(str(tmp_path / "remote")), key=ci)
+    pull(there, Remote(str(tmp_path / "remote")))
+    (entry,) = list_slots(tmp_path / "there")
+    form = Key(entry.digest, entry.text, ())
+    (came,), (made,) = find_families(there, form), find_families(own, form)
+    assert (came.came, made.came) == (True, False)
+    for family in (came, made):
+        family.known = family.known[::-1]  # as if it had learned something
+        assert keep_family(there, form, family, "model")
+        assert list_slots(tmp_path / "there") == [entry] and entry.origin.key == ci.public
+    put_key(ci.public, "ci", "revoked")
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert not keep_family(there, form, came, "model")
+        assert find_families(there, form) == ()
+        assert keep_family(there, form, made, "model")
+    assert [each.origin for each in list_slots(tmp_path / "there")] == [None]
 
 
 @pytest.mark.parametrize("shape", [(2, 120, 8), (2, 1, 8)])

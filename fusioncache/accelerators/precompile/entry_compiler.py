@@ -21,6 +21,7 @@ from fusioncache.ir.ops import op_traits
 from fusioncache.ir.template import ArgumentLayouts, Request, decode_region, decode_request
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
+from fusioncache.store.signing import require_trust
 from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.key import call_ingredients
 from fusioncache.template.text import write_graph
@@ -123,6 +124,7 @@ def _make_values(count: int, dtype: Any, device: Any, integer: int, seed: int) -
 
 
 DAMAGED = "damaged"
+UNTRUSTED = "from another machine, and not signed by a key that is trusted now"
 GENERAL = "compiled for any sizes, when another one than the first is asked for"
 OLDER = "stored without its compile request, by an older version"
 
@@ -169,12 +171,15 @@ def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
     summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
     found: dict[tuple[str, str | None], tuple[str, float]] = {}
+    trust = require_trust()
     refused: Counter[str] = Counter()
     for summary in summaries:
         entry = store.entry(summary.digest, summary.backend)
         objects = {part.name: part.object for part in entry.artifacts} if entry else {}
         if entry is None:
             refused[DAMAGED] += 1
+        elif entry.origin is not None and not trust.accepts(entry.origin):
+            refused[UNTRUSTED] += 1
         elif REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
             region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None

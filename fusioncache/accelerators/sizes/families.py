@@ -344,6 +344,7 @@ class Family:
         reads: as above.
         passes: as above.
         known: the programs that it is made of.
+        came: whether it came from another machine.
 
     Raises:
         Declined: if they differ in more than numbers, or something else may depend on sizes.
@@ -356,6 +357,7 @@ class Family:
         self.reads = reads
         self.passes = passes
         self.known = tuple(known)
+        self.came = False
         self._general = self._generalize(self.known)
         self._digests = list_digests(known[0].text)
         kept = known[0].regions
@@ -472,6 +474,9 @@ def list_stored_families(store: Store) -> Iterator[Family]:
 def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
     """Keeps a family, in the stead of what is stored of it. If all slots are taken, the oldest family goes.
 
+    One that came from another machine stays as it came, whatever this process has learned of it: what would be stored
+    has programs of that machine without its signature, and would outlive the revocation of its key.
+
     Args:
         store: where it goes.
         form: of its programs.
@@ -487,6 +492,8 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
     with store.take_turn(form, FAMILY_SLOTS[0], _PATIENCE):
         found = dict(_list_families(store, form))
         same = [slot for slot, other in found.items() if other.is_same(family)]
+        if family.came or any(found[slot].came for slot in same):
+            return bool(same)
         for slot in same:
             _learn_all(family, found[slot].known)
         free = [slot for slot in FAMILY_SLOTS if slot not in found]
@@ -547,7 +554,9 @@ def _list_families(store: Store, form: Key, *, asks_remote: bool = False) -> Ite
             asks_remote = False
             continue
         try:
-            yield slot, decode_family(artifacts)
+            family = decode_family(artifacts)
+            family.came = artifacts.came
+            yield slot, family
         except ValueError as error:
             logger.info("a stored family does not decode", exc_info=error)
             store.discard(form, slot, f"a stored family that does not decode: {type(error).__name__}")

@@ -4,16 +4,20 @@ from typing import Any
 
 import pytest
 import torch
+from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cache.backend_executables import BackendExecutables
+from fusioncache.cache.exchange import pull, push
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Graph
 from fusioncache.ir.keys import write_layouts
 from fusioncache.ir.template import ArgumentLayouts, Request, encode_region, encode_request
 from fusioncache.store import Store
+from fusioncache.store.remote import Remote
+from fusioncache.store.signing import put_key
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.writer import instance_of
@@ -109,6 +113,20 @@ def test_a_damaged_entry_costs_only_itself(tmp_path, here):
     (tmp_path / "objects" / part.object[:2] / part.object).write_bytes(b"{}")
     warmed = fusioncache.warm(store)
     assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"damaged": 1}, 1)
+
+
+def test_what_came_is_compiled_only_while_its_key_is_trusted(tmp_path, here, monkeypatch):
+    key = make_signing_key("ci")
+    monkeypatch.setenv("FUSIONCACHE_TRUST", key.public)
+    fill_store(tmp_path / "made")
+    push(Store.open(tmp_path / "made", remote=""), Remote(str(tmp_path / "remote")), key=key)
+    there = Store.open(tmp_path / "there", remote="")
+    assert pull(there, Remote(str(tmp_path / "remote"))).entries == 2
+    put_key(key.public, "ci", "revoked")
+    warmed = fusioncache.warm(there)
+    assert (warmed.compiled, warmed.failed, warmed.refused) == (0, 0, {warmer.UNTRUSTED: 2})
+    put_key(key.public, "ci", "trusted")
+    assert fusioncache.warm(there).compiled == 2
 
 
 def test_a_request_that_is_not_the_entrys_own_is_refused(tmp_path, here):
