@@ -347,7 +347,7 @@ def _find_index(remote: Remote, trust: Trust, *, renews: bool = False) -> Index:
         if renews and refusal.reason != NOT_TRUSTED:
             return Index(0, ())
         raise StoreError(f"the index of {remote} is not used, {refusal}") from None
-    return found[0] if found else Index(0, ())
+    return found or Index(0, ())
 
 
 def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:

@@ -152,9 +152,8 @@ def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
         if any(_covers(other, place) for other in known):
             return
         places = [*(other for other in known if not _covers(place, other)), place][-_MOST_STORED:]
-        store.remove(key, SIZES_SLOT)
         content = codec.encode(_KeptPlaces(tuple(places)), format=FORMAT)
-        store.save(key, SIZES_SLOT, {_SIZES: content}, name=name)
+        store.replace(key, SIZES_SLOT, {_SIZES: content}, name=name)
 
 
 def _covers(place: KeptPlace, other: KeptPlace) -> bool:

@@ -198,6 +198,7 @@ def examine_remote() -> dict[str, Any] | None:
     """
     from fusioncache.process.settings import REMOTE
     from fusioncache.store.files import Refusal, StoreError
+    from fusioncache.store.index import decode_index
     from fusioncache.store.remote import Remote
     from fusioncache.store.signing import read_trust, split_origin
 
@@ -208,10 +209,10 @@ def examine_remote() -> dict[str, Any] | None:
     try:
         remote.require()
         trust = read_trust()
-        answer = remote.fetch_index(trust)
-        if answer is not None:
-            origin = split_origin(answer[1])[0]
-            found |= {"packs": len(answer[0].packs), "written": answer[0].serial / 1000}
+        content = remote.fetch_index_file()
+        if content is not None:
+            index, (origin, _) = decode_index(content, trust), split_origin(content)
+            found |= {"packs": len(index.packs), "written": index.serial / 1000}
             found["signer"] = trust.name(origin.key) if origin else ""
         found["writable"] = remote.can_write()
     except (Refusal, StoreError, ValueError) as error:

@@ -135,44 +135,59 @@ class ReadThrough:
 
     def _fetch_index(self) -> _Known:
         trust = read_trust()
-        known = self._read_index(trust, FRESH_SECONDS)
+        known = self._read_index(trust)
         if known is None:
             self._require_not_failed()
             with _hold(self._folder / "lock"):
-                known = self._read_index(trust, FRESH_SECONDS)  # another process may have fetched it meanwhile
+                known = self._read_index(trust)  # another process may have fetched it meanwhile
                 if known is None:
                     self._require_not_failed()
                     known = self._ask_for_index(trust)
         return _Known(known, known.group_by_entry())
 
-    def _read_index(self, trust: Trust, age: float) -> Index | None:
-        """Returns the index that a process of this machine fetched; None if there is none of that age."""
-        if self._is_fresh("empty", age):
+    def _read_index(self, trust: Trust) -> Index | None:
+        """Returns the index that a process of this machine fetched a moment ago; None if there is none.
+
+        Raises:
+            Refusal: if it may not be used, which costs no request either.
+        """
+        if self._is_fresh("empty", FRESH_SECONDS):
             return Index(0, ())
-        if self._is_fresh("index", age):
-            with suppress(OSError, Refusal):
+        if self._is_fresh("index", FRESH_SECONDS):
+            with suppress(OSError):
                 content = read_private(self._folder / "index", LARGEST_INDEX)
-                return None if content is None else decode_index(content, trust)
+                return None if content is None else self._accept(content, trust)
         return None
+
+    def _accept(self, content: bytes, trust: Trust) -> Index:
+        """Returns an index, of which the next one has to be newer.
+
+        Raises:
+            Refusal: if no trusted key signed it, it is damaged, or older than one that was accepted before.
+        """
+        index, serial = decode_index(content, trust), 0
+        with suppress(OSError, Refusal):  # its key may be trusted no more
+            serial = decode_index(read_private(self._folder / "accepted", LARGEST_INDEX) or b"", trust).serial
+        if index.serial < serial:
+            raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
+        if index.serial > serial:
+            self._note("accepted", content)
+        return index
 
     def _ask_for_index(self, trust: Trust) -> Index:
         time.sleep(random.uniform(0.0, SPREAD_SECONDS))
         try:
-            found = self._remote.fetch_index(trust)
+            content = self._remote.fetch_index_file()
         except StoreError:
             self._note("failed")
             raise
-        if found is None:
+        if content is None:
             self._note("empty")
             return Index(0, ())
-        index, content = found
         with suppress(OSError):
             os.unlink(self._folder / "empty")
-        before = self._read_index(trust, float("inf"))
-        if before is not None and index.serial < before.serial:
-            raise Refusal(OLDER, f"{index.serial} is before {before.serial}: push again to make a new one")
         self._note("index", content)
-        return index
+        return self._accept(content, trust)
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"

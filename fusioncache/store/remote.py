@@ -67,15 +67,23 @@ class Remote:
         """Whether anything could be put there, as far as the URL says."""
         return self._transport.writable
 
-    def fetch_index(self, trust: Trust) -> tuple[Index, bytes] | None:
-        """Returns the index and its file; None if there is none.
+    def fetch_index(self, trust: Trust) -> Index | None:
+        """Returns the index; None if there is none.
 
         Raises:
             Refusal: if no trusted key signed it, or it is damaged.
             StoreError: if the remote cannot be used.
         """
-        content = self._transport.fetch_file(_INDEX, LARGEST_INDEX)
-        return None if content is None else (decode_index(content, trust), content)
+        content = self.fetch_index_file()
+        return None if content is None else decode_index(content, trust)
+
+    def fetch_index_file(self) -> bytes | None:
+        """Returns the file of the index, of which nothing is verified; None if there is none.
+
+        Raises:
+            StoreError: if the remote cannot be used.
+        """
+        return self._transport.fetch_file(_INDEX, LARGEST_INDEX)
 
     def bring(self, pack: ListedPack, disk: DiskStore, trust: Trust, *, dry_run: bool = False) -> UnpackResult:
         """Brings the entries of a pack into a store, for whichever machine they are.
@@ -224,7 +232,7 @@ class Remote:
             found = self.fetch_index(trust)
         except Refusal:
             found = None
-        return found[0] if found else Index(0, ())
+        return found or Index(0, ())
 
     def _list_known(self, index: Index, trust: Trust) -> tuple[ListedPack, ...]:
         """Returns the packs of an index that are there, and those that are there and not in it."""

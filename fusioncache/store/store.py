@@ -167,6 +167,27 @@ class Store:
         """
         return self._guard("save", False, lambda: self._save(key, backend, artifacts, name, seconds))
 
+    def replace(self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "") -> bool:
+        """Keeps artifacts that were made from those of this key and more, in their place. Never raises.
+
+        What came from another machine stays as it is: what it says would go on without its signature, after its key
+        was revoked, too.
+
+        Args:
+            key: that they were made for.
+            backend: as in ``save``.
+            artifacts: by the backend's names for them.
+            name: for people.
+
+        Returns:
+            Whether these artifacts are what later loads get.
+        """
+        found = self._load(key, backend)
+        if found is not None and found.came:
+            return False
+        self.remove(key, backend)
+        return self.save(key, backend, artifacts, name=name)
+
     @contextmanager
     def take_turn(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
         """Waits until no other process of this machine compiles the same: one compile for many.

@@ -133,9 +133,8 @@ class VerifiedTemplates:
         with self.store.take_turn(key, VERIFIED_SLOT, 1.0):
             known, mark = self._list_marks(key), f"{self.sources} {compiler}"
             if mark not in known:
-                self.store.remove(key, VERIFIED_SLOT)
                 marks = dict.fromkeys((*(known if len(known) < LIMIT else ()), mark), b"")
-                self.store.save(key, VERIFIED_SLOT, marks, name="verified template")
+                self.store.replace(key, VERIFIED_SLOT, marks, name="verified template")
 
     def _list_marks(self, key: Key) -> list[str]:
         """Returns the marks of a template: they are the names of its artifacts in the store."""

@@ -37,8 +37,7 @@ CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
 
 def index_of(url: str) -> Index:
-    found = Remote(url).fetch_index(read_trust())
-    return found[0] if found else Index(0, ())
+    return Remote(url).fetch_index(read_trust()) or Index(0, ())
 
 
 def fresh(tmp_path: Path) -> Store:

@@ -271,6 +271,20 @@ def test_what_is_signed_comes_and_a_key_that_is_not_trusted_is_named(url, files,
     assert load(process(there, url), 1)
 
 
+def test_an_index_that_is_refused_is_asked_for_once_until_its_key_is_trusted(url, files, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    monkeypatch.delenv(TRUST.name)
+    files.calls.clear()
+    for _ in range(3):
+        with pytest.warns(RuntimeWarning, match="a key that is not trusted"):
+            assert not load(process(there, url), 1)
+    assert reads(files) == ["index"]
+    monkeypatch.setenv(TRUST.name, CI.public)
+    assert load(process(there, url), 1)
+    assert reads(files) == ["index", "packs"]
+
+
 def test_a_wrong_list_of_keys_is_an_error_at_once(url, there, monkeypatch):
     monkeypatch.setenv(TRUST.name, "everyone")
     with pytest.raises(ValueError, match="FUSIONCACHE_TRUST must be public keys"):

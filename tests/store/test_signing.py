@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 from signing_keys import make_signing_key
-from store_contents import BACKEND, find_entry, find_present, find_root, load, make_numbered_key, save
+from store_contents import (
+    BACKEND,
+    find_entry,
+    find_present,
+    find_root,
+    load,
+    make_artifacts,
+    make_numbered_key,
+    save,
+)
 
 from fusioncache.cache.exchange import pull, push
 from fusioncache.process.settings import TRUST
@@ -207,6 +216,20 @@ def test_revoking_a_key_invalidates_what_came_before(there, shared):
     save(there, 1)  # what is compiled instead takes its place
     assert load(there, 1)
     assert there.entry(make_numbered_key(1).digest, BACKEND).origin is None
+
+
+def test_what_is_learned_here_does_not_take_the_place_of_what_came(there, shared):
+    """It has what the other machine said in it, and would stay when its key is revoked."""
+    pull(there, Remote(str(shared)))
+    key, learned = make_numbered_key(1), {**make_artifacts(1), "more": b""}
+    assert not there.replace(key, BACKEND, learned)
+    assert load(there, 1)
+    put_key(CI.public, "ci", "revoked")
+    with pytest.warns(RuntimeWarning, match="revoked"):
+        assert there.replace(key, BACKEND, learned)
+    for more in ({}, {"again": b""}):
+        assert there.replace(key, BACKEND, {**learned, **more})
+        assert there.load(key, BACKEND) == {**learned, **more}
 
 
 def test_a_revoked_key_is_not_trusted_again_by_the_variable(there, shared, monkeypatch):

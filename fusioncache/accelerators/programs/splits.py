@@ -149,9 +149,8 @@ def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
         known = read_answers(store, key)
         if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
             return
-        store.remove(key, SPLITS_SLOT)
         content = encode({"format": FORMAT, "answers": sorted(known.union(answers))})
-        store.save(key, SPLITS_SLOT, {_ANSWERS: content}, name="supported operations")
+        store.replace(key, SPLITS_SLOT, {_ANSWERS: content}, name="supported operations")
 
 
 logger = logging.getLogger("fusioncache")
