@@ -98,7 +98,9 @@ class Cache:
         """Returns the templates seen so far, each with its counts."""
         return self.ledger.templates()
 
-    def save(self, path: str | Path, *, model: str = "", device: str = "") -> PackResult:
+    def save(
+        self, path: str | Path, *, model: str = "", device: str = "", driver: str = "", version: str = ""
+    ) -> PackResult:
         """Writes what the store has into one file, which ``load`` and 'fusioncache unpack' read on another machine.
 
         The key of this user (``fusioncache keys new``) or of ``FUSIONCACHE_SIGNING_KEY`` signs it. Without a key it
@@ -108,6 +110,8 @@ class Cache:
             path: of the file, which is replaced when the new one is whole.
             model: the name of a model, to leave out what is for others.
             device: a part of the name of a GPU or processor, to leave out what was compiled for others.
+            driver: the same of the number of NVIDIA's driver.
+            version: the same of the versions, such as ``torch 2.10``.
 
         Raises:
             StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be
@@ -117,7 +121,8 @@ class Cache:
         from fusioncache.cache import packing
         from fusioncache.store.signing import read_own_key
 
-        return packing.save_pack(self.store, Path(path), model=model, device=device, key=read_own_key())
+        only = {"device": device, "driver": driver, "version": version}
+        return packing.save_pack(self.store, Path(path), model=model, only=only, key=read_own_key())
 
     def load(self, path: str | Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
         """Brings into the store what a pack has for this machine. Each entry is verified before it is used.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from fusioncache import __version__
 from fusioncache.backends.api import BACKENDS, make_backend, problem
@@ -27,6 +28,13 @@ from fusioncache.template.text import digest_ops, write_graph
 TEMPLATES = "templates"
 """The artifact of a program that says which operations the graphs have that were compiled for it."""
 
+_SAYS = {
+    "device": ("device", "architecture"),
+    "driver": ("driver",),
+    "version": ("versions", "program versions"),
+}
+"""The ingredients of keys that say what an entry is for."""
+
 _OF_ALL = (SPLITS_SLOT, VERIFIED_SLOT)
 """What has no name of a model and no operations of one: it is small, and goes into every pack."""
 
@@ -41,7 +49,7 @@ def save_pack(
     path: Path,
     *,
     model: str = "",
-    device: str = "",
+    only: Mapping[str, str] = MappingProxyType({}),
     key: SigningKey | None = None,
 ) -> PackResult:
     """Writes what a store has into one file.
@@ -50,7 +58,8 @@ def save_pack(
         store: in a directory.
         path: of the file.
         model: the name of a model; empty for all of the store.
-        device: a part of what names a GPU or a processor; empty for all.
+        only: a part of what an entry says of its ``device``, ``driver`` or ``version``; empty for all. What says
+            nothing of it is for all.
         key: signs the pack; None to leave it unsigned.
 
     Raises:
@@ -58,7 +67,7 @@ def save_pack(
         OSError: if the store cannot be read.
     """
     disk = require_disk(store)
-    entries = [entry for entry in disk.list_entries() if _is_for(entry, device)]
+    entries = [entry for entry in disk.list_entries() if _is_for(entry, only)]
     if model:
         entries = Selection(disk, entries).select(model)
     ids = [entry.id for entry in entries]
@@ -96,11 +105,14 @@ def require_disk(store: Store | None) -> DiskStore:
     return store.disk
 
 
-def _is_for(entry: Entry, device: str) -> bool:
-    """Returns whether an entry is for a device, or for none."""
+def _is_for(entry: Entry, only: Mapping[str, str]) -> bool:
+    """Returns whether an entry is for such a machine, or for any."""
     texts = _read_texts(entry)
-    said = [texts[name] for name in ("device", "architecture") if name in texts]
-    return not device or not said or any(device.lower() in text.lower() for text in said)
+    for name, wanted in only.items():
+        said = [texts[ingredient] for ingredient in _SAYS[name] if ingredient in texts]
+        if said and not any(wanted.lower() in text.lower() for text in said):
+            return False
+    return True
 
 
 class Selection:

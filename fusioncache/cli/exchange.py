@@ -147,10 +147,12 @@ def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> st
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file.")
 @click.option("--model", default="", metavar="NAME", help="Only what this model needs, see 'ls --programs'.")
 @click.option("--device", default="", metavar="TEXT", help="Only what is for devices with this in their name.")
+@click.option("--driver", default="", metavar="TEXT", help="Only what is for drivers with this in their number.")
+@click.option("--version", default="", metavar="TEXT", help="Only what is for versions with this, as 'torch 2.10'.")
 @directory_option
 @json_option
 @unsigned_option
-def pack(output: Path, model: str, device: str, directory: Path | None, as_json: bool, unsigned: bool) -> None:
+def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsigned: bool, **only: str) -> None:
     """Write what was compiled here into one file, signed.
 
     With --model it has that model's programs and families and all executables with the operations of its templates, for
@@ -165,7 +167,7 @@ def pack(output: Path, model: str, device: str, directory: Path | None, as_json:
 
     with report_store_errors():
         key = _read_key("pack", unsigned)
-        written = save_pack(open_store(directory, make=False), output, model=model, device=device, key=key)
+        written = save_pack(open_store(directory, make=False), output, model=model, only=only, key=key)
     if as_json:
         print_json({"command": "pack", **encode_fields(written)})
     else:
