@@ -1,4 +1,4 @@
-"""What decoders do with inputs that are none: files that came from a remote, in which bytes were changed at random.
+"""What decoders do with inputs that are none: files and artifacts in which bytes were changed at random.
 
 Each is a right file with one to eight changes: a bit, a byte, a number, a part that is cut out, doubled or put in from
 another file. It either decodes or is refused; whatever else a decoder raises is a crash. Signatures are not verified,
@@ -10,15 +10,24 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
+import struct
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import thunder
+import torch
+
+import fusioncache
 from benchmarks.common.options import count_option
 from benchmarks.common.runner import Run, benchmark, pick
 from benchmarks.remote.hosts import fill
+from fusioncache.accelerators.programs import text
+from fusioncache.accelerators.sizes.families import decode_outline
+from fusioncache.backends.nvfuser import recipe
+from fusioncache.ir import Key
 from fusioncache.ir.keys import read_key
 from fusioncache.store import Store, StoreError
 from fusioncache.store.entry import decode_entry, encode_entry, open_entry
@@ -56,6 +65,54 @@ def make_inputs(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object
         "key": (b"ops 4\nabcd\narchitecture 2\nxy\n", lambda given: read_key(given.decode(errors="replace"))),
         "pack": (content, lambda given: _read_pack(folder / "fuzzed", given)),
     }
+
+
+def make_artifacts(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    """Returns a right artifact of each kind, and what reads it. They are of a model's programs for two lengths."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    cache = fusioncache.Cache(record=False, store=folder / "artifacts")
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    for length in (12, 20):
+        compiled(torch.ones(2, length, 8)).sum().backward()
+    store = Store.open(folder / "artifacts", remote="")
+    found = {
+        name: content
+        for entry in store.entries()
+        for name, content in (store.peek(Key(entry.digest, entry.text, ()), entry.backend) or {}).items()
+    }
+    cubin = b"\x7fELF\x02\x01".ljust(18, b"\0") + (190).to_bytes(2, "little") + bytes(12)
+    cubin += struct.pack("<QQ4xHHHHHH", 64, 120, 64, 56, 1, 64, 2, 0)
+    cubin += struct.pack("<8xQ16xQ16x", 64, 16) + 2 * struct.pack("<4xI16xQQ24x", 1, 64, 16)
+    return {
+        "traces of a program": (found["program"], text.decode),
+        "reads of a program": (found["reads"], text.decode_reads),
+        "passes of a family": (found["family"], decode_outline),
+        "launches of nvFuser": (recipe.encode(_make_recipe()), recipe.decode),
+        "cubin": (cubin, recipe.check_cubin),
+    }
+
+
+def _make_recipe() -> recipe.Recipe:
+    layout = recipe.Layout("float32", (4, 8), (8, 1))
+    launch = recipe.Launch(
+        cubin="0.cubin",
+        function="nvfuser_pointwise",
+        grid=(7, 2, 1),
+        block=(128, 1, 1),
+        shared=16,
+        most_shared=49152,
+        cooperative=True,
+        parameters=(bytes(8) + b"\x04\0\0\0\x08\0\0\0", bytes(24)),
+        pointers=(recipe.Pointer(0, 0, 0, 0), recipe.Pointer(1, 8, 2, 64)),
+    )
+    return recipe.Recipe(
+        inputs=(recipe.Input(layout, 16),),
+        allocations=(128, 512),
+        outputs=(recipe.Fresh(layout, 0, 0), recipe.View(layout, 0, 0, True), recipe.Duplicate(0)),
+        steps=(recipe.Fill(2, 0, 256, 0), launch),
+        widest=16,
+    )
 
 
 def _with_checksum(body: bytes) -> bytes:
@@ -110,7 +167,7 @@ def fuzz(read: Callable[[bytes], object], content: bytes, others: bytes, inputs:
 def main(run: Run, inputs: int) -> None:
     """Runs the benchmark."""
     with tempfile.TemporaryDirectory() as folder:
-        kinds = make_inputs(Path(folder))
+        kinds = make_inputs(Path(folder)) | make_artifacts(Path(folder))
         others = b"".join(content for content, _ in kinds.values())
         for number, (kind, (content, read)) in enumerate(kinds.items()):
             share = inputs // (10 * len(kinds)) if kind == "pack" else inputs // (len(kinds) - 1) + 1
