@@ -14,7 +14,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,14 +103,12 @@ class ReadThrough:
         """Returns what comes of a request; None if nothing does in the time that is left."""
         start, left = time.monotonic(), WAIT_SECONDS - self._waited
         try:
-            return future.result(max(left, 0.0))
-        except TimeoutError:
-            if not future.done():
+            if not wait((future,), max(left, 0.0)).done:
                 self._fail(
                     f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
                 )
                 return None
-            self._fail(f"{self._remote} cannot be used (TimeoutError)")
+            return future.result()
         except Refusal as refusal:
             self._count_refusal(refusal)
         except _FailedBefore:

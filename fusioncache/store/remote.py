@@ -13,7 +13,7 @@ import hashlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -204,7 +204,8 @@ class Remote:
     ) -> Index:
         """Writes the index anew, so that it has every pack that is there, as far as a trusted key signed it.
 
-        Writers do not wait for each other: each looks whether its own packs are still in the index a moment later.
+        Writers do not wait for each other: each looks a moment later whether its own packs are still in the index, and
+        whether others came since it listed them. So the last one to write leaves none out.
 
         Args:
             trust: says whose packs are listed.
@@ -217,12 +218,13 @@ class Remote:
         """
         wanted = {*keeps}
         for _ in range(TIMES):
-            before = self._find_index(trust)
+            before, there = self._find_index(trust), self.list_packs()
             serial = max(int(time.time() * 1000), before.serial + 1)
-            index = Index(serial, change(self._list_known(before, trust)))
+            index = Index(serial, change(self._list_known(before, there, trust)))
             self._transport.put_file(_INDEX, encode_index(index, key))
             time.sleep(random.uniform(*READ_BACK_SECONDS))
-            if wanted <= {pack.digest for pack in self._find_index(trust).packs}:
+            is_kept = wanted <= {pack.digest for pack in self._find_index(trust).packs}
+            if is_kept and self.list_packs().keys() <= there.keys():
                 return index
         raise StoreError(f"{self} has an index that others write all the time: push again")
 
@@ -234,9 +236,8 @@ class Remote:
             found = None
         return found or Index(0, ())
 
-    def _list_known(self, index: Index, trust: Trust) -> tuple[ListedPack, ...]:
+    def _list_known(self, index: Index, there: Mapping[str, int | None], trust: Trust) -> tuple[ListedPack, ...]:
         """Returns the packs of an index that are there, and those that are there and not in it."""
-        there = self.list_packs()
         known = {pack.digest: pack for pack in index.packs if pack.digest in there}
         for digest in there.keys() - known.keys():
             try:

@@ -119,6 +119,7 @@ def answer(argument, rank):
     distributed.all_reduce(total)
     yield {"rank": rank, "total": int(total)}
     if argument["fails"]:
+        distributed.barrier()  # both have written what they said
         raise ValueError("out of ideas")
     yield "the end"
 """

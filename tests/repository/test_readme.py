@@ -47,7 +47,6 @@ def test_what_is_written_by_hand_can_be_read():
 def test_two_processes_do_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.delenv("FUSIONCACHE_STORE")
     monkeypatch.setenv("PYTHONPATH", import_path(ROOT))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     (script,) = read_blocks("python")
     (tmp_path / "train.py").write_text(script)
     session = read_session()

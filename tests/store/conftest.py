@@ -12,13 +12,19 @@ from faulty_filesystem import Faulty, faulty
 from file_server import serve
 from store_contents import NOBODY
 
-from fusioncache.store import Store, remote, transport
+from fusioncache.store import Store, read_through, remote, transport
 
 
 @pytest.fixture(autouse=True)
 def _lets_unsigned_entries_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is signed has tests of its own."""
     monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+
+
+@pytest.fixture(autouse=True)
+def _waits_for_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no slow remote."""
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)
 
 
 @pytest.fixture

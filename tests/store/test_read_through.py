@@ -37,7 +37,6 @@ CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 def _quick(monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
-    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine does not count as a slow remote
 
 
 def fill(url: str, store: Store, *numbers: int) -> None:
@@ -362,7 +361,7 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
             waits.append(time.monotonic() - start)
     assert [("takes more than" in each) for each in messages] == [True]
     assert reader.stats().bypasses == {"remote: it failed": 1}
-    assert sum(waits) < 5.0  # each would wait without an end
+    assert sum(waits) < 30.0  # each would wait for a minute
     slow.set()
     deadline = time.monotonic() + 60
     while not load(reader, 1) and time.monotonic() < deadline:

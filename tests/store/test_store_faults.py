@@ -206,6 +206,7 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
     assert sum(map(int, saved.read_text().split())) == len(keys)
 
 
+@pytest.mark.usefixtures("_patient")
 def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     path, bound = tmp_path / "store", 80_000

@@ -214,9 +214,9 @@ def lose_a_rank(rank: int) -> str:
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     jitted(tokens).sum().backward()
     group = jitted.process_group_for_ddp
-    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
     loss = jitted(tokens).sum()
     torch.distributed.barrier()
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     try:

@@ -8,6 +8,7 @@ import pytest
 from pool_processes import wait_until
 from store_contents import collect_warnings, find_object, fork, kill_at, make_numbered_key, wait_for
 
+from fusioncache.accelerators.programs import programs
 from fusioncache.accelerators.programs.build import decode_code
 from fusioncache.accelerators.programs.programs import find_candidates, keep_program
 from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode, encode_reads
@@ -103,7 +104,9 @@ def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
     assert steps > 20
 
 
-def test_processes_that_keep_at_once_keep_each_program_once(tmp_path):
+def test_processes_that_keep_at_once_keep_each_program_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_PATIENCE", 240.0)
+
     def work(number: int) -> None:
         store = Store.open(tmp_path / "store")
         (tmp_path / f"ready-{number}").touch()

@@ -147,6 +147,7 @@ from fusioncache.observe.record.database import RecordWriter
 from report_records import make_wide_ledger
 database.MAX_BYTES = 300_000
 print("ready", flush=True)
+database.LOCK_SECONDS = 240.0
 input()
 for number in range(1000):
     RecordWriter(make_wide_ledger(20, f"{sys.argv[1]} {number}")).save()

@@ -148,6 +148,7 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
 
 def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
     monkeypatch.setattr(recorder, "APPEND_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "LOCK_SECONDS", 120.0)
     ledger = make_ledger(make_chain_template())
     recorder_ = begin_run(ledger)
     count_compile(ledger, make_chain_template(), 1.0)
