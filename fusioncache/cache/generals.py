@@ -37,6 +37,7 @@ from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
+from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
 from fusioncache.template.key import skeleton_key, template_name
 from fusioncache.template.skeleton import (
@@ -92,8 +93,6 @@ def choose_sizes(sizes: str | None) -> Sizes:
 
 FORMAT = 2
 _SIZES = "sizes"
-_PATIENCE = 10.0
-"""Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
 _MOST_STORED = 64
 """How many places of one skeleton are kept: the newest."""
 
@@ -147,7 +146,7 @@ def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
         place: the new one.
         name: for people.
     """
-    with store.take_turn(key, SIZES_SLOT, _PATIENCE):
+    with store.take_turn(key, SIZES_SLOT, WRITE_SECONDS):
         known = read_places(store, key)
         if any(_covers(other, place) for other in known):
             return

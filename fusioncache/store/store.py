@@ -35,6 +35,8 @@ MAX_BYTES = 2 << 30
 MAX_AGE = 90 * 86400.0
 COMPILE_SECONDS = 300.0
 """How long a process waits for another one that compiles the same."""
+WRITE_SECONDS = 10.0
+"""How long a process waits for another one that writes the same, which takes milliseconds."""
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 

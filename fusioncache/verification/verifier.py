@@ -38,6 +38,7 @@ from fusioncache.process.settings import VERIFY
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.entry import VERIFIED_SLOT
+from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, Rules, inline, keeps_every_bit, rules_of
 from fusioncache.template.text import graph_text
@@ -130,7 +131,7 @@ class VerifiedTemplates:
         """Adds a template by a compiler. Never raises."""
         if self.store is None or not self.sources:
             return
-        with self.store.take_turn(key, VERIFIED_SLOT, 1.0):
+        with self.store.take_turn(key, VERIFIED_SLOT, WRITE_SECONDS):
             known, mark = self._list_marks(key), f"{self.sources} {compiler}"
             if mark not in known:
                 marks = dict.fromkeys((*(known if len(known) < LIMIT else ()), mark), b"")

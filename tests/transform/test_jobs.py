@@ -40,7 +40,7 @@ class Logging(PersistentEager):
 def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has every process compile with the backend that logs, and pools be made of forks."""
     patch.setattr(Logging, "folder", folder)
-    patch.setattr(ahead, "_LOOK_SECONDS", 60.0)  # news of a worker may be late on a busy machine
+    patch.setattr(ahead, "LOOK_SECONDS", 60.0)  # news of a worker may be late on a busy machine
     patch.setattr(ahead, "backend_class", lambda name: Logging)
     for module in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
         patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())

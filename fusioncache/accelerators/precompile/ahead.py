@@ -208,7 +208,8 @@ MOST_ASKS = 512
 """How many regions are compiled together, at most."""
 WAIT_SECONDS = 320.0
 """How long to wait for a worker, which is longer than one may hang, before the pool is given up."""
-_LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.05
+"""How long to wait for a worker before looking whether another process compiles the same."""
 
 
 class AskHelpers(ABC):
@@ -365,9 +366,9 @@ class PoolHelpers(AskHelpers):
                 self._pool.end()
                 break
             if not seconds:
-                wait([future], _LOOK_SECONDS)
+                wait([future], LOOK_SECONDS)
         if self._is_stored(ask):
-            wait([future], _LOOK_SECONDS)  # the news of it may be on its way
+            wait([future], LOOK_SECONDS)  # the news of it may be on its way
         started = self._starting - starting
         if not future.done() or future.result().result == "refused":
             return Wait(on_others=others, on_start=started)

@@ -56,6 +56,7 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
+from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.plan import list_graphs
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.graph_names import graph_names_of_process
@@ -74,8 +75,6 @@ BYTECODE = "bytecode"
 REGIONS = "regions"
 """The artifact with what a run has on record of the traces' regions, for people: see ``kept_regions.py``."""
 
-_PATIENCE = 10.0
-"""Seconds for which to wait for other processes that keep a program for the same key, which takes them milliseconds."""
 
 _STALE = "a stored program that does not decode"
 
@@ -164,7 +163,7 @@ def keep_program(
     artifacts[TEMPLATES] = write_templates(graphs)
     known = {} if regions is None else {REGIONS: regions}
     # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
-    with store.take_turn(key, PROGRAM_SLOTS[0], _PATIENCE):
+    with store.take_turn(key, PROGRAM_SLOTS[0], WRITE_SECONDS):
         slot = _choose_slot(store, key, frozenset(reads), unfit)
         return slot is not None and store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
 

@@ -31,12 +31,11 @@ from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
 from fusioncache.store.entry import SPLITS_SLOT
+from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.key import program_key_of
 
 FORMAT = 1
 _ANSWERS = "answers"
-_PATIENCE = 10.0
-"""Seconds for which to wait for other processes that write the same, which takes them milliseconds."""
 MOST_ANSWERS = 20_000
 """How many answers are kept for one key."""
 _HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
@@ -145,7 +144,7 @@ def read_answers(store: Store, key: Key) -> frozenset[str]:
 
 def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
     """Adds answers to those that are stored. Never raises."""
-    with store.take_turn(key, SPLITS_SLOT, _PATIENCE):
+    with store.take_turn(key, SPLITS_SLOT, WRITE_SECONDS):
         known = read_answers(store, key)
         if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
             return

@@ -64,6 +64,7 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
+from fusioncache.store.store import WRITE_SECONDS
 
 logger = logging.getLogger("fusioncache")
 
@@ -450,8 +451,6 @@ def list_digests(program: ProgramText) -> list[str]:
 
 
 _FAMILY, _READS, _PROGRAM, _REGIONS = "family", "reads", "program-", "regions-"
-_PATIENCE = 10.0
-"""Seconds for which to wait for other processes that keep a family of the same form, which takes them milliseconds."""
 
 
 def find_families(store: Store, form: Key) -> tuple[Family, ...]:
@@ -489,7 +488,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
     Raises:
         ValueError: if something in it cannot be written.
     """
-    with store.take_turn(form, FAMILY_SLOTS[0], _PATIENCE):
+    with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         found = dict(_list_families(store, form))
         same = [slot for slot, other in found.items() if other.is_same(family)]
         if family.came or any(found[slot].came for slot in same):
@@ -505,7 +504,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
 
 def forget_family(store: Store, form: Key, family: Family) -> None:
     """Removes what is stored of a family."""
-    with store.take_turn(form, FAMILY_SLOTS[0], _PATIENCE):
+    with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         for slot, other in _list_families(store, form):
             if other.is_same(family):
                 store.remove(form, slot)

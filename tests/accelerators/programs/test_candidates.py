@@ -105,7 +105,7 @@ def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
 
 
 def test_processes_that_keep_at_once_keep_each_program_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "_PATIENCE", 240.0)
+    monkeypatch.setattr(programs, "WRITE_SECONDS", 240.0)
 
     def work(number: int) -> None:
         store = Store.open(tmp_path / "store")
