@@ -201,7 +201,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, trust = require_disk(store), require_trust()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    index, counted = _find_index(remote, trust), _Counts()
+    index, counted = _find_index(remote, trust, disk), _Counts()
     if not index.packs:
         remote.require()
     here = {shorten_entry_id(id_) for id_ in disk.entries.list_files() if disk.is_usable(id_, trust)}
@@ -330,19 +330,20 @@ def _trust_own(key: SigningKey | None) -> Trust:
     return replace(trust, trusted={key.public: key.name, **trust.trusted}) if key else replace(trust, unsigned=True)
 
 
-def _find_index(remote: Remote, trust: Trust, *, renews: bool = False) -> Index:
-    """Returns the index; an empty one where there is none.
+def _find_index(remote: Remote, trust: Trust, disk: DiskStore | None = None, *, renews: bool = False) -> Index:
+    """Returns the index; an empty index if the remote has none.
 
     Args:
         remote: that has it.
         trust: the keys that may have signed it.
+        disk: of ``Remote.fetch_index``.
         renews: whether one that no reader can use counts as none: a push makes another one from the packs.
 
     Raises:
         StoreError: if the remote cannot be used, or no trusted key signed its index.
     """
     try:
-        found = remote.fetch_index(trust)
+        found = remote.fetch_index(trust, disk)
     except Refusal as refusal:
         if renews and refusal.reason != NOT_TRUSTED:
             return Index(0, ())

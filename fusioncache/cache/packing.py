@@ -98,7 +98,7 @@ def require_disk(store: Store | None) -> DiskStore:
     """Returns the directory of a store.
 
     Raises:
-        StoreError: if there is none.
+        StoreError: if the store has no directory.
     """
     if store is None or store.disk is None:
         raise StoreError("there is no store: give the cache one, and leave FUSIONCACHE_STORE unset")

@@ -104,7 +104,7 @@ def _read_key(what: str, unsigned: bool) -> SigningKey | None:
     """Returns the key that signs; None if nothing is to be signed.
 
     Raises:
-        StoreError: if there is none.
+        StoreError: if this user has no key.
     """
     if unsigned:
         return None

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fusioncache.ir import codec
+from fusioncache.process.files import make_folders
 from fusioncache.store.entry import DIGEST
-from fusioncache.store.files import Refusal
+from fusioncache.store.files import Refusal, publish, read_private
 from fusioncache.store.packs import LARGEST_PACK, PackHead
 from fusioncache.store.signing import PUBLIC_KEY, Origin, SigningKey, Trust
 
@@ -133,3 +136,27 @@ def decode_index(content: bytes, trust: Trust) -> Index:
     except ValueError as error:
         raise Refusal("a damaged index") from error
     return Index(index.serial, tuple(pack for pack in index.packs if trust.accepts(Origin(pack.signer))))
+
+
+def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
+    """Returns the index in a file, as ``decode_index`` does, if it is not older than one that was accepted before.
+
+    Args:
+        content: of the file.
+        trust: the keys that may have signed it.
+        folder: keeps the newest index that was accepted from this remote.
+
+    Raises:
+        Refusal: if it is older, no trusted key signed it, or it is damaged.
+        StoreError: if signatures cannot be verified here.
+    """
+    index, path, serial = decode_index(content, trust), folder / "accepted", 0
+    with suppress(OSError, Refusal):  # its key may be trusted no more
+        serial = decode_index(read_private(path, LARGEST_INDEX) or b"", trust).serial
+    if index.serial < serial:
+        raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
+    if index.serial > serial:
+        with suppress(OSError):  # the next one is not compared with it then
+            make_folders(folder)
+            publish(path, content)
+    return index

@@ -9,7 +9,6 @@ All that a process waits for the remote is a second. What comes later is put int
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import time
@@ -25,7 +24,7 @@ from fusioncache.store.counts import StoreCounts
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
 from fusioncache.store.files import Refusal, StoreError, publish, read_private
-from fusioncache.store.index import LARGEST_INDEX, OLDER, Index, ListedPack, decode_index, shorten_entry_id
+from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, accept_index, shorten_entry_id
 from fusioncache.store.locks import FileLock
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import Trust, read_trust
@@ -63,8 +62,7 @@ class ReadThrough:
         self._remote = Remote(url)
         self._disk = disk
         self._counts = counts
-        name = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:16]
-        self._folder = disk.directory.path / "remotes" / name
+        self._folder = self._remote.find_notes(disk)
         self._waited = 0.0
         self._failed = False
         self._lock = forks.lock()
@@ -154,23 +152,8 @@ class ReadThrough:
         if self._is_fresh("index", FRESH_SECONDS):
             with suppress(OSError):
                 content = read_private(self._folder / "index", LARGEST_INDEX)
-                return None if content is None else self._accept(content, trust)
+                return None if content is None else accept_index(content, trust, self._folder)
         return None
-
-    def _accept(self, content: bytes, trust: Trust) -> Index:
-        """Returns an index, of which the next one has to be newer.
-
-        Raises:
-            Refusal: if no trusted key signed it, it is damaged, or older than one that was accepted before.
-        """
-        index, serial = decode_index(content, trust), 0
-        with suppress(OSError, Refusal):  # its key may be trusted no more
-            serial = decode_index(read_private(self._folder / "accepted", LARGEST_INDEX) or b"", trust).serial
-        if index.serial < serial:
-            raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
-        if index.serial > serial:
-            self._note("accepted", content)
-        return index
 
     def _ask_for_index(self, trust: Trust) -> Index:
         time.sleep(random.uniform(0.0, SPREAD_SECONDS))
@@ -185,7 +168,7 @@ class ReadThrough:
         with suppress(OSError):
             os.unlink(self._folder / "empty")
         self._note("index", content)
-        return self._accept(content, trust)
+        return accept_index(content, trust, self._folder)
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"

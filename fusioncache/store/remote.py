@@ -20,7 +20,15 @@ from tempfile import TemporaryDirectory
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import DIGEST
 from fusioncache.store.files import Refusal, StoreError
-from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, decode_index, encode_index, list_pack
+from fusioncache.store.index import (
+    LARGEST_INDEX,
+    Index,
+    ListedPack,
+    accept_index,
+    decode_index,
+    encode_index,
+    list_pack,
+)
 from fusioncache.store.packs import (
     LARGEST_PACK,
     LONGEST_LINES,
@@ -57,6 +65,7 @@ class Remote:
 
     def __init__(self, url: str):
         self._transport = Transport(url)
+        self._digest = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:16]
 
     def __str__(self) -> str:
         """Returns the URL without what may be secret in it."""
@@ -67,18 +76,28 @@ class Remote:
         """Whether anything could be put there, as far as the URL says."""
         return self._transport.writable
 
-    def fetch_index(self, trust: Trust) -> Index | None:
-        """Returns the index; None if there is none.
+    def find_notes(self, disk: DiskStore) -> Path:
+        """Returns the folder in which a store keeps what it knows of this remote, whether it is there or not."""
+        return disk.directory.path / "remotes" / self._digest
+
+    def fetch_index(self, trust: Trust, disk: DiskStore | None = None) -> Index | None:
+        """Returns the index; None if the remote has no index.
+
+        Args:
+            trust: the keys that may have signed it.
+            disk: the store that brings packs, which refuses an index that is older than one that it accepted before.
 
         Raises:
-            Refusal: if no trusted key signed it, or it is damaged.
+            Refusal: if no trusted key signed it, it is damaged, or older.
             StoreError: if the remote cannot be used.
         """
         content = self.fetch_index_file()
-        return None if content is None else decode_index(content, trust)
+        if content is None:
+            return None
+        return decode_index(content, trust) if disk is None else accept_index(content, trust, self.find_notes(disk))
 
     def fetch_index_file(self) -> bytes | None:
-        """Returns the file of the index, of which nothing is verified; None if there is none.
+        """Returns the file of the index, of which nothing is verified; None if the remote has no index.
 
         Raises:
             StoreError: if the remote cannot be used.
@@ -217,14 +236,14 @@ class Remote:
             StoreError: if the remote cannot be used, or others write all the time.
         """
         wanted = {*keeps}
-        for _ in range(TIMES):
+        for attempt in range(TIMES):
             before, there = self._find_index(trust), self.list_packs()
             serial = max(int(time.time() * 1000), before.serial + 1)
             index = Index(serial, change(self._list_known(before, there, trust)))
             self._transport.put_file(_INDEX, encode_index(index, key))
             time.sleep(random.uniform(*READ_BACK_SECONDS))
             is_kept = wanted <= {pack.digest for pack in self._find_index(trust).packs}
-            if is_kept and self.list_packs().keys() <= there.keys():
+            if is_kept and (attempt == TIMES - 1 or self.list_packs().keys() <= there.keys()):
                 return index
         raise StoreError(f"{self} has an index that others write all the time: push again")
 

@@ -3,6 +3,7 @@
 Keys of these entries name no operations, so all of them are in the pack of no model; those of programs have their own.
 """
 
+import itertools
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
     assert len(index_of(url).packs) == 4
     reader = fresh(tmp_path)
     assert pull(reader, Remote(url)).entries == 4
+
+
+def test_a_push_ends_where_others_put_packs_all_the_time(url, files, here, monkeypatch):
+    real, numbers = Remote.list_packs, itertools.count()
+    monkeypatch.setattr(Remote, "list_packs", lambda self: {**real(self), f"{next(numbers):064}": 1})
+    save(here, 1)
+    assert push(here, Remote(url)).entries == 1
+    assert len(index_of(url).packs) == 1
+    assert next(numbers) == 2 * remotes.TIMES - 1
 
 
 def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):

@@ -249,6 +249,13 @@ def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monke
     with pytest.warns(RuntimeWarning, match=OLDER):
         assert not load(reader, 2)
     assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
+    with pytest.raises(StoreError, match=f"{OLDER}: .* push again"):
+        pull(there, Remote(url))
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 60.0)
+    files.calls.clear()
+    with pytest.warns(RuntimeWarning, match=OLDER):
+        assert not load(process(there, url), 2)
+    assert files.calls == []
 
 
 def test_nothing_unsigned_comes_unless_it_is_allowed(url, files, here, there, monkeypatch):
