@@ -26,6 +26,9 @@ from fusioncache.store.store import get_host
 Progress = Callable[[int, int], None]
 """Is told how many packs were dealt with, and of how many."""
 
+USE_SECONDS = 86_400.0
+"""A push that uploads nothing writes the index if that lacks a use of so many seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
@@ -78,6 +81,9 @@ def push(
     index = _find_index(remote, trust, renews=True)
     if not index.packs:
         remote.require(make=True)
+        remote.require_ours()
+    there = remote.list_packs() if index.packs else {}
+    listed, index = index, Index(index.serial, tuple(pack for pack in index.packs if pack.digest in there))
     known = frozenset(entry for pack in index.packs for entry in pack.entries)
     pushing = _Push(disk, remote, key, trust, known, dry_run=dry_run)
     groups = list(pushing.plan())
@@ -86,8 +92,8 @@ def push(
             if progress:
                 progress(number, len(groups))
             pushing.upload(model, ids, Path(folder) / "pack")
-    if pushing.uploaded and not dry_run:
-        change = _Listing(pushing.uploaded, dict(_find_uses(disk)))
+    change = _Listing(pushing.uploaded, dict(_find_uses(disk)))
+    if not dry_run and (pushing.uploaded or index != listed or change.has_news(index.packs)):
         remote.update_index(trust, key, change, keeps=pushing.uploaded)
     if progress:
         progress(len(groups), len(groups))
@@ -200,7 +206,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     """
     disk, trust = require_disk(store), require_trust()
     if not disk.directory.writable:
-        raise StoreError(f"{disk.directory.path} can only be read")
+        raise StoreError(f"{disk.directory.path} can only be read: give another directory, with --dir for a command")
     index, counted = _find_index(remote, trust, disk), _Counts()
     if not index.packs:
         remote.require()
@@ -284,23 +290,25 @@ def prune_remote(
     index = _find_index(remote, trust, renews=True)
     if not index.packs:
         remote.require()
+        remote.require_ours()
     gone = {pack.digest: pack for pack in index.packs if not retention.keeps(pack, now)}
     gone |= _find_covered([pack for pack in index.packs if pack.digest not in gone])
     left = [pack for pack in index.packs if pack.digest not in gone]
-    if not dry_run:
+    revoked = dict(_find_revoked(remote, index, trust))
+    if not dry_run and (index.packs or remote.list_packs()):
         written = remote.update_index(
             trust, key, lambda packs: tuple(pack for pack in packs if pack.digest not in gone)
         )
         left = list(written.packs)
-        for digest in (*gone, *_find_revoked(remote, index, trust)):
+        for digest in (*gone, *revoked):
             remote.remove_pack(digest)
         remote.remove_claims()
     size, size_left = (sum(pack.size for pack in packs) for packs in (gone.values(), left))
-    return RemotePruning(len(gone), size, len(left), size_left)
+    return RemotePruning(len(gone) + len(revoked), size + sum(revoked.values()), len(left), size_left)
 
 
-def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[str]:
-    """Yields the digests of packs that a revoked key signed. They are in no index."""
+def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[tuple[str, int]]:
+    """Yields digest and bytes of packs that a revoked key signed. They are in no index."""
     listed = {pack.digest for pack in index.packs}
     for digest, size in remote.list_packs().items():
         if digest not in listed:
@@ -308,7 +316,7 @@ def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[str]:
                 remote.read_listing(digest, size, trust)
             except Refusal as refusal:
                 if refusal.reason == REVOKED:
-                    yield digest
+                    yield digest, size or 0
 
 
 def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
@@ -325,8 +333,14 @@ def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
 
 
 def _trust_own(key: SigningKey | None) -> Trust:
-    """Returns which keys are trusted, and with them what a push with this key writes, or one without."""
+    """Returns which keys are trusted, and with them what a push with this key writes, or one without.
+
+    Raises:
+        StoreError: if the key was revoked, or the list of keys cannot be read.
+    """
     trust = require_trust()
+    if key:
+        key.require_trusted()
     return replace(trust, trusted={key.public: key.name, **trust.trusted}) if key else replace(trust, unsigned=True)
 
 
@@ -385,6 +399,10 @@ class _Listing:
 
     def __call__(self, packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
         return tuple(self.uploaded.get(pack.digest) or self._note_use(pack) for pack in packs)
+
+    def has_news(self, packs: tuple[ListedPack, ...]) -> bool:
+        """Returns whether a pack was used here long after the index says that it was."""
+        return any(self._note_use(pack).used > pack.used + USE_SECONDS for pack in packs)
 
     def _note_use(self, pack: ListedPack) -> ListedPack:
         used = max((self.used[entry] for entry in pack.entries if entry in self.used), default=0.0)

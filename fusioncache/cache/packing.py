@@ -19,7 +19,15 @@ from fusioncache.ir.keys import BACKEND, read_key, write_lines
 from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store, StoreError
 from fusioncache.store.disk import DiskStore
-from fusioncache.store.entry import PROGRAM_FORMAT, SPLITS_SLOT, VERIFIED_SLOT, Entry, is_family, is_program
+from fusioncache.store.entry import (
+    PROGRAM_FORMAT,
+    SPLITS_SLOT,
+    VERIFIED_SLOT,
+    Entry,
+    is_compiled,
+    is_family,
+    is_program,
+)
 from fusioncache.store.files import Refusal
 from fusioncache.store.packs import Pack, PackResult, UnpackResult, fits_all, unpack, write_pack
 from fusioncache.store.signing import SigningKey, Trust
@@ -68,6 +76,9 @@ def save_pack(
     """
     disk = require_disk(store)
     entries = [entry for entry in disk.list_entries() if _is_for(entry, only)]
+    wanted = ", ".join(filter(None, only.values()))
+    if wanted and not any(is_compiled(entry.backend) for entry in entries):
+        raise StoreError(f"the store has nothing that was compiled for {wanted}: 'fusioncache ls' lists what it has")
     if model:
         entries = Selection(disk, entries).select(model)
     ids = [entry.id for entry in entries]
@@ -87,11 +98,14 @@ def load_pack(
         dry_run: whether to bring nothing and say what would be brought.
 
     Raises:
-        StoreError: if there is no store, or the pack is shorter than it was.
+        StoreError: if there is no store, it can only be read, or the pack is shorter than it was.
         OSError: if the pack cannot be read, or the store cannot be written.
     """
+    disk = require_disk(store)
+    if not disk.directory.writable:
+        raise StoreError(f"{disk.directory.path} can only be read: give another directory, with --dir for a command")
     find_misfit = fits_all if all_machines else make_misfit_finder()
-    return unpack(pack, require_disk(store), trust, find_misfit, dry_run=dry_run)
+    return unpack(pack, disk, trust, find_misfit, dry_run=dry_run)
 
 
 def require_disk(store: Store | None) -> DiskStore:

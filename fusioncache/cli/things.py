@@ -51,14 +51,14 @@ _LONGEST = 48
 
 
 @contextmanager
-def report_store_errors() -> Iterator[None]:
-    """Ends the command with 1 and the message if anything goes wrong in a store."""
+def report_store_errors(what: str = "the store") -> Iterator[None]:
+    """Ends the command with 1 and the message if anything goes wrong in a store, or in what else is named."""
     try:
         yield
     except StoreError as error:
         raise click.ClickException(str(error)) from None
     except (Refusal, OSError) as error:
-        raise click.ClickException(f"the store cannot be used: {error}") from error
+        raise click.ClickException(f"{what} cannot be used: {error}") from error
 
 
 def is_expected(directory: Path | None) -> bool:

@@ -16,7 +16,7 @@ from fusioncache.store.signing import (
     make_own_key,
     put_key,
     read_own_key,
-    read_trust,
+    require_trust,
 )
 
 _COLUMNS = (Column("state"), Column("name", cut=True), Column("key"))
@@ -60,7 +60,7 @@ def new(name: str, as_json: bool) -> None:
     It is in a file that only this user can read. FUSIONCACHE_SIGNING_KEY can have the content of that file instead, as
     in a CI job. The public key goes to the machines that are to trust it.
     """
-    with report_store_errors():
+    with report_store_errors("the keys"):
         key = make_own_key(name)
     if as_json:
         print_json({"name": key.name, "key": key.public, "file": find_keys() / "own"})
@@ -77,7 +77,7 @@ def trust(key: str, name: str) -> None:
 
     Trust those whose code you would run: what they sign is machine code. A key that was revoked is trusted again.
     """
-    with report_store_errors():
+    with report_store_errors("the keys"):
         put_key(key, name, "trusted")
     say(f"what {name} signs runs here now")
 
@@ -89,8 +89,8 @@ def revoke(key: str) -> None:
 
     That holds for what is in the store already, too: it counts as not there, and is compiled again.
     """
-    with report_store_errors():
-        found = _find(key, read_trust())
+    with report_store_errors("the keys"):
+        found = _find(key, require_trust())
         put_key(found[0], found[1], "revoked")
     say(f"nothing that {found[1]} signed runs here any more")
 
@@ -99,7 +99,7 @@ def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
     """Returns the key that a text stands for, and its name.
 
     Raises:
-        StoreError: if there is none, or there are several.
+        StoreError: if no key or several keys are called that.
     """
     known = {**trust_.revoked, **trust_.trusted}
     found = [
@@ -119,11 +119,11 @@ def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
 @json_option
 def list_(as_json: bool) -> None:
     """List the keys that are trusted or revoked, and this user's own."""
-    with report_store_errors():
+    with report_store_errors("the keys"):
         rows = [{"state": state, "name": name, "key": key} for state, key, name in list_keys()]
         own = read_own_key()
         listed = {row["key"] for row in rows}
-        others = {key: name for key, name in read_trust().trusted.items() if key not in listed}
+        others = {key: name for key, name in require_trust().trusted.items() if key not in listed}
     if own is not None:
         rows.insert(0, {"state": "own", "name": own.name, "key": own.public})
         others.pop(own.public, None)

@@ -13,6 +13,7 @@ each entry has a signature of its own.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from fusioncache.store.signing import PUBLIC_KEY, Origin, SigningKey, Trust
 
 LARGEST_INDEX = 64 << 20
 MOST_PACKS = 100_000
+MOST_AHEAD = 86_400.0
+"""Seconds by which the clock of a machine may be ahead of another one's."""
 OLDER = "an older index than was seen before"
 
 _HEAD = b"fusioncache index 1\n"
@@ -141,6 +144,8 @@ def decode_index(content: bytes, trust: Trust) -> Index:
 def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
     """Returns the index in a file, as ``decode_index`` does, if it is not older than one that was accepted before.
 
+    What was accepted from a machine whose clock is more than a day ahead does not count.
+
     Args:
         content: of the file.
         trust: the keys that may have signed it.
@@ -153,6 +158,7 @@ def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
     index, path, serial = decode_index(content, trust), folder / "accepted", 0
     with suppress(OSError, Refusal):  # its key may be trusted no more
         serial = decode_index(read_private(path, LARGEST_INDEX) or b"", trust).serial
+    serial = serial if serial < 1000 * (time.time() + MOST_AHEAD) else 0
     if index.serial < serial:
         raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
     if index.serial > serial:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -225,8 +227,11 @@ def open_pack(path: Path, trust: Trust) -> Pack:
             The message says what to do.
     """
     try:
-        with open(path, "rb") as file:
-            start, size = measure_head(file.read(LONGEST_LINES)), os.fstat(file.fileno()).st_size
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Refusal("it is no file", "give the path of a pack")
+            start, size = measure_head(file.read(LONGEST_LINES)), status.st_size
             if start > size:
                 raise Refusal(_DAMAGED, "it is shorter than its manifest")
             head = open_head(_read(file, 0, start), trust)
@@ -237,6 +242,11 @@ def open_pack(path: Path, trust: Trust) -> Pack:
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}): check the path") from error
     return Pack(head.origin, head.digest, head.manifest, path, dict(_find_places(head.manifest, start)))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file, and does not wait for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def measure_head(lines: bytes) -> int:
@@ -400,10 +410,16 @@ def _read_needs(key: str) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of what is at a path in the end. Nothing is left behind if that fails."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    """Opens a file that takes the place of what is at a path in the end. Nothing is left behind if that fails.
+
+    Raises:
+        StoreError: if the file cannot be written, or something else than a file is there.
+    """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no file: give the path of a file")
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:  # not through a link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -427,6 +443,7 @@ class UnpackResult:
         skipped: how many were there already.
         unfit: those that are for another machine, each with the reason. They were left out.
         refused: how many are wrong, by reason.
+        signer: the public key that signed the pack; empty if none did.
     """
 
     pack: str
@@ -435,6 +452,7 @@ class UnpackResult:
     skipped: int
     unfit: Mapping[str, str]
     refused: Mapping[str, int]
+    signer: str
 
 
 def fits_all(_needs: Mapping[str, str]) -> str | None:
@@ -485,4 +503,4 @@ def unpack(
                 entries, size = entries + 1, size + entry.size
         except Refusal as refusal:
             refused[refusal.reason] += 1
-    return UnpackResult(pack.digest, entries, size, skipped, unfit, refused)
+    return UnpackResult(pack.digest, entries, size, skipped, unfit, refused, pack.origin.key)

@@ -23,10 +23,10 @@ from fusioncache.process.files import make_folders
 from fusioncache.store.counts import StoreCounts
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
-from fusioncache.store.files import Refusal, StoreError, publish, read_private
+from fusioncache.store.files import Refusal, StoreError, name_cause, publish, read_private
 from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, accept_index, shorten_entry_id
 from fusioncache.store.locks import FileLock
-from fusioncache.store.remote import Remote
+from fusioncache.store.remote import FETCHED, Remote
 from fusioncache.store.signing import Trust, read_trust
 from fusioncache.store.transport import run_beside
 
@@ -86,10 +86,12 @@ class ReadThrough:
             return False
         known = self._wait(self._index)
         packs = known.packs.get(shorten_entry_id(id_), ()) if known else ()
-        return any(self._has_come(pack, id_) for pack in packs)
-
-    def _has_come(self, pack: ListedPack, id_: str) -> bool:
-        return self._wait(self._start(pack, id_)) is True
+        for pack in packs:
+            if self._wait(self._start(pack, id_)):
+                return True
+            if self._waited >= WAIT_SECONDS:
+                break  # the first one may still come for later processes
+        return False
 
     def _start(self, pack: ListedPack, id_: str) -> Future[bool]:
         with self._lock:
@@ -102,6 +104,8 @@ class ReadThrough:
         start, left = time.monotonic(), WAIT_SECONDS - self._waited
         try:
             if not wait((future,), max(left, 0.0)).done:
+                if not self._failed:
+                    self._note("failed")  # other processes do not wait for it, too; if it comes, they use it
                 self._fail(
                     f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
                 )
@@ -113,6 +117,8 @@ class ReadThrough:
             self._failed = True  # the process that noticed has said so
         except StoreError as error:
             self._fail(str(error))
+        except OSError as error:
+            self._fail(f"what {self._remote} has cannot be stored here ({name_cause(error)})")
         except Exception as error:  # whatever it is; what it says may be secret
             self._fail(f"{self._remote} cannot be used ({type(error).__name__})")
         finally:
@@ -149,45 +155,52 @@ class ReadThrough:
         """
         if self._is_fresh("empty", FRESH_SECONDS):
             return Index(0, ())
-        if self._is_fresh("index", FRESH_SECONDS):
+        if self._is_fresh(FETCHED, FRESH_SECONDS):
             with suppress(OSError):
-                content = read_private(self._folder / "index", LARGEST_INDEX)
+                content = read_private(self._folder / FETCHED, LARGEST_INDEX)
                 return None if content is None else accept_index(content, trust, self._folder)
         return None
 
     def _ask_for_index(self, trust: Trust) -> Index:
         time.sleep(random.uniform(0.0, SPREAD_SECONDS))
-        try:
-            content = self._remote.fetch_index_file()
-        except StoreError:
-            self._note("failed")
-            raise
-        if content is None:
+        with self._noting_failure():
+            index = self._remote.fetch_index(trust, self._disk)
+        if index is None:
             self._note("empty")
             return Index(0, ())
-        with suppress(OSError):
-            os.unlink(self._folder / "empty")
-        self._note("index", content)
-        return accept_index(content, trust, self._folder)
+        self._forget("empty")
+        return index
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
+        self._require_not_failed()
         with _hold(self._folder / "lock"):
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
             if self._is_fresh(mark, FRESH_SECONDS):
                 return False  # it was, and there was nothing to use
             self._require_not_failed()
-            try:
-                brought = self._remote.bring(pack, self._disk, trust)
-            except StoreError:
-                self._note("failed")
-                raise
+            with self._noting_failure():
+                try:
+                    brought = self._remote.bring(pack, self._disk, trust)
+                except Refusal:
+                    self._note(mark)  # it is as wrong for other processes
+                    raise
             self._note(mark)
-        self._counts.count_pulls(trust.name(pack.signer) if pack.signer else "unsigned", brought.entries)
+        self._counts.count_pulls(trust.name(brought.signer) if brought.signer else "unsigned", brought.entries)
         for reason in brought.refused:
             self._count_refusal(Refusal(reason))
         return True
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Has other processes leave the remote alone if it fails, and ask again if it answers after all."""
+        try:
+            yield
+        except StoreError:
+            self._note("failed")
+            raise
+        self._forget("failed")
 
     def _require_not_failed(self) -> None:
         if self._is_fresh("failed", FAILED_SECONDS):
@@ -199,10 +212,14 @@ class ReadThrough:
             return 0.0 <= time.time() - os.stat(self._folder / name).st_mtime < seconds
         return False
 
-    def _note(self, name: str, content: bytes = b"") -> None:
+    def _forget(self, name: str) -> None:
+        with suppress(OSError):
+            os.unlink(self._folder / name)
+
+    def _note(self, name: str) -> None:
         with suppress(OSError):  # the next process asks itself then
             make_folders(self._folder)
-            publish(self._folder / name, content)
+            publish(self._folder / name, b"")
 
 
 class _FailedBefore(Exception):

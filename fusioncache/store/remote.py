@@ -14,12 +14,15 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 
+from fusioncache.process.files import make_folders
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import DIGEST
-from fusioncache.store.files import Refusal, StoreError
+from fusioncache.store.files import Refusal, StoreError, publish
 from fusioncache.store.index import (
     LARGEST_INDEX,
     Index,
@@ -49,6 +52,8 @@ TIMES = 8
 """How often the index is written while other writers write theirs."""
 
 _INDEX = "index"
+FETCHED = "index"
+"""The note of a store that has the index as it was fetched."""
 _LONGEST_CLAIM = 1000
 _HEAD_BYTES = 64 << 10
 """What is read of a pack at first: most manifests are shorter."""
@@ -65,7 +70,7 @@ class Remote:
 
     def __init__(self, url: str):
         self._transport = Transport(url)
-        self._digest = hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:16]
+        self._digest = hashlib.sha256(url.rstrip("/").encode(errors="surrogateescape")).hexdigest()[:16]
 
     def __str__(self) -> str:
         """Returns the URL without what may be secret in it."""
@@ -85,16 +90,20 @@ class Remote:
 
         Args:
             trust: the keys that may have signed it.
-            disk: the store that brings packs, which refuses an index that is older than one that it accepted before.
+            disk: the store that brings packs. It keeps the index for other processes, and refuses one that is older
+                than one that it accepted before.
 
         Raises:
             Refusal: if no trusted key signed it, it is damaged, or older.
             StoreError: if the remote cannot be used.
         """
         content = self.fetch_index_file()
-        if content is None:
-            return None
-        return decode_index(content, trust) if disk is None else accept_index(content, trust, self.find_notes(disk))
+        if content is None or disk is None:
+            return None if content is None else decode_index(content, trust)
+        with suppress(OSError):  # the next process asks again then
+            make_folders(self.find_notes(disk))
+            publish(self.find_notes(disk) / FETCHED, content)
+        return accept_index(content, trust, self.find_notes(disk))
 
     def fetch_index_file(self) -> bytes | None:
         """Returns the file of the index, of which nothing is verified; None if the remote has no index.
@@ -121,8 +130,9 @@ class Remote:
         content = self._transport.fetch_file(_pack_path(pack.digest), pack.size, expected=pack.size)
         if content is None or len(content) != pack.size:
             raise Refusal("a pack that is not there" if content is None else "a pack of another length", pack.digest)
-        with TemporaryDirectory(prefix="fusioncache-") as folder:
-            path = Path(folder) / pack.digest
+        folder = Path(mkdtemp(prefix="fusioncache-"))  # a forked child that ends would remove a TemporaryDirectory
+        try:
+            path = folder / pack.digest
             path.write_bytes(content)
             try:
                 opened = open_pack(path, trust)
@@ -131,6 +141,8 @@ class Remote:
             if opened.digest != pack.digest:
                 raise Refusal("a pack under another name", pack.digest)
             return unpack(opened, disk, trust, dry_run=dry_run)
+        finally:
+            rmtree(folder, ignore_errors=True)
 
     def put_pack(self, digest: str, content: bytes) -> None:
         """Puts a pack there.
@@ -170,6 +182,16 @@ class Remote:
         except StoreError:
             return False
         return True
+
+    def require_ours(self) -> None:
+        """Does nothing if what is there was put there by fusioncache, or if it has neither an index nor packs.
+
+        Raises:
+            StoreError: if there is another file of the index's name, or the remote cannot be used.
+        """
+        content = self.fetch_index_file()
+        if content is not None and not content.startswith(b"fusioncache ") and not self.list_packs():
+            raise StoreError(f"{self} has a file {_INDEX!r} that is not fusioncache's: give another address")
 
     def list_packs(self) -> dict[str, int | None]:
         """Returns the bytes of each pack by its digest, None where the remote does not say. Other files are not ours.
@@ -224,7 +246,7 @@ class Remote:
         """Writes the index anew, so that it has every pack that is there, as far as a trusted key signed it.
 
         Writers do not wait for each other: each looks a moment later whether its own packs are still in the index, and
-        whether others came since it listed them. So the last one to write leaves none out.
+        whether others came or went since it listed them. So what the last one writes is what is there.
 
         Args:
             trust: says whose packs are listed.
@@ -243,7 +265,8 @@ class Remote:
             self._transport.put_file(_INDEX, encode_index(index, key))
             time.sleep(random.uniform(*READ_BACK_SECONDS))
             is_kept = wanted <= {pack.digest for pack in self._find_index(trust).packs}
-            if is_kept and (attempt == TIMES - 1 or self.list_packs().keys() <= there.keys()):
+            listed, after = {pack.digest for pack in index.packs}, self.list_packs().keys()
+            if is_kept and (attempt == TIMES - 1 or listed <= after <= there.keys()):
                 return index
         raise StoreError(f"{self} has an index that others write all the time: push again")
 
@@ -292,7 +315,8 @@ class Remote:
 def _is_over(claim: bytes) -> bool:
     """Returns whether the machine that claimed has had its time."""
     since = claim.decode(errors="replace").rpartition(" ")[2]
-    return not since.isdecimal() or time.time() - int(since) >= CLAIM_SECONDS
+    # A claim from the future is of a machine whose clock was wrong.
+    return not since.isdecimal() or not -CLAIM_SECONDS < time.time() - int(since) < CLAIM_SECONDS
 
 
 def _pack_path(digest: str) -> str:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any
 from fusioncache.process.files import make_folders
 from fusioncache.process.settings import SIGNING_KEY, TRUST, UNSIGNED, find_directory
 from fusioncache.store.files import Refusal, StoreError, publish, read_private
+from fusioncache.store.locks import LOCK_SECONDS, FileLock
 
 PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -180,12 +181,26 @@ class SigningKey:
         """Returns the content below a line with a signature.
 
         Raises:
-            StoreError: if the package that signs is not installed, or the two parts of the key are none of one.
+            StoreError: if the package that signs is not installed, the key was revoked, or its two parts do not belong
+                together.
         """
+        self.require_trusted()
         private = _load_ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.seed))
         if private.public_key().public_bytes_raw().hex() != self.public:
             raise StoreError(f"the private key {self.name} does not belong to the public key beside it")
         return Origin(self.public, private.sign(content).hex()).line + content
+
+    def require_trusted(self) -> None:
+        """Does nothing if the key was not revoked.
+
+        Raises:
+            StoreError: if it was. The message says what to do.
+        """
+        if self.public in require_trust().revoked:
+            raise StoreError(
+                f"the key {self.name} was revoked, and signs no more: move {find_keys() / _OWN} away, make another one "
+                f"with 'fusioncache keys new', and unset {SIGNING_KEY.name}"
+            )
 
     @property
     def text(self) -> str:
@@ -202,13 +217,12 @@ def require_trust() -> Trust:
     """Returns which keys are trusted now, for what cannot go on without them.
 
     Raises:
-        StoreError: if the list of keys cannot be read.
-        ValueError: if the variable says something that it may not.
+        StoreError: if the list of keys cannot be read, or the variable says something that it may not.
     """
     try:
         return read_trust()
-    except Refusal as refusal:
-        raise StoreError(str(refusal)) from None
+    except (Refusal, ValueError) as error:
+        raise StoreError(str(error)) from None
 
 
 def read_own_key() -> SigningKey | None:
@@ -289,15 +303,34 @@ def put_key(key: str, name: str, state: str) -> None:
 
     Raises:
         Refusal: if the list cannot be read.
-        StoreError: if the name is that of another key.
+        StoreError: if a key is to be trusted under the name of another one, or another command changes the list.
         OSError: if it cannot be written.
     """
-    others = [line for line in list_keys() if line[1] != key]
-    if any(line[2] == name for line in others):
-        raise StoreError(f"another key has the name {name}: give this one another name")
+    with _hold_list():
+        others = [line for line in list_keys() if line[1] != key]
+        if any(line[2] == name for line in others):
+            if state == "trusted":
+                raise StoreError(f"another key has the name {name}: give this one another name")
+            name = f"{name[:55]}-{key[:8]}"  # a key is revoked whatever it is called
+        lines = "".join(f"{' '.join(line)}\n" for line in (*others, (state, key, name)))
+        publish(find_keys() / _TRUSTED, lines.encode())
+
+
+@contextmanager
+def _hold_list() -> Iterator[None]:
+    """Keeps other commands from changing the list of keys. Where there are no locks, the last one to write wins."""
     make_folders(find_keys())
-    lines = "".join(f"{' '.join(line)}\n" for line in (*others, (state, key, name)))
-    publish(find_keys() / _TRUSTED, lines.encode())
+    lock = FileLock(find_keys() / "lock")
+    try:
+        held = lock.acquire(LOCK_SECONDS)
+    except OSError:
+        held = True
+    try:
+        if not held:
+            raise StoreError(f"another command changes the keys in {find_keys()}: try again when it has ended")
+        yield
+    finally:
+        lock.release()
 
 
 def _verify(origin: Origin, content: bytes) -> None:

@@ -82,6 +82,8 @@ class Budget:
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Where there are buckets, and folders come and go with what is in them."""
 
+_WEB = {"http", "https"}
+
 _EXTRAS = {
     **dict.fromkeys(("http", "https"), ("aiohttp", "http")),
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
@@ -170,9 +172,8 @@ def find_absence(files: Any, root: str, *, make: bool) -> str | None:
     kinds, folder = get_protocols(files), root.rstrip("/")
     if "memory" in kinds:
         return None
-    if kinds & {"http", "https"}:
-        # A page, of which nothing is read. The size keeps fsspec from asking for it first.
-        with files.open(f"{root.rstrip('/')}/", "rb", block_size=0, size=1):
+    if kinds & _WEB:
+        with files.open(f"{root.rstrip('/')}/", "rb", **_get_stream_options(files)):  # a page, of which nothing is read
             return None
     if kinds & OBJECT_STORES:
         bucket = root.partition("/")[0]
@@ -181,9 +182,19 @@ def find_absence(files: Any, root: str, *, make: bool) -> str | None:
     if files.isdir(folder):
         return None
     above = folder.rpartition("/")[0]
-    if make and files.isdir(above) and not files.exists(folder):
+    if files.exists(folder):
+        return f"{folder} is no folder: {_CHECK}"
+    if make and files.isdir(above):
         return None
     return f"there is no folder {above}: make it, or {_CHECK}" if make else f"there is no such folder: {_CHECK}"
+
+
+def _get_stream_options(files: Any) -> dict[str, int]:
+    """Returns the options with which fsspec reads a file as it comes.
+
+    Over HTTP it would ask for the size first, and then keep all that a server sends, whatever was asked for.
+    """
+    return {"block_size": 0, "size": 1} if get_protocols(files) & _WEB else {}
 
 
 def advice(scheme: str, error: BaseException) -> str:
@@ -196,7 +207,7 @@ def advice(scheme: str, error: BaseException) -> str:
     if isinstance(error, ImportError) and scheme in _EXTRAS:
         package, extra = _EXTRAS[scheme]
         return f': it needs the package {package}, pip install "fusioncache[{extra}]"'
-    if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+    if isinstance(error, ValueError):
         return f": {_CHECK}"
     if isinstance(error, PermissionError) or getattr(error, "status", None) in _REFUSED:
         return ": check the credentials, and that they may do this"
@@ -266,7 +277,7 @@ class Transport:
                 return content
             # Not cat_file elsewhere: a server that does not know ranges would send all it has, and all would be kept.
             try:
-                with files.open(_join(root, path), "rb") as file:
+                with files.open(_join(root, path), "rb", **_get_stream_options(files)) as file:
                     return allowed.take(file, limit + 1)
             except NotADirectoryError as error:
                 raise FileNotFoundError(path) from error
@@ -291,8 +302,13 @@ class Transport:
             folder = target.rpartition("/")[0]
             files.makedirs(folder, exist_ok=True)
             temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
-            files.pipe_file(temporary, content)
-            files.mv(temporary, target)
+            try:
+                files.pipe_file(temporary, content)
+                files.mv(temporary, target)
+            except BaseException:
+                with suppress(Exception):  # what it was is said
+                    files.rm_file(temporary)
+                raise
 
         if not self.writable:
             raise StoreError(f"{self.name} can only be read")

@@ -91,7 +91,8 @@ _S4 = f"Protocol not known: s4: {_CHECK}"
         ("pull", "file:///nowhere", _NO_FOLDER),
         ("warm", "file:///nowhere", _NO_FOLDER),
         ("push", "file:///nowhere/x", f"there is no folder /nowhere: make it, or {_CHECK}"),
-        ("pull", __file__, _NO_FOLDER),
+        *((command, __file__, f"{__file__} is no folder: {_CHECK}") for command in ("pull", "push")),
+        ("pull", "http://[::x/y", f"Invalid IPv6 URL: {_CHECK}"),
         *((command, "s4://bucket/x", _S4) for command in ("pull", "push", "warm")),
     ],
 )
@@ -101,6 +102,13 @@ def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tm
     assert message.startswith(f"Error: {address} cannot be used, ")
     assert message.endswith(f"{said}\n")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["pull x", "push x", "prune --remote x", "unpack x", "keys list", "keys revoke x"])
+def test_a_wrong_list_of_keys_is_said(command, store, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "nonsense")
+    save(store, 1)
+    assert "FUSIONCACHE_TRUST" in get_error(*command.split())
 
 
 def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):

@@ -26,12 +26,12 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
+def serve(folder: Path, handler: type[Handler] = Handler) -> Iterator[str]:
     """The URL of a new folder while it is served."""
     pytest.importorskip("aiohttp")
     folder.mkdir()
     Handler.broken = None
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"

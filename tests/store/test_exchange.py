@@ -5,26 +5,33 @@ Keys of these entries name no operations, so all of them are in the pack of no m
 
 import itertools
 import uuid
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import Faulty
 from kept_programs import SavedProgram
 from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,
+    age_entry,
+    collect_warnings,
     find_entry,
     find_object,
     find_present,
     find_root,
+    fork,
     load,
     make_artifacts,
     make_numbered_key,
     save,
+    wait_for,
 )
 from threads_at_once import run_at_once
 
 import fusioncache
+from fusioncache.cache import exchange
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError, entry
@@ -144,7 +151,7 @@ def test_a_push_ends_where_others_put_packs_all_the_time(url, files, here, monke
     save(here, 1)
     assert push(here, Remote(url)).entries == 1
     assert len(index_of(url).packs) == 1
-    assert next(numbers) == 2 * remotes.TIMES - 1
+    assert next(numbers) == 2 * remotes.TIMES
 
 
 def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):
@@ -326,6 +333,109 @@ def test_a_pushed_entry_is_signed_and_has_no_trace_of_this_machine_but_its_name(
     assert came.origin.key == CI.public
     assert replace(came, origin=None) == here.entry(make_numbered_key(1).digest, BACKEND)
     assert find_root(there) != find_root(here)
+
+
+# What others did to it
+
+
+def remove_packs(files) -> None:
+    for name in [name for name in files.files if "/packs/" in name]:
+        del files.files[name]
+
+
+def test_a_pack_that_is_gone_is_pushed_again(url, files, here, tmp_path):
+    save(here, 1)
+    push(here, Remote(url))
+    remove_packs(files)
+    assert push(here, Remote(url)).entries == 1
+    assert pull(fresh(tmp_path), Remote(url)).entries == 1
+
+
+def test_an_index_without_its_packs_is_written_anew(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    remove_packs(files)
+    assert push(there, Remote(url)).entries == 0
+    assert index_of(url).packs == ()
+
+
+def test_a_push_that_uploads_nothing_says_what_was_used(url, here, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url))
+    before = index_of(url)
+    age_entry(here, 1, -100.0)
+    push(here, Remote(url))
+    assert index_of(url) == before
+    monkeypatch.setattr(exchange, "USE_SECONDS", 50.0)
+    push(here, Remote(url))
+    (pack,) = index_of(url).packs
+    assert pack.used > before.packs[0].used + 50.0
+
+
+@pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())])
+def test_a_file_that_is_not_ours_stays(url, files, here, act):
+    save(here, 1)
+    name = f"{Faulty._strip_protocol(url)}/index"
+    files.files[name] = b"<html>"
+    with pytest.raises(StoreError, match="a file 'index' that is not fusioncache's: give another address"):
+        act(here, Remote(url))
+    assert files.files[name] == b"<html>"
+
+
+def test_nothing_is_written_where_there_is_nothing_to_prune(url, files):
+    prune_remote(Remote(url), Retention())
+    assert not [name for name in files.files if name.startswith(Faulty._strip_protocol(url))]
+
+
+def test_an_index_from_a_clock_that_was_ahead_locks_nobody_out(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    (name,) = (name for name in files.files if name.endswith("/index"))
+    files.files[name] = encode_index(replace(index_of(url), serial=10**16), None)
+    assert pull(there, Remote(url)).entries == 1
+    for each in [each for each in files.files if each.startswith(name.removesuffix("/index"))]:
+        del files.files[each]
+    save(here, 2)
+    push(here, Remote(url))
+    assert pull(there, Remote(url)).entries == 1
+
+
+def test_a_claim_from_the_future_is_over(url, files, here, there):
+    save(here, 1)
+    push(here, Remote(url))
+    for name in [name for name in files.files if "/claims/" not in name]:
+        del files.files[name]
+    (claim,) = files.files
+    save(there, 1)
+    assert push(there, Remote(url)).claimed == 1
+    files.files[claim] = files.files[claim].partition(b" ")[0] + b" 9000000000"
+    assert push(there, Remote(url)).entries == 1
+
+
+def test_a_pull_and_a_load_agree_on_the_newest_index(url, here, there, tmp_path):
+    save(here, 1)
+    push(here, Remote(url))
+    assert load(Store.open(find_root(there), remote=url), 1)
+    save(here, 2, 3)
+    push(here, Remote(url))
+    pull(there, Remote(url))
+    find_entry(there, 3).unlink()
+    with collect_warnings() as messages:
+        assert load(Store.open(find_root(there), remote=url), 3)
+    assert messages == []
+
+
+def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url))
+    real = remotes.unpack
+
+    def unpack_after_fork(*args, **options):
+        assert wait_for(fork(weakref.finalize._exitfunc)) == 0  # what an interpreter does that ends
+        return real(*args, **options)
+
+    monkeypatch.setattr(remotes, "unpack", unpack_after_fork)
+    assert pull(there, Remote(url)).entries == 1
 
 
 # A key is revoked

@@ -5,6 +5,7 @@ its holder had made a mistake: what is wrong is found out all the same.
 """
 
 import json
+import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -268,6 +269,18 @@ def test_a_link_or_a_folder_is_no_pack(packed, there):
         open_pack(packed.parent, read_trust())
     with pytest.raises(StoreError, match="No such file"):
         open_pack(packed.with_name("none"), read_trust())
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a pipe"])
+def test_what_is_no_file_is_neither_written_nor_read(tmp_path, here, kind):
+    fill(here, 1)
+    path = tmp_path / "there"
+    os.mkfifo(path) if kind == "a pipe" else path.mkdir()
+    with pytest.raises(StoreError, match="there is no file: give the path of a file"):
+        pack_all(here, path)
+    with pytest.raises(StoreError, match=r"no file: give the path of a pack|Is a directory"):
+        open_pack(path, read_trust())
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("tmp-")] == []
 
 
 def test_a_huge_length_takes_no_memory(tmp_path, there):

@@ -6,9 +6,12 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from file_server import Handler, serve
 from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,
@@ -26,9 +29,9 @@ from threads_at_once import run_at_once
 from fusioncache.cache.exchange import pull, push
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError, read_through, transport
-from fusioncache.store.index import OLDER
+from fusioncache.store.index import OLDER, Index, ListedPack, encode_index
 from fusioncache.store.remote import Remote
-from fusioncache.store.signing import put_key
+from fusioncache.store.signing import put_key, read_trust
 
 CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
@@ -250,7 +253,7 @@ def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monke
         assert not load(reader, 2)
     assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
     with pytest.raises(StoreError, match=f"{OLDER}: .* push again"):
-        pull(there, Remote(url))
+        pull(there, Remote(f"{url}/"))
     monkeypatch.setattr(read_through, "FRESH_SECONDS", 60.0)
     files.calls.clear()
     with pytest.warns(RuntimeWarning, match=OLDER):
@@ -369,11 +372,54 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
     assert [("takes more than" in each) for each in messages] == [True]
     assert reader.stats().bypasses == {"remote: it failed": 1}
     assert sum(waits) < 30.0  # each would wait for a minute
+    files.calls.clear()
+    with collect_warnings() as messages:
+        assert not load(process(there, url), 1)  # a process that comes later does not wait again
+    assert (messages, files.calls) == ([], [])
     slow.set()
     deadline = time.monotonic() + 60
     while not load(reader, 1) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert load(there, 1)
+
+
+def test_a_slow_remote_is_asked_for_one_of_many_packs(url, files, here, there, slow, monkeypatch):
+    fill(url, here, 1)
+    pack = list_packs(url)[0]
+    packs = tuple(replace(pack, digest=f"{number:064x}") for number in range(50))
+    files.files[path_of(url, files, "/index")] = encode_index(Index(10**13, packs), None)
+    reader = process(there, url)
+    assert not load(reader, 7)  # the index is there
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 0.05)
+    files.fault = lambda _, path: slow.wait(60) if "/packs" in path else None
+    with pytest.warns(RuntimeWarning, match="takes more than"):
+        assert not load(reader, 1)
+    assert 1 <= len([path for what, path in files.calls if what == "open" and "/packs" in path]) <= 2
+
+
+def test_a_pack_that_is_refused_is_asked_for_once(url, files, here, there):
+    fill(url, here, 1)
+    files.files[path_of(url, files, "/packs")] = b"half"
+    files.calls.clear()
+    with collect_warnings():
+        assert not any(load(process(there, url), 1) for _ in range(3))
+    assert reads(files) == ["index", "packs"]
+
+
+def test_who_signed_is_read_from_the_pack(url, files, here, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
+    put_key(NEXT.public, "next", "trusted")
+    save(here, 1)
+    push(here, Remote(url), key=NEXT)
+    listed = replace(list_packs(url)[0], signer=CI.public)
+    files.files[path_of(url, files, "/index")] = encode_index(Index(10**13, (listed,)), CI)
+    reader = process(there, url)
+    assert load(reader, 1)
+    assert reader.stats().pulls == {f"next ({NEXT.public[:16]})": 1}
+
+
+def list_packs(url: str) -> tuple[ListedPack, ...]:
+    return Remote(url).fetch_index(read_trust()).packs
 
 
 def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypatch):
@@ -430,3 +476,26 @@ def test_what_is_served_over_http_is_read(tmp_path, here, there, served):
     with collect_warnings() as messages:
         assert not load(Store.open(tmp_path / "other", remote=served.replace("http:", "https:")), 1)
     assert "could not read" in messages[0]
+
+
+def test_a_server_that_sends_more_than_it_says_is_not_listened_to(tmp_path, there):
+    sent = []
+
+    class Endless(Handler):
+        def do_HEAD(self):
+            self.answer()
+
+        def do_GET(self):
+            self.answer()
+            with suppress(OSError):
+                for _ in range(4000):
+                    self.wfile.write(b"x" * 65536)
+                    sent.append(65536)
+
+        def answer(self):
+            self.send_response(206)
+            self.end_headers()
+
+    with serve(tmp_path / "endless", Endless) as url:
+        assert len(transport.Transport(url).fetch_file("index", 1000)) == 1001
+    assert sum(sent) < 50_000_000  # what the two ends hold in between

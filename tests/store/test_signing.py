@@ -8,6 +8,7 @@ import json
 import os
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,14 @@ from store_contents import (
     make_numbered_key,
     save,
 )
+from threads_at_once import run_at_once
 
-from fusioncache.cache.exchange import pull, push
+from fusioncache.cache.exchange import Retention, prune_remote, pull, push
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError, signing
 from fusioncache.store.entry import LARGEST, open_entry, sign_entry
 from fusioncache.store.files import Refusal
+from fusioncache.store.packs import write_pack
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import (
     NOT_SIGNED,
@@ -297,6 +300,38 @@ def test_a_list_of_keys_that_cannot_be_read_trusts_no_key(there, shared, text):
 def test_a_list_of_keys_that_others_can_write_trusts_no_key(there, shared):
     (signing.find_keys() / "trusted").chmod(0o666)
     assert "a file that others can write" in refused_for(there, shared)
+
+
+def test_keys_that_are_revoked_at_once_are_all_revoked():
+    keys = [f"{number:064x}" for number in range(8)]
+    run_at_once(*[partial(put_key, key, f"key-{key[-1]}", "revoked") for key in keys])
+    assert {key for state, key, _ in list_keys() if state == "revoked"} == {*keys}
+
+
+def test_a_key_is_revoked_whatever_it_is_called(monkeypatch):
+    """Two that are in the variable have one name."""
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{EVE.public}")
+    for key in (CI, EVE):
+        put_key(key.public, "same", "revoked")
+    assert read_trust().trusted == {}
+    assert {*read_trust().revoked} == {CI.public, EVE.public}
+    with pytest.raises(StoreError, match="another key has the name same"):
+        put_key("0" * 64, "same", "trusted")
+
+
+def test_a_revoked_key_signs_nothing(here, tmp_path):
+    save(here, 1)
+    remote = Remote(str(tmp_path / "shared"))
+    put_key(CI.public, "ci", "revoked")
+    ids = here.disk.entries.list_files()
+    for act in (
+        lambda: push(here, remote, key=CI),
+        lambda: prune_remote(remote, Retention(), key=CI),
+        lambda: write_pack(here.disk, ids, tmp_path / "pack", model="", version="1", key=CI),
+    ):
+        with pytest.raises(StoreError, match=r"the key ci was revoked, and signs no more: move .*/keys/own away"):
+            act()
+    assert not list(tmp_path.glob("*shared*")) and not list(tmp_path.glob("*pack*"))
 
 
 def test_a_private_key_whose_parts_are_of_two_keys_signs_nothing(here, tmp_path):
