@@ -125,6 +125,30 @@ TOO_LONG = "waited too long for another compile"
 
 
 @contextmanager
+def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
+    """Holds a lock, for which it waits not longer than ``timeout`` seconds.
+
+    Args:
+        path: of the lock's file.
+        timeout: in seconds.
+        shared: whether others may hold it as well.
+
+    Yields:
+        Whether it is held. Where there are no locks, or none can be written, it is taken for held: no process can hold
+        it alone then.
+    """
+    lock = FileLock(path)
+    try:
+        held = lock.acquire(timeout, shared=shared)
+    except OSError:
+        held = True
+    try:
+        yield held
+    finally:
+        lock.release()
+
+
+@contextmanager
 def hold_shared(path: Path, report: Callable[[str, str], None]) -> Iterator[None]:
     """Holds the lock of a store together with others that save, while nothing is removed.
 
@@ -135,18 +159,10 @@ def hold_shared(path: Path, report: Callable[[str, str], None]) -> Iterator[None
         path: of the lock's file.
         report: is told of a save without the lock: a reason to count, and what to say.
     """
-    lock = FileLock(path)
-    try:
-        held = lock.acquire(LOCK_SECONDS, shared=True)
-    except OSError:
-        # No locks here, or nothing to write: then no other process can hold it alone either.
-        held = True
-    if not held:
-        report(UNANSWERED, f"the store is used without its lock, {path}: its holder may be stopped")
-    try:
+    with hold(path, LOCK_SECONDS, shared=True) as held:
+        if not held:
+            report(UNANSWERED, f"the store is used without its lock, {path}: its holder may be stopped")
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

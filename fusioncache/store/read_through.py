@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from fusioncache.process import forks
 from fusioncache.process.files import make_folders
@@ -25,7 +24,7 @@ from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
 from fusioncache.store.files import Refusal, StoreError, name_cause, publish, read_private
 from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, accept_index, shorten_entry_id
-from fusioncache.store.locks import FileLock
+from fusioncache.store.locks import hold
 from fusioncache.store.remote import FETCHED, Remote
 from fusioncache.store.signing import Trust, read_trust
 from fusioncache.store.transport import run_beside
@@ -140,7 +139,7 @@ class ReadThrough:
         known = self._read_index(trust)
         if known is None:
             self._require_not_failed()
-            with _hold(self._folder / "lock"):
+            with self._alone():
                 known = self._read_index(trust)  # another process may have fetched it meanwhile
                 if known is None:
                     self._require_not_failed()
@@ -174,7 +173,7 @@ class ReadThrough:
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
         self._require_not_failed()
-        with _hold(self._folder / "lock"):
+        with self._alone():
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
             if self._is_fresh(mark, FRESH_SECONDS):
@@ -202,6 +201,13 @@ class ReadThrough:
             raise
         self._forget("failed")
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lets one process of the machine ask at a time. Where there are no locks, several may."""
+        make_folders(self._folder)
+        with hold(self._folder / "lock", _LOCK_SECONDS):
+            yield
+
     def _require_not_failed(self) -> None:
         if self._is_fresh("failed", FAILED_SECONDS):
             raise _FailedBefore
@@ -224,16 +230,3 @@ class ReadThrough:
 
 class _FailedBefore(Exception):
     """Another process of this machine could not use the remote a moment ago."""
-
-
-@contextmanager
-def _hold(path: Path) -> Iterator[None]:
-    """Holds the lock of a file, for which it waits. Where there are no locks, several processes may ask."""
-    make_folders(path.parent)
-    lock = FileLock(path)
-    try:
-        with suppress(OSError):
-            lock.acquire(_LOCK_SECONDS)
-        yield
-    finally:
-        lock.release()

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 from fusioncache.process.files import make_folders
 from fusioncache.process.settings import SIGNING_KEY, TRUST, UNSIGNED, find_directory
 from fusioncache.store.files import Refusal, StoreError, publish, read_private
-from fusioncache.store.locks import LOCK_SECONDS, FileLock
+from fusioncache.store.locks import LOCK_SECONDS, hold
 
 PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -306,7 +306,10 @@ def put_key(key: str, name: str, state: str) -> None:
         StoreError: if a key is to be trusted under the name of another one, or another command changes the list.
         OSError: if it cannot be written.
     """
-    with _hold_list():
+    make_folders(find_keys())
+    with hold(find_keys() / "lock", LOCK_SECONDS) as held:
+        if not held:
+            raise StoreError(f"another command changes the keys in {find_keys()}: try again when it has ended")
         others = [line for line in list_keys() if line[1] != key]
         if any(line[2] == name for line in others):
             if state == "trusted":
@@ -314,23 +317,6 @@ def put_key(key: str, name: str, state: str) -> None:
             name = f"{name[:55]}-{key[:8]}"  # a key is revoked whatever it is called
         lines = "".join(f"{' '.join(line)}\n" for line in (*others, (state, key, name)))
         publish(find_keys() / _TRUSTED, lines.encode())
-
-
-@contextmanager
-def _hold_list() -> Iterator[None]:
-    """Keeps other commands from changing the list of keys. Where there are no locks, the last one to write wins."""
-    make_folders(find_keys())
-    lock = FileLock(find_keys() / "lock")
-    try:
-        held = lock.acquire(LOCK_SECONDS)
-    except OSError:
-        held = True
-    try:
-        if not held:
-            raise StoreError(f"another command changes the keys in {find_keys()}: try again when it has ended")
-        yield
-    finally:
-        lock.release()
 
 
 def _verify(origin: Origin, content: bytes) -> None:
