@@ -54,6 +54,46 @@ def after_fork() -> None:
         thing.after_fork()
 
 
+IMPORT_SECONDS = 2.0
+"""How long a fork waits for another thread that imports."""
+
+
+class ImportGuard:
+    """Held by a thread beside the program while it imports, so that the program is not forked meanwhile.
+
+    Python locks each module while it is imported. In a child that is forked then, the lock of that module would stay
+    locked, and the first import of it there would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._held = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._acquire, after_in_parent=self._release, after_in_child=self._reset)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _acquire(self) -> None:
+        self._held = self._lock.acquire(timeout=IMPORT_SECONDS)
+
+    def _release(self) -> None:
+        if self._held:
+            self._lock.release()
+
+    def _reset(self) -> None:
+        if self._held:
+            self._lock.release()
+        else:
+            self._lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+# Of the process, as its modules are.
+imports = ImportGuard()
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.process import forks
 from fusioncache.process.files import make_folders
 from fusioncache.process.settings import SIGNING_KEY, TRUST, UNSIGNED, find_directory
 from fusioncache.store.files import Refusal, StoreError, publish, read_private
@@ -329,7 +330,8 @@ def _verify(origin: Origin, content: bytes) -> None:
 
 def _load_ed25519() -> Any:
     try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+        with forks.imports:
+            from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         said = 'signatures need the package cryptography: pip install "fusioncache[sign]"'
         raise StoreError(said) from None

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
+from fusioncache.process import forks
 from fusioncache.store.files import TEMPORARY, StoreError
 
 LISTED_FILES = 500_000
@@ -441,9 +442,10 @@ class Transport:
     def _open_files(self) -> tuple[Any, str]:
         opened = self._opened
         if opened is None or not self._is_open():
-            import fsspec
+            with forks.imports:
+                import fsspec
 
-            files, root = fsspec.core.url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
+                files, root = fsspec.core.url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
             self._opened = opened = (os.getpid(), files, root)
         return opened[1], opened[2]
 

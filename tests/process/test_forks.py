@@ -196,3 +196,44 @@ def test_all_locks_are_made_in_one_place():
         return {getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls} & made
 
     assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if makes(path)] == ["process/forks.py"]
+
+
+def test_a_child_imports_what_a_thread_of_its_parent_was_importing(tmp_path, monkeypatch):
+    (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    begun = threading.Event()
+
+    def import_slowly():
+        with forks.imports:
+            begun.set()
+            __import__("imported_slowly")
+
+    thread = threading.Thread(target=import_slowly)
+    thread.start()
+    assert begun.wait(60)
+    assert ends_well(lambda: __import__("imported_slowly"))
+    thread.join()
+
+
+def test_a_thread_that_imports_for_long_holds_no_fork_up(monkeypatch):
+    monkeypatch.setattr(forks, "IMPORT_SECONDS", 0.05)
+    begun, done = threading.Event(), threading.Event()
+
+    def import_for_long():
+        with forks.imports:
+            begun.set()
+            done.wait(60)
+
+    def use_in_child():
+        with forks.imports:
+            pass
+
+    thread = threading.Thread(target=import_for_long)
+    thread.start()
+    assert begun.wait(60)
+    assert ends_well(use_in_child)
+    done.set()
+    thread.join()
+    with forks.imports:  # the parent's is as it was
+        pass
+    assert ends_well(use_in_child)
