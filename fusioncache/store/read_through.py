@@ -103,8 +103,8 @@ class ReadThrough:
         start, left = time.monotonic(), WAIT_SECONDS - self._waited
         try:
             if not wait((future,), max(left, 0.0)).done:
-                if not self._failed:
-                    self._note("failed")  # other processes do not wait for it, too; if it comes, they use it
+                if not self._index.done():
+                    self._note("late")  # processes that start later do not wait for it, too; if it comes, they use it
                 self._fail(
                     f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
                 )
@@ -139,6 +139,8 @@ class ReadThrough:
         known = self._read_index(trust)
         if known is None:
             self._require_not_failed()
+            if self._is_fresh("late", FAILED_SECONDS):
+                raise _FailedBefore
             with self._alone():
                 known = self._read_index(trust)  # another process may have fetched it meanwhile
                 if known is None:
@@ -172,7 +174,6 @@ class ReadThrough:
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
-        self._require_not_failed()
         with self._alone():
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
