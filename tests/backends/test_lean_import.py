@@ -19,6 +19,8 @@ from fusioncache.transform.region import region_of
 
 _WORKER = """
 import json, sys
+from fusioncache.backends.nvfuser.translators import LateModule, import_torch
+import_torch()
 import torch
 asked = []
 for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_isCurrentStreamCapturing"):
@@ -32,7 +34,12 @@ from fusioncache.ir.template import decode_region
 regions = [decode_region(text.encode()).region for text in json.load(sys.stdin)]
 with fake_cuda.pretend_gpu():
     texts = [repr(define(region, describe_contiguous(region))) for region in regions]
+late = sorted(name for name, module in sys.modules.items() if type(module) is LateModule)
+used = [torch.nested.nested_tensor, torch.optim.SGD, torch.distributions.Normal, torch._meta_registrations.meta_mm]
+meta = torch.ones(2, 3, device="meta") @ torch.ones(3, 4, device="meta")
 print(json.dumps({
+    "late": late, "unloaded": [name for name in late if type(sys.modules[name]) is LateModule],
+    "used": [one.__name__ for one in used], "meta": meta.shape,
     "texts": texts, "asked": asked, "versions": write_versions(),
     "whole": [name for name in ("thunder.core.jit_ext", "torch._dynamo") if name in sys.modules],
 }))
@@ -80,4 +87,7 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
     assert len(expected) >= 4 and sum(text.count("fd.ops.") for text in expected) > 100
     assert found["texts"] == expected
     assert not found["asked"] and not found["whole"]
+    assert {"torch._meta_registrations", "torch._refs", "torch.export", "torch.nested"} <= {*found["late"]}
+    assert "torch.export" in found["unloaded"] and len(found["unloaded"]) < len(found["late"])
+    assert found["used"] == ["nested_tensor", "SGD", "Normal", "meta_mm"] and found["meta"] == [2, 4]
     assert f"thunder {VERSION}" in found["versions"]

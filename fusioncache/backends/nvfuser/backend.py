@@ -130,7 +130,7 @@ class NvFuser(Backend):
     @classmethod
     def prepare(cls) -> None:
         """See ``Backend``."""
-        from fusioncache.backends.nvfuser.definition import import_translators
+        from fusioncache.backends.nvfuser.translators import import_translators
 
         import_translators()
         importlib.import_module("fusioncache.backends.nvfuser.persistence")
@@ -150,7 +150,7 @@ class NvFuser(Backend):
         """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
         import torch
 
-        from fusioncache.backends.nvfuser.definition import import_translators
+        from fusioncache.backends.nvfuser.translators import import_translators
 
         import_translators()
         if torch.cuda.is_current_stream_capturing():

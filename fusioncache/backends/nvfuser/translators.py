@@ -1,0 +1,183 @@
+"""Imports what a process needs that only compiles: Thunder's translators, nvFuser, and of torch what these use.
+
+The whole of them takes twice as long. Nothing differs from what ``import thunder`` gives: the translators are the same
+functions. Modules of torch's that take long to import and that no compile uses are loaded late: when an attribute of
+theirs is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+_LATE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("torch._meta_registrations", "torch.export", "torch.distributions", "torch.nested"), ()),
+    **dict.fromkeys(("torch.optim", "torch.quantization", "torch.nn.intrinsic"), ()),
+    "torch._refs": ("prod",),
+}
+"""Modules of torch's that are loaded late, which spares a third of its import. Of each the functions that an import
+passes on without calling them. Meta tensors, whose functions the first one registers, are no part of a compile."""
+
+
+class LateModule(ModuleType):
+    """A module that is loaded when an attribute is asked for that it lacks so far.
+
+    ``importlib.util.LazyLoader`` loads a module as soon as it is imported a second time.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _LATE[self.__name__]:
+            return self._pass_on(name)
+        self._load()
+        return getattr(self, name)
+
+    def _load(self) -> None:
+        self.__class__ = ModuleType  # type: ignore[assignment]  # which has it behave as any other one from now on
+        loader = self.__spec__.loader if self.__spec__ else None
+        assert isinstance(loader, _LateLoader)
+        loader.load(self)
+
+    def _pass_on(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if type(self) is LateModule:
+                self._load()
+            return getattr(self, name)(*args, **kwargs)
+
+        return call
+
+
+class _LateLoader(Loader):
+    def __init__(self, spec: ModuleSpec):
+        self._spec = spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return LateModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leaves the module as it is."""
+
+    def load(self, module: ModuleType) -> None:
+        """Loads the module.
+
+        Raises:
+            ImportError: if it has no loader.
+        """
+        if self._spec.loader is None:
+            raise ImportError(f"no loader for {self._spec.name}")
+        module.__spec__, module.__loader__ = self._spec, self._spec.loader
+        self._spec.loader.exec_module(module)
+
+
+class _LateFinder(MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, path) if name in _LATE else None
+        if found is None or found.loader is None:
+            return None
+        late = ModuleSpec(name, _LateLoader(found), origin=found.origin)
+        late.submodule_search_locations = found.submodule_search_locations
+        return late
+
+
+def import_torch() -> None:
+    """Imports torch, with modules that are loaded late, unless it is there."""
+    if "torch" in sys.modules:
+        return
+    finder = _LateFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        importlib.import_module("torch")
+        importlib.import_module("torch._refs")  # one of the others imports it
+    finally:
+        sys.meta_path.remove(finder)
+
+
+_PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
+    "torch.distributed.tensor": ("DTensor",),
+    "torch.distributed.tensor.placement_types": ("Placement", "Replicate", "Shard"),
+    "networkx": (),
+}
+"""Modules that take seconds to import and of which no definition has anything: distributed tensors, which are no inputs
+here, and the graphs of Thunder's passes. Of each the classes that are asked for by name."""
+
+
+def import_translators() -> None:
+    """Imports the translators for this process, which is of little use for anything else from then on.
+
+    Raises:
+        ImportError: if Thunder or nvFuser is not installed, or they do not import in this way. Then nothing is left of
+            the attempt.
+    """
+    if "thunder" in sys.modules or "nvfuser_direct" in sys.modules:
+        return
+    import_torch()
+    before = set(sys.modules)
+    try:
+        with pretend_gpu(), _without_distributed():
+            _add_placeholders()
+            _add_bare_package()
+            importlib.import_module("thunder.executors.nvfuserex")  # first: each of the two imports the other
+            importlib.import_module("thunder.executors.nvfuserex_impl")
+    except Exception as error:
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in ("thunder", "nvfuser_direct", "nvfuser") or name in _PLACEHOLDERS:
+                del sys.modules[name]
+        raise ImportError(f"the translators do not import by themselves: {error!r}") from error
+
+
+def _add_placeholders() -> None:
+    for name, classes in _PLACEHOLDERS.items():
+        module: Any = ModuleType(name, "Nothing, put here by fusioncache.")
+        module.__path__ = []
+        for class_ in classes:
+            setattr(module, class_, type(class_, (), {}))
+        sys.modules.setdefault(name, module)
+
+
+def _add_bare_package() -> None:
+    """Makes Thunder a package whose modules can be imported one by one, without those that its own start imports."""
+    spec = find_spec("thunder")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("there is no module thunder")
+    package: Any = ModuleType("thunder", "Parts of Thunder, put here by fusioncache.")
+    package.__path__, package.__spec__ = spec.submodule_search_locations, spec
+    sys.modules["thunder"] = package
+    package.__version__ = importlib.import_module("thunder.__about__").__version__
+
+
+@contextmanager
+def _without_distributed() -> Iterator[None]:
+    """Has Thunder leave out what it has for distributed tensors: regions with such never get here."""
+    from unittest.mock import patch
+
+    import torch
+
+    with patch.object(torch.distributed, "is_available", lambda: False):
+        yield
+
+
+@contextmanager
+def pretend_gpu() -> Iterator[None]:
+    """Lets Thunder's translators be imported where there is no GPU, or where none is to be opened.
+
+    What is imported keeps nothing of what it is told here but that there is one.
+    """
+    from unittest.mock import patch
+
+    import torch
+
+    one_gpu: dict[str, Any] = {"is_available": lambda: True, "device_count": lambda: 1}
+    with (
+        patch.multiple(torch.cuda, **one_gpu, get_device_capability=lambda *_: (9, 0)),
+        # To be asked opens a GPU, and Thunder asks to find out whether it can.
+        patch.object(torch.cuda.graphs, "is_current_stream_capturing", lambda: False),
+    ):
+        yield
