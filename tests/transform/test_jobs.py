@@ -57,9 +57,9 @@ def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def end_pools() -> None:
-    for made in ahead.pools.values():
+    for made in pool.pools.values():
         made.end()
-    ahead.pools.clear()
+    pool.pools.clear()
 
 
 def read_compiled(folder: Path) -> Counter[str]:
@@ -234,12 +234,12 @@ def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, 
 
 def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):
     first = Job(tmp_path, 2)
-    (made,) = ahead.pools.values()
+    (made,) = pool.pools.values()
     assert made.pid is not None  # at once: there is nothing in the store
     first.run()
     end_pools()
     second = Job(tmp_path, 2)
-    (made,) = ahead.pools.values()
+    (made,) = pool.pools.values()
     second.run()
     assert second.transform.stats().programs_loaded == 1
     assert made.pid is None
@@ -282,4 +282,4 @@ def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):
     fusioncache.FusionCache(cache=kept, backend="inductor", verify=True)
     fusioncache.FusionCache(cache=kept, backend="eager")
     fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="inductor", jobs=4)
-    assert not ahead.pools
+    assert not pool.pools

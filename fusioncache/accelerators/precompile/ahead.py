@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fusioncache.accelerators.precompile.entry_compiler import (
@@ -28,7 +27,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     TaskOutcome,
     gpu_in_use,
 )
-from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs
+from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.cache import Cache
@@ -465,11 +464,6 @@ class BatchCompiler(AskHelpers):
         return Wait(here=self._made.pop(first.key, 0.0), on_others=seconds, on_start=starting)
 
 
-pools: dict[Path, CompilePool] = {}
-"""The pools of this process, by the directory of their store."""
-_making = forks.lock()
-
-
 def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) -> Helpers | None:
     """Returns what has other processes compile for a cache; None without any.
 
@@ -481,20 +475,11 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
             loads all its programs does not need them, and would share its cores with them.
     """
     store = cache.store if jobs else None
-    if store is None or store.directory is None or not keeps_anything(backend):
+    if store is None or not keeps_anything(backend):
         return None
     if cache.helpers is None:
-        with _making:
-            pool = pools.get(store.directory)
-            if pool is None or pool.has_failed:
-                pools[store.directory] = pool = CompilePool(store.directory, jobs, backend)
-                # Of a store that has something most may be there already, and then no device is opened for it.
-                is_empty, device = not store.entries(), gpu_in_use()
-                if is_empty or not waits:
-                    pool.start()
-                if is_empty and device is not None:
-                    pool.open_early(device)
-        cache.helpers = PoolHelpers(store, pool)
+        pool = find_pool(store, jobs, backend, waits=waits)
+        cache.helpers = PoolHelpers(store, pool) if pool else None
     return cache.helpers
 
 

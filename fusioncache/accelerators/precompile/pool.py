@@ -29,6 +29,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing import Pipe, get_context, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,10 +41,11 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     CompileTask,
     EntryCompiler,
     TaskOutcome,
+    gpu_in_use,
 )
 from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.process import forks
-from fusioncache.process.settings import JOBS
+from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 
@@ -58,6 +60,8 @@ MOST = 4
 _CORES_OF_A_RANK = {"nvfuser": 3, "inductor": 4}
 """How many cores a rank has to have, by backend, before one process more pays. A C++ compiler takes memory as well."""
 _RANKS_HERE = "LOCAL_WORLD_SIZE"
+_UNASKED = "nvfuser"
+"""The backend of a pool that no cache has asked for."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -85,11 +89,14 @@ class CompilePool:
 
     Attributes:
         jobs: as it was given.
+        backend: the same.
+        is_wanted: whether a cache has asked for it. One that was started beside imports may be of no use.
         has_failed: whether no process is started any more.
     """
 
     def __init__(self, directory: Path, jobs: int, backend: str, *, patience: float = 0.0, quiet: bool = True):
         self.jobs = jobs
+        self.backend = backend
         self._arguments = [str(directory), backend, str(jobs), str(patience)]
         self._quiet = quiet
         self._lock, self._sending = forks.lock(), forks.lock()
@@ -97,6 +104,7 @@ class CompilePool:
         self._connection: Connection | None = None
         self._futures: dict[int, Future[TaskOutcome]] = {}
         self._numbers = 0
+        self.is_wanted = True
         self.has_failed = False
         forks.register(self)
 
@@ -147,6 +155,8 @@ class CompilePool:
             process, connection, self.has_failed = self._process, self._connection, True
         if process is None or connection is None:
             return
+        if not self._numbers:
+            process.kill()  # it may import for seconds before it looks, and has nothing to put away
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
         try:
@@ -197,6 +207,66 @@ class CompilePool:
         connection.close()
         for future in lost.values():
             future.set_result(NO_WORKER)
+
+
+pools: dict[Path, CompilePool] = {}
+"""The pools of this process, by the directory of their store."""
+_making = forks.lock()
+
+
+def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> CompilePool | None:
+    """Returns the pool of a store; None if that has no directory. The first cache to ask decides how many processes.
+
+    Args:
+        store: where what is compiled will be.
+        jobs: how many processes, at most.
+        backend: that most is compiled with.
+        waits: see ``ahead.find_helpers``.
+    """
+    directory = store.directory
+    if directory is None:
+        return None
+    with _making:
+        pool = pools.get(directory)
+        if pool is not None and not pool.is_wanted:
+            pool.is_wanted = (pool.jobs, pool.backend) == (jobs, backend)
+            if not pool.is_wanted:
+                pool.end()
+        if pool is None or pool.has_failed:
+            pools[directory] = pool = CompilePool(directory, jobs, backend)
+            _start(pool, store, waits=waits)
+    return pool
+
+
+def start_unasked() -> None:
+    """Starts the pool that a first ``FusionCache()`` will want, while this process imports the rest of the package.
+
+    It is started where this process has a GPU open, nvFuser has the cores, the store is empty and no variable says
+    otherwise. Never raises: what is wrong is said when a cache asks.
+    """
+    try:
+        if gpu_in_use() is None or find_spec("nvfuser_direct") is None:
+            return
+        is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
+        jobs = 0 if is_off else choose_jobs(None, _UNASKED)
+        if jobs:
+            store = Store.open()
+            with _making:
+                if store.directory is not None and store.directory not in pools and not store.entries():
+                    pools[store.directory] = pool = CompilePool(store.directory, jobs, _UNASKED)
+                    pool.is_wanted = False
+                    _start(pool, store)
+    except Exception as error:
+        logger.info("no process is started beside the imports", exc_info=error)
+
+
+def _start(pool: CompilePool, store: Store, *, waits: bool = False) -> None:
+    """Starts a pool if there will be much to compile, or if it is not to wait until there is anything."""
+    is_empty, device = not store.entries(), gpu_in_use()
+    if is_empty or not waits:
+        pool.start()
+    if is_empty and device is not None:  # else most may be there already, and then no device is opened for it
+        pool.open_early(device)
 
 
 def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> subprocess.Popen:

@@ -1,0 +1,117 @@
+"""A pool that starts while the package is imported: where it will be wanted, and as it will be."""
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pool_processes import ForkedProcess, fork_process
+from store_processes import fill_store
+
+import fusioncache
+from fusioncache.accelerators.precompile import pool
+from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_unasked
+from fusioncache.store import Store
+from fusioncache.store.directory import default_path
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process")
+
+
+@pytest.fixture(autouse=True)
+def _wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process with a GPU open, that has cores for two others and an empty store."""
+    monkeypatch.setattr(pool, "start_process", fork_process)
+    monkeypatch.setattr(pool, "gpu_in_use", lambda: 0)
+    monkeypatch.setattr(pool, "find_spec", lambda name: name)
+    monkeypatch.setattr(CompilePool, "open_early", lambda self, device: None)
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "2")
+    monkeypatch.delenv("FUSIONCACHE_STORE")
+    yield
+    for made in pool.pools.values():
+        made.end()
+    pool.pools.clear()
+
+
+def test_the_first_cache_gets_the_pool_that_was_started():
+    start_unasked()
+    (made,) = pool.pools.values()
+    assert made.pid is not None and not made.is_wanted
+    assert find_pool(Store.open(), 2, "nvfuser") is made and made.is_wanted
+
+
+@pytest.mark.parametrize(("jobs", "backend"), [(3, "nvfuser"), (2, "inductor")])
+def test_another_pool_than_is_asked_for_is_ended(jobs, backend):
+    start_unasked()
+    (first,) = pool.pools.values()
+    found = find_pool(Store.open(), jobs, backend)
+    assert found is not None and (found.jobs, found.backend) == (jobs, backend) and first.has_failed
+
+
+def test_what_a_cache_got_stays_whatever_the_next_one_asks_for():
+    found = find_pool(Store.open(), 2, "nvfuser")
+    assert find_pool(Store.open(), 3, "nvfuser") is found
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FUSIONCACHE_JOBS", "0"),
+        ("FUSIONCACHE_JOBS", "some"),  # which is said when a cache asks
+        ("FUSIONCACHE_STORE", "0"),
+        ("FUSIONCACHE_VERIFY", "1"),
+        ("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
+    ],
+)
+def test_none_starts_where_a_variable_says_otherwise(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    start_unasked()
+    assert not pool.pools
+
+
+def test_none_starts_without_a_gpu_in_use(monkeypatch):
+    monkeypatch.setattr(pool, "gpu_in_use", lambda: None)
+    start_unasked()
+    assert not pool.pools
+
+
+def test_none_starts_without_nvfuser(monkeypatch):
+    monkeypatch.setattr(pool, "find_spec", lambda name: None)
+    start_unasked()
+    assert not pool.pools
+
+
+def test_none_starts_with_few_cores(monkeypatch):
+    monkeypatch.delenv("FUSIONCACHE_JOBS")
+    monkeypatch.setattr(pool, "count_cores", lambda: 3)
+    start_unasked()
+    assert not pool.pools
+
+
+def test_none_starts_for_a_store_that_has_something():
+    fill_store(default_path())
+    start_unasked()
+    assert not pool.pools
+
+
+@pytest.mark.parametrize(("name", "starts"), [("FusionCache", 1), ("Plugin", 1), ("Cache", 0), ("Stats", 0)])
+def test_what_users_register_starts_it_at_the_first_import(monkeypatch, name, starts):
+    started = list[None]()
+    monkeypatch.setattr(pool, "start_unasked", lambda: started.append(None))
+    monkeypatch.delitem(sys.modules, "fusioncache.fusion_cache", raising=False)
+    for _ in range(2):
+        assert getattr(fusioncache, name).__name__ == name
+    assert len(started) == starts
+
+
+def test_a_process_that_imports_and_has_no_task_is_killed(tmp_path, monkeypatch):
+    """It would look at its connection seconds later, for which the end of this process would wait."""
+    monkeypatch.setattr(pool, "prepare", lambda backend: signal.pause())
+    monkeypatch.setattr(pool, "END_SECONDS", 1e9)
+    started = list[ForkedProcess]()
+    monkeypatch.setattr(
+        pool, "start_process", lambda *of, **how: started.append(fork_process(*of, **how)) or started[0]
+    )
+    made = CompilePool(tmp_path, 1, "other")
+    assert made.start()
+    made.end()
+    assert started[0].returncode == -signal.SIGKILL
