@@ -18,6 +18,8 @@ part of any figure. Each phase is the time inside some of Thunder's functions, l
 
 ``total`` is the wall time from the making of ``FusionCache`` to the end of the backward pass, synchronized. ``trace``
 is that up to the first call of the prologue, which runs when all is traced, and ``after_trace`` the remainder.
+``longest`` is the template that took longest to compile, in whichever process: no step can end sooner than that after
+tracing, so ``over`` is what ``after_trace`` has more.
 """
 
 from __future__ import annotations
@@ -184,7 +186,11 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     total = made + time.perf_counter() - start
     traced = made + thunder.compile_stats(compiled).last_prologue_execution_start / 1e9 - start
     seconds = dict(stopwatch.seconds)
-    parts = {"trace": traced, "after_trace": total - traced}
+    longest = max(
+        (max(one.compile_seconds, one.loaded_compile_seconds) for one in transform.cache.templates()), default=0.0
+    )
+    after = total - traced
+    parts = {"trace": traced, "after_trace": after, "longest": longest, "over": after - longest}
     return {"seconds": seconds | {"rest": total - sum(seconds.values()), "total": total} | parts}
 
 
@@ -235,7 +241,7 @@ def main(
         run.points = [_make_point(said) for said in found.values()]
         run.save()
     columns = {name: pick(name) for name in ("layers", "tracing", "jobs")}
-    shown = (*PASSES, "trace", "compile", "after_trace", "total")
+    shown = (*PASSES, "trace", "compile", "after_trace", "longest", "over", "total")
     run.finish("seconds of a first step", {**columns, **{name: pick("seconds", name) for name in shown}})
 
 

@@ -82,7 +82,9 @@ def test_phases_of_a_first_step_add_up(run):
     for point in points:
         seconds = dict(point["seconds"])
         total = seconds.pop("total")
-        assert seconds.pop("trace") + seconds.pop("after_trace") == pytest.approx(total)
+        after_trace = seconds.pop("after_trace")
+        assert seconds.pop("trace") + after_trace == pytest.approx(total)
+        assert seconds["longest"] > 0 and seconds.pop("longest") + seconds.pop("over") == pytest.approx(after_trace)
         assert all(seconds[phase] > 0 for phase in ("interpret", "grad", "claim", "fuse", "fusioncache", "compile"))
         assert sum(seconds.values()) == pytest.approx(total)
 
