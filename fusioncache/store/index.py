@@ -24,6 +24,7 @@ from fusioncache.ir import codec
 from fusioncache.process.files import make_folders
 from fusioncache.store.entry import DIGEST
 from fusioncache.store.files import Refusal, publish, read_private
+from fusioncache.store.locks import hold
 from fusioncache.store.packs import LARGEST_PACK, PackHead
 from fusioncache.store.signing import PUBLIC_KEY, Origin, SigningKey, Trust
 
@@ -33,6 +34,7 @@ MOST_AHEAD = 86_400.0
 """Seconds by which the clock of a machine may be ahead of another one's."""
 OLDER = "an older index than was seen before"
 
+_ACCEPT_SECONDS = 0.5
 _HEAD = b"fusioncache index 1\n"
 _DIGITS = 16
 _SIGNER = re.compile(f"({PUBLIC_KEY.pattern})?")
@@ -156,13 +158,15 @@ def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
         StoreError: if signatures cannot be verified here.
     """
     index, path, serial = decode_index(content, trust), folder / "accepted", 0
-    with suppress(OSError, Refusal):  # its key may be trusted no more
-        serial = decode_index(read_private(path, LARGEST_INDEX) or b"", trust).serial
-    serial = serial if serial < 1000 * (time.time() + MOST_AHEAD) else 0
-    if index.serial < serial:
-        raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
-    if index.serial > serial:
-        with suppress(OSError):  # the next one is not compared with it then
-            make_folders(folder)
-            publish(path, content)
+    with suppress(OSError):  # the next index is not compared with this one then
+        make_folders(folder)
+    with hold(folder / "accepting", _ACCEPT_SECONDS):  # two at once could keep the older one
+        with suppress(OSError, Refusal):  # its key may be trusted no more
+            serial = decode_index(read_private(path, LARGEST_INDEX) or b"", trust).serial
+        serial = serial if serial < 1000 * (time.time() + MOST_AHEAD) else 0
+        if index.serial < serial:
+            raise Refusal(OLDER, f"{index.serial} is before {serial}: push again to make a new one")
+        if index.serial > serial:
+            with suppress(OSError):
+                publish(path, content)
     return index

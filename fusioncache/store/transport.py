@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -331,8 +332,7 @@ class Transport:
                 files.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 if "file" in get_protocols(files):  # whose pipe_file looks first and writes then
-                    with files.open(target, "xb") as file:
-                        file.write(content)
+                    _create_local_file(target, content)
                 else:
                     files.pipe_file(target, content, mode="create")
             except FileExistsError:
@@ -458,6 +458,26 @@ class Transport:
     def _describe(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [""]
         return f"{type(error).__name__}: {redact(_find_secrets(self._url), lines[0])[:_MOST_SAID]}"
+
+
+def _create_local_file(path: str, content: bytes) -> None:
+    """Creates a file of this machine, which is there whole or not at all.
+
+    Raises:
+        FileExistsError: if there is one.
+    """
+    temporary = f"{path.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        Path(temporary).write_bytes(content)
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: the file is seen empty for a moment
+        with open(path, "xb") as file:
+            file.write(content)
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
 
 
 def call_in_time[T](work: Callable[[], T], seconds: float) -> T:

@@ -28,7 +28,8 @@ from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import pull, push
 from fusioncache.process.settings import TRUST
-from fusioncache.store import Store, StoreError, read_through, transport
+from fusioncache.store import Store, StoreError, index, read_through, transport
+from fusioncache.store.files import Refusal
 from fusioncache.store.index import OLDER, Index, ListedPack, encode_index
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key, read_trust
@@ -259,6 +260,25 @@ def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monke
     with pytest.warns(RuntimeWarning, match=OLDER):
         assert not load(process(there, url), 2)
     assert files.calls == []
+
+
+def test_of_two_indexes_that_are_accepted_at_once_the_newer_one_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+    older, newer = (encode_index(Index(serial, ()), None) for serial in (1, 2))
+    publish, others = index.publish, list[threading.Thread]()
+
+    def publish_late(path, content):
+        if content == older:  # while another process accepts a newer one
+            others.append(threading.Thread(target=index.accept_index, args=(newer, read_trust(), tmp_path)))
+            others[0].start()
+            others[0].join(0.2)
+        publish(path, content)
+
+    monkeypatch.setattr(index, "publish", publish_late)
+    index.accept_index(older, read_trust(), tmp_path)
+    others[0].join()
+    with pytest.raises(Refusal, match=OLDER):
+        index.accept_index(older, read_trust(), tmp_path)
 
 
 def test_nothing_unsigned_comes_unless_it_is_allowed(url, files, here, there, monkeypatch):

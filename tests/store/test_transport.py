@@ -1,5 +1,7 @@
 """What another machine says is read within limits of bytes, files and time, and taken for names alone."""
 
+import errno
+import os
 import uuid
 from pathlib import Path
 
@@ -118,6 +120,31 @@ def test_one_of_many_creates_a_file(tmp_path, files, where):
     Transport(url).remove_file("claims/a")
     Transport(url).remove_file("claims/a")
     assert Transport(url).create_file("claims/a", b"")
+
+
+def test_a_local_file_is_created_whole(tmp_path, monkeypatch):
+    """A claim that is seen empty would count as none."""
+    target, seen, link = tmp_path / "claims" / "a", [], os.link
+
+    def look_and_link(source, name):
+        seen.append((target.exists(), Path(source).read_bytes()))
+        link(source, name)
+        seen.append((target.exists(), target.read_bytes()))
+
+    monkeypatch.setattr(os, "link", look_and_link)
+    assert Transport(str(tmp_path)).create_file("claims/a", b"mine")
+    assert seen == [(False, b"mine"), (True, b"mine")]
+    assert [path.name for path in target.parent.iterdir()] == ["a"]
+
+
+def test_a_local_file_is_created_where_there_are_no_links(tmp_path, monkeypatch):
+    def refuse(source, name):
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert Transport(str(tmp_path)).create_file("claims/a", b"mine")
+    assert not Transport(str(tmp_path)).create_file("claims/a", b"other")
+    assert [path.read_bytes() for path in (tmp_path / "claims").iterdir()] == [b"mine"]
 
 
 def test_a_file_is_created_where_the_file_system_has_no_mode_for_it(files, monkeypatch):
