@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fusioncache' has no attribute {name!r}")
     home = f"fusioncache.{_HOME[name]}"
     if home == _LONGEST and home not in sys.modules:
-        import_module("fusioncache.accelerators.precompile.pool").start_unasked()
+        import_module("fusioncache.accelerators.precompile.pool").start_default_pool()
     return getattr(import_module(home), name)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
+from fusioncache.accelerators.precompile.pool import end_unwanted
 from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
@@ -152,6 +153,7 @@ class FusionCache(TemplateTransform):
             explains=explains,
         )
         self.use([*make_accelerators(self, options, when, explains=explains)])
+        end_unwanted()
 
     def _find[Kind: Accelerator](self, kind: type[Kind]) -> Kind | None:
         return next((each for each in self.accelerators if isinstance(each, kind)), None)

@@ -60,8 +60,8 @@ MOST = 4
 _CORES_OF_A_RANK = {"nvfuser": 3, "inductor": 4}
 """How many cores a rank has to have, by backend, before one process more pays. A C++ compiler takes memory as well."""
 _RANKS_HERE = "LOCAL_WORLD_SIZE"
-_UNASKED = "nvfuser"
-"""The backend of a pool that no cache has asked for."""
+_DEFAULT = "nvfuser"
+"""The backend of the pool that is started before a cache asks for one."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -238,7 +238,7 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
     return pool
 
 
-def start_unasked() -> None:
+def start_default_pool() -> None:
     """Starts the pool that a first ``FusionCache()`` will want, while this process imports the rest of the package.
 
     It is started where this process has a GPU open, nvFuser has the cores, the store is empty and no variable says
@@ -248,16 +248,24 @@ def start_unasked() -> None:
         if gpu_in_use() is None or find_spec("nvfuser_direct") is None:
             return
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
-        jobs = 0 if is_off else choose_jobs(None, _UNASKED)
+        jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
         if jobs:
             store = Store.open()
             with _making:
                 if store.directory is not None and store.directory not in pools and not store.entries():
-                    pools[store.directory] = pool = CompilePool(store.directory, jobs, _UNASKED)
+                    pools[store.directory] = pool = CompilePool(store.directory, jobs, _DEFAULT)
                     pool.is_wanted = False
                     _start(pool, store)
     except Exception as error:
         logger.info("no process is started beside the imports", exc_info=error)
+
+
+def end_unwanted() -> None:
+    """Ends the pool that was started before a cache asked for one, if the first ``FusionCache`` did without it."""
+    with _making:
+        for pool in pools.values():
+            if not pool.is_wanted and not pool.has_failed:
+                pool.end()
 
 
 def _start(pool: CompilePool, store: Store, *, waits: bool = False) -> None:

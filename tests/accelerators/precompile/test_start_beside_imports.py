@@ -10,7 +10,7 @@ from store_processes import fill_store
 
 import fusioncache
 from fusioncache.accelerators.precompile import pool
-from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_unasked
+from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
 from fusioncache.store import Store
 from fusioncache.store.directory import default_path
 
@@ -33,7 +33,7 @@ def _wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_first_cache_gets_the_pool_that_was_started():
-    start_unasked()
+    start_default_pool()
     (made,) = pool.pools.values()
     assert made.pid is not None and not made.is_wanted
     assert find_pool(Store.open(), 2, "nvfuser") is made and made.is_wanted
@@ -41,10 +41,21 @@ def test_the_first_cache_gets_the_pool_that_was_started():
 
 @pytest.mark.parametrize(("jobs", "backend"), [(3, "nvfuser"), (2, "inductor")])
 def test_another_pool_than_is_asked_for_is_ended(jobs, backend):
-    start_unasked()
+    start_default_pool()
     (first,) = pool.pools.values()
     found = find_pool(Store.open(), jobs, backend)
     assert found is not None and (found.jobs, found.backend) == (jobs, backend) and first.has_failed
+
+
+def test_a_pool_that_the_first_transform_does_without_is_ended():
+    start_default_pool()
+    (made,) = pool.pools.values()
+    fusioncache.FusionCache(jobs=0)
+    assert made.has_failed
+    found = find_pool(Store.open(), 2, "nvfuser")
+    assert found is not made
+    fusioncache.FusionCache(jobs=0)
+    assert found is not None and not found.has_failed
 
 
 def test_what_a_cache_got_stays_whatever_the_next_one_asks_for():
@@ -64,39 +75,39 @@ def test_what_a_cache_got_stays_whatever_the_next_one_asks_for():
 )
 def test_none_starts_where_a_variable_says_otherwise(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
-    start_unasked()
+    start_default_pool()
     assert not pool.pools
 
 
 def test_none_starts_without_a_gpu_in_use(monkeypatch):
     monkeypatch.setattr(pool, "gpu_in_use", lambda: None)
-    start_unasked()
+    start_default_pool()
     assert not pool.pools
 
 
 def test_none_starts_without_nvfuser(monkeypatch):
     monkeypatch.setattr(pool, "find_spec", lambda name: None)
-    start_unasked()
+    start_default_pool()
     assert not pool.pools
 
 
 def test_none_starts_with_few_cores(monkeypatch):
     monkeypatch.delenv("FUSIONCACHE_JOBS")
     monkeypatch.setattr(pool, "count_cores", lambda: 3)
-    start_unasked()
+    start_default_pool()
     assert not pool.pools
 
 
 def test_none_starts_for_a_store_that_has_something():
     fill_store(default_path())
-    start_unasked()
+    start_default_pool()
     assert not pool.pools
 
 
 @pytest.mark.parametrize(("name", "starts"), [("FusionCache", 1), ("Plugin", 1), ("Cache", 0), ("Stats", 0)])
 def test_what_users_register_starts_it_at_the_first_import(monkeypatch, name, starts):
     started = list[None]()
-    monkeypatch.setattr(pool, "start_unasked", lambda: started.append(None))
+    monkeypatch.setattr(pool, "start_default_pool", lambda: started.append(None))
     monkeypatch.delitem(sys.modules, "fusioncache.fusion_cache", raising=False)
     for _ in range(2):
         assert getattr(fusioncache, name).__name__ == name
