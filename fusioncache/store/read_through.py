@@ -38,6 +38,8 @@ FAILED_SECONDS = 60.0
 SPREAD_SECONDS = 0.1
 """Machines that start together ask at random moments within this time."""
 _LOCK_SECONDS = 60.0
+_PACK = "pack-"
+"""How the name of a note begins that a pack was fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class ReadThrough:
         time.sleep(random.uniform(0.0, SPREAD_SECONDS))
         with self._noting_failure():
             index = self._remote.fetch_index(trust, self._disk)
+        self._forget_packs()
         if index is None:
             self._note("empty")
             return Index(0, ())
@@ -173,7 +176,7 @@ class ReadThrough:
         return index
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
-        trust, mark = read_trust(), f"pack-{pack.digest[:16]}"
+        trust, mark = read_trust(), f"{_PACK}{pack.digest[:16]}"
         with self._alone():
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
@@ -222,6 +225,13 @@ class ReadThrough:
     def _forget(self, name: str) -> None:
         with suppress(OSError):
             os.unlink(self._folder / name)
+
+    def _forget_packs(self) -> None:
+        """Removes the notes of packs that no process goes by any more."""
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name.startswith(_PACK) and not self._is_fresh(name, FRESH_SECONDS):
+                    self._forget(name)
 
     def _note(self, name: str) -> None:
         with suppress(OSError):  # the next process asks itself then

@@ -80,6 +80,18 @@ def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, h
     assert sorted(reads(files)) == ["index", "packs"]
 
 
+def test_notes_of_packs_go_with_the_index_that_had_them(url, here, there, monkeypatch):
+    fill(url, here, 1)
+    assert load(process(there, url), 1)
+    (folder,) = (find_root(there) / "remotes").iterdir()
+    (first,) = folder.glob("pack-*")
+    fill(url, here, 2)
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    assert load(process(there, url), 2)
+    (second,) = folder.glob("pack-*")
+    assert second != first
+
+
 def test_what_the_index_does_not_have_costs_no_request(url, files, here, there):
     fill(url, here, 1)
     reader = process(there, url)
