@@ -57,7 +57,7 @@ def make_figures() -> dict[str, str]:
         "step-times": _figure(steps.tabulate_times, *_STEPS),
         "inference-graphs": _figure(steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
         "fuzz": _figure(tables.tabulate_fuzzing, "fuzz", folder=CPU),
-        "remote": _figure(tables.tabulate_remote, "remote-1000", "remote", folder=CPU),
+        "remote": _figure(tables.tabulate_remote, "remote", folder=CPU),
         "prices": _figure(tables.tabulate_prices, *(f"prices-{name}" for name in _PRICES)),
     }
 

@@ -167,7 +167,7 @@ def tabulate_fuzzing(result: Result) -> str:
     return make_table(columns, rows)
 
 
-def tabulate_remote(*results: Result) -> str:
+def tabulate_remote(result: Result) -> str:
     """Shows what hosts asked of a remote, how long their processes waited for loads, and what each host compiled."""
     columns = ("<server", "<package", "hosts", "uploaded by", "requests of a host", "MB of a host", "median", "99%")
     rows = (
@@ -178,7 +178,6 @@ def tabulate_remote(*results: Result) -> str:
             *(f"{format_seconds(point[name])} s" for name in ("median_seconds", "p99_seconds")),
             f"{point['compiled_per_host']:.1f}",
         ]
-        for result in results
         for point in result["points"]
     )
     return make_table((*columns, "compiled by a host"), rows)
