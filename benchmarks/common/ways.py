@@ -31,6 +31,8 @@ class Way:
         pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
         variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested regions.
         backend: the compiler of regions, in place of the benchmark's.
+        bare: of thunderfx: whether the parts that Thunder gets run as they are. What is left is Dynamo, and TorchInductor
+            for the other parts.
     """
 
     name: str
@@ -48,11 +50,13 @@ class Way:
     pads: bool = False
     variant: Literal["", "dedup", "nested"] = ""
     backend: str | None = None
+    bare: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether it computes the bits of Thunder with the benchmark's compiler."""
-        return self.compiler in ("thunder.jit", "thunderfx") and self.executors == "ours" and self.backend is None
+        is_thunders = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
+        return is_thunders and self.executors == "ours" and self.backend is None
 
     @property
     def needs_gpu(self) -> bool:
@@ -82,6 +86,7 @@ _ALL = (
     _share("fusioncache-padded", environment=_STATIC, pads=True),
     _share("fusioncache-thunderfx", "thunderfx"),
     _share("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True),
+    _share("thunderfx-bare", "thunderfx", bare=True),
     _share("own calls", options={"lean": "thunder"}),
     _share("graphs", graphs=True),
     _share("cudnn", attention="cudnn"),
