@@ -31,8 +31,7 @@ class Way:
         pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
         variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested regions.
         backend: the compiler of regions, in place of the benchmark's.
-        bare: of thunderfx: whether the parts that Thunder gets run as they are. What is left is Dynamo, and TorchInductor
-            for the other parts.
+        bare: of thunderfx: whether Thunder's parts run as they are, so that Dynamo and TorchInductor alone take time.
     """
 
     name: str

@@ -103,6 +103,18 @@ def tabulate_hugging_face(result: Result) -> str:
     return make_table(columns, rows)
 
 
+def tabulate_around(result: Result) -> str:
+    """Shows CPU seconds of a second process in which Thunder and fusioncache have nothing to do, beside others."""
+    found = _index(result["points"], "model", "way", "process")
+    ways = ("fusioncache", "templates", "thunderfx-bare")
+    rows = []
+    for model in dict.fromkeys(point["model"] for point in result["points"]):
+        second = [found[model, way, "warm"] for way in ways]
+        ours, without, bare = (point["seconds"]["total"] for point in second)
+        rows.append([model, *map(_say, second), f"{ours / without:.2f}", f"{bare / without:.2f}"])
+    return make_table(("<model", "programs", "without", "neither", "programs to without", "neither to without"), rows)
+
+
 def tabulate_peers(result: Result) -> str:
     """Shows first and later steps of every way on the same work."""
     points = result["points"]
