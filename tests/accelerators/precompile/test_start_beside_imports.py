@@ -4,8 +4,9 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import pool_processes
 import pytest
-from pool_processes import ForkedProcess, fork_process
+from pool_processes import ForkedProcess, fork_process, is_running, wait_until
 from store_processes import fill_store
 
 import fusioncache
@@ -116,13 +117,22 @@ def test_what_users_register_starts_it_at_the_first_import(monkeypatch, name, st
 
 def test_a_process_that_imports_and_has_no_task_is_killed(tmp_path, monkeypatch):
     """It would look at its connection seconds later, for which the end of this process would wait."""
+    calls = list[str]()
+
+    class NotingProcess(ForkedProcess):
+        def kill(self):
+            calls.append("kill")
+            super().kill()
+
+        def wait(self, timeout=None):
+            calls.append("wait")
+            return super().wait(timeout)
+
+    monkeypatch.setattr(pool_processes, "ForkedProcess", NotingProcess)
     monkeypatch.setattr(pool, "prepare", lambda backend: signal.pause())
-    monkeypatch.setattr(pool, "END_SECONDS", 1e9)
-    started = list[ForkedProcess]()
-    monkeypatch.setattr(
-        pool, "start_process", lambda *of, **how: started.append(fork_process(*of, **how)) or started[0]
-    )
     made = CompilePool(tmp_path, 1, "other")
-    assert made.start()
+    assert made.start() and made.pid is not None
+    child = made.pid
     made.end()
-    assert started[0].returncode == -signal.SIGKILL
+    assert calls[0] == "kill"
+    wait_until(lambda: not is_running(child))
