@@ -1,5 +1,6 @@
 """Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
         job.run(make_unary_region(), X)[0], X.cos()
     )
     assert job.told == [True, True] and not job.backend.compiled
+
+
+@pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])
+def test_a_worker_that_started_under_other_settings_compiles_nothing_for_a_call(tmp_path, monkeypatch, machine, result):
+    """A pool starts beside the import of the package: what decides over code may change before the first call."""
+    fill_store(tmp_path / "asking")
+    asking, store = Store.open(tmp_path / "asking"), Store.open(tmp_path / "store")
+    backend = PersistentEager({"machine": machine})
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    for entry in asking.entries():
+        task = replace(warmer.read_request(asking, f"{entry.digest}.{entry.backend}"), digest=entry.digest)
+        assert warmer.EntryCompiler(store).compile(task).result == result
+    assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
 
 
 def test_what_is_ready_is_not_compiled_again(tmp_path, here):
