@@ -62,7 +62,7 @@ def main(run: Run, layers: int, steps: int, only: Sequence[str], repeat: int) ->
                 continue
             others = tuple(each for each in FOLDERS if each != name)
             sides = (side, replace(side, name=WITHOUT, accelerators=others))
-            point |= measure(Series(sides, make_spec(run.machine, layers, steps), run), repeat)
+            point |= measure(Series(sides, make_spec(run.machine, layers, steps, processes=1), run), repeat)
             run.save()
     columns = {"<accelerator": pick("accelerator"), "lines": pick("lines"), "names of Thunder": pick("names")}
     ratios = {name.replace("_", " "): _write_ratio(name) for name in FIGURES}

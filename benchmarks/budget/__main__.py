@@ -3,10 +3,11 @@
 Run it before and after a change of structure. A narrow Llama takes training steps without an optimizer. Of each side a
 process with empty caches takes steps of three lengths. Then a second process takes steps with the caches that this
 left: a first one, later ones, and on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and
-change their order from pair to pair; the second processes of both take turns of some steps each. The first step of a
-process includes the import of fusioncache, but not those of torch, Thunder and the model. Full collections of garbage,
-which may come in one step or in the next, are a figure of their own, the sum of a cold process. Seconds are those of
-the wall on a GPU, and on a CPU those of processors, of a process and of all that it waited for.
+change their order from pair to pair. There are some second processes of each side, of which the medians count; each
+runs alone, between two of the other side. The first step of a process includes the import of fusioncache, but not those
+of torch, Thunder and the model. Full collections of garbage, which may come in one step or in the next, are a figure of
+their own, the sum of a cold process. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a
+process and of all that it waited for.
 
 The ratio of a pair is current over base. A figure is slower if the median ratio of its pairs is above 1 + tolerance and
 the range of their ratios is above 1. The range is from the first to the third quartile; of three pairs it is from the
@@ -56,6 +57,7 @@ _ALIKE = 0.01
 @backend_option()
 @layers_option(4)
 @count_option("--steps", 200, "Later steps that count.")
+@count_option("--processes", 3, "Second processes of each side of a pair.")
 @click.option("--lengths", type=click.IntRange(1, 3), default=3, help="How many of them a cold process has.")
 @click.option("--tolerance", type=click.FloatRange(min=0.0), default=0.03, help="By how much ratios may be above 1.")
 @repeat_option("Pairs of the two sides; the medians count.", default=5)
@@ -69,6 +71,7 @@ def main(
     backend: str,
     layers: int,
     steps: int,
+    processes: int,
     lengths: int,
     tolerance: float,
     repeat: int,
@@ -83,7 +86,7 @@ def main(
         other = copy_base(Path(directory), base, commit)
         run = begin(json_file, {}, backend, limit=limit)
         sides = copy_current(Path(directory), run.machine.environment["commit"]), other
-        spec = make_spec(run.machine, layers, steps)
+        spec = make_spec(run.machine, layers, steps, processes)
         spec = replace(spec, lengths=spec.lengths[:lengths])
         run.options = _list_options(spec) | {"repeat": repeat, "tolerance": tolerance}
         run.more = {"sides": {side.name: {"commit": side.commit, "digest": side.digest} for side in sides}}
@@ -108,7 +111,7 @@ def _measure(series: Series, repeat: int, tolerance: float) -> None:
     run.save()
 
 
-def make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
+def make_spec(machine: Machine, layers: int, steps: int, processes: int) -> ProcessSpec:
     """Returns what all processes have in common."""
     return ProcessSpec(
         folder="",
@@ -118,6 +121,7 @@ def make_spec(machine: Machine, layers: int, steps: int) -> ProcessSpec:
         lengths=LENGTHS,
         batch=BATCH,
         steps=steps,
+        processes=processes,
         backend=machine.backend,
         device=machine.device,
         dtype=machine.choose_dtype("llama"),

@@ -77,10 +77,10 @@ class Series:
     def _call_second(
         self, order: Sequence[Side], folders: Mapping[str, Path], about: str
     ) -> Sequence[Mapping[str, Any]]:
-        """Returns the answers of both second processes, which run at once and take turns.
+        """Returns the answers of both sides' second processes, which take turns.
 
-        A host may be twice as fast in one minute as in the next. So the later steps of one side come between those of
-        the other.
+        A host may be twice as fast in one minute as in the next. So each process of one side comes between two of the
+        other.
         """
         ends = [os.pipe(), os.pipe()]
         os.write(ends[0][1], b".")

@@ -44,6 +44,7 @@ class ProcessSpec:
         lengths: tokens in a row, of a cold process one to three.
         batch: rows of tokens.
         steps: later steps that count.
+        processes: second processes.
         backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
         device: ``"cuda"`` or ``"cpu"``.
         dtype: of weights and activations, by torch's name.
@@ -58,6 +59,7 @@ class ProcessSpec:
     lengths: tuple[int, ...]
     batch: int
     steps: int
+    processes: int
     backend: str
     device: str
     dtype: str

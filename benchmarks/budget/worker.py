@@ -1,7 +1,8 @@
 """One process of ``benchmarks/budget``: seconds of training steps with the fusioncache of a folder.
 
 It is run by its path and imports nothing of the benchmarks. Of fusioncache it uses public names alone, those of commit
-ef4487f, so that every later state can run it.
+ef4487f, so that every later state can run it. Second processes are forks of a parent that imported torch and no more:
+an import of torch takes longer than all that they measure.
 """
 
 from __future__ import annotations
@@ -13,24 +14,22 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import thunder
 import torch
 from litgpt import GPT, Config
 from torch import nn
 
 _SEED, _MODEL = 2916, "Llama-2-7b-hf"
-_WARM_UP = 20
+_WARM_UP = 100
 """How many steps come before the later ones that count."""
-
-_STRETCH = 20
-"""How many steps that count come in one turn."""
 
 _FULL = 2
 """The generation of objects that a full collection looks at, and all younger ones."""
@@ -73,13 +72,11 @@ class Training:
         argument: what the process was asked for, as of ``ProcessSpec``.
         model: a narrow Llama.
         batches: tokens, and those to predict, by length.
-        turns: in which the process works.
     """
 
     argument: Mapping[str, Any]
     model: nn.Module
     batches: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
-    turns: Turns
 
     def read_clock(self) -> float:
         """Returns seconds of the wall once the GPU is done; on a CPU those of this process and its children."""
@@ -126,21 +123,32 @@ class Training:
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         length, samples = self.argument["lengths"][0], list[float]()
-        with self.turns.take():
-            for _ in range(_WARM_UP):
-                self.step(compiled, length)
-            gc.collect()
-        while len(samples) < self.argument["steps"]:
-            with self.turns.take():
-                self.step(compiled, length)
-                for _ in range(_STRETCH):
-                    start = self.read_clock()
-                    self.step(compiled, length)
-                    samples.append(self.read_clock() - start)
+        for _ in range(_WARM_UP):
+            self.step(compiled, length)
+        gc.collect()
+        for _ in range(self.argument["steps"]):
+            start = self.read_clock()
+            self.step(compiled, length)
+            samples.append(self.read_clock() - start)
         return median(samples)
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a process measures; of second processes, which work one by one, the medians and the last one's rest.
+
+    In each turn one of them works alone: two processes that share a GPU slow each other down, even if one waits.
+    """
+    if argument["process"] == "cold":
+        return measure_here(argument)
+    turns, found = Turns(*argument.get("turns", (None, None))), list[dict[str, Any]]()
+    for _ in range(argument["processes"]):
+        with turns.take(), ProcessPoolExecutor(1, mp_context=get_context("fork")) as fork:
+            found.append(fork.submit(measure_here, argument).result())
+    each = [said["seconds"] for said in found]
+    return found[-1] | {"seconds": {name: median(one[name] for one in each) for name in each[0]}, "each": each}
+
+
+def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:
     """Returns seconds by figure, those of the import, which the first figure includes, the loss, and counts.
 
     A full collection of garbage takes a third of a second, and comes in one first step or in the next, as numbers of
@@ -149,7 +157,7 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     training = prepare(argument)
     gc.collect()
-    with training.turns.take(), training.time_collector() as collections:
+    with training.time_collector() as collections:
         start = training.read_clock()
         fusioncache = import_from(Path(argument["folder"]))
         imported = training.read_clock() - start
@@ -188,7 +196,8 @@ def import_from(folder: Path) -> Any:
 
 
 def prepare(argument: Mapping[str, Any]) -> Training:
-    """Returns the model and its batches, from a fixed seed."""
+    """Returns the model and its batches, from a fixed seed. Imports Thunder, which is part of no figure."""
+    import_module("thunder")
     torch.manual_seed(_SEED)
     embedding, heads, intermediate, vocabulary = argument["widths"]
     config = Config.from_name(
@@ -207,11 +216,13 @@ def prepare(argument: Mapping[str, Any]) -> Training:
     shapes = {length: (2, argument["batch"], length) for length in argument["lengths"]}
     drawn = {length: torch.randint(0, vocabulary, shape).to(device) for length, shape in shapes.items()}
     batches = {length: (pair[0], pair[1]) for length, pair in drawn.items()}
-    return Training(argument, model, batches, Turns(*argument.get("turns", (None, None))))
+    return Training(argument, model, batches)
 
 
 def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Callable[..., Any], Any]:
     """Returns the compiled model and its transform. On a CPU no process compiles that is not waited for."""
+    import thunder
+
     argument = training.argument
     options |= {"jobs": 0} if argument["device"] == "cpu" else {}
     if argument.get("accelerators") is not None:

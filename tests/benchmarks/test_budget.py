@@ -20,7 +20,7 @@ from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.models import NARROW, narrow_widths
 
-SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, "eager", "cpu", "float32")
+SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, 2, "eager", "cpu", "float32")
 SECONDS = {
     COLD: {"cold": 4.0, "second_length": 3.0, "third_length": 2.0, "collector": 0.3},
     SECOND: {"second": 1.0, "later": 0.5, "graphs": 0.25},
@@ -182,6 +182,7 @@ def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
         argument = asdict(replace(SPEC, folder=str(ROOT), process=process))
         said = processes.call("benchmarks.budget.worker", argument, caches=tmp_path)
         assert set(said["seconds"]) == expected
+        assert [set(each) for each in said.get("each", [])] == ([] if process == COLD else [expected] * 2)
         assert all(value > 0 for figure, value in said["seconds"].items() if figure != "collector")
         assert 0 < said["loss"] < 10 and said["import"] >= 0
         assert (said["counts"]["programs_loaded"] > 0) is (process == SECOND)
