@@ -3,7 +3,7 @@
 All processes are fresh ones, with the same executors and, but for what a second process finds, empty caches. The real
 difference is that of the first training step. As ``stats()`` does, it leaves out the one-time start of the compiler,
 which is measured by itself, and faster tracing: ``alone`` is Thunder with the shortcuts of
-``fusioncache.tracing.install()``. The column ``tracing`` says what these save beside what is reported.
+``fusioncache.tracing.install()``.
 
 Reported and real seconds agree if they differ by no more than 20%, or half a second. Medians count. Seconds are those
 of the CPU, of a process and of those that it starts, or those of the wall. Other processes of a host change those of
@@ -33,8 +33,8 @@ from benchmarks.common.runner import Point, begin, pick
 
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
-STARTS, THUNDER, SHORTCUTS, OURS = "starts", "thunder", "shortcuts", "fusioncache"
-"""What a process does: it only starts the compiler, Thunder alone, with our shortcuts in tracing, all of ours."""
+STARTS, ALONE, OURS = "starts", "alone", "fusioncache"
+"""What a process does: it only starts the compiler, Thunder with our shortcuts in tracing, all of ours."""
 
 MODELS = ("gelu-stack", "llama-2", "pythia", "nothing-repeats")
 """``gelu-stack`` is four linear layers and GELUs; in ``nothing-repeats`` no two regions are equal. The others are those
@@ -112,10 +112,9 @@ def _measure_alone(spec: ProcessSpec) -> dict[str, Any]:
     started = _start(spec)
     if spec.way == STARTS:
         return {"start": started, "step": 0.0}
-    if spec.way == SHORTCUTS:
-        import fusioncache.tracing
+    import fusioncache.tracing
 
-        fusioncache.tracing.install()
+    fusioncache.tracing.install()
     from benchmarks.common.counting import count_compiles
 
     counter = count_compiles(spec.backend)
@@ -206,18 +205,9 @@ def _read_cpu_seconds() -> float:
 @layers_option(2)
 @backend_option("nvfuser", "inductor")
 @repeat_option("How often all processes of a model run; the median counts.")
-@click.option("--tracing/--no-tracing", default=True, help="Measure what the shortcuts in tracing save, too.")
 @click.option("--clock", type=click.Choice(["auto", "cpu", "wall"]), default="auto", help="auto is wall on a GPU.")
 @json_option
-def main(
-    json_file: Path | None,
-    models: Sequence[str],
-    layers: int,
-    backend: str,
-    repeat: int,
-    tracing: bool,
-    clock: str,
-) -> None:
+def main(json_file: Path | None, models: Sequence[str], layers: int, backend: str, repeat: int, clock: str) -> None:
     """Runs the benchmark."""
     run = begin(json_file, {"layers": layers, "repeat": repeat}, backend)
     if clock == "auto":
@@ -225,7 +215,7 @@ def main(
     run.options = {**run.options, "clock": clock}
     about = {name: run.options[name] for name in ("layers", "backend", "device", "clock")}
     with TemporaryDirectory(prefix="fusioncache-saved-", ignore_cleanup_errors=True) as directory:
-        series = _Series(Path(directory), about, tracing)
+        series = _Series(Path(directory), about)
         run.more["start_seconds"] = series.start()
         for model in models:
             found: dict[str, list[Mapping[str, Any]]] = {}
@@ -242,7 +232,7 @@ def main(
         "<process": pick("comparison"),
         **{name: pick("seconds", name) for name in names},
     }
-    columns |= {"tracing": pick("tracing"), "agree": pick("agrees")}
+    columns |= {"agree": pick("agrees")}
     for point in run.points:
         point["correct"] = point["agrees"]
     run.finish("seconds of the first step", columns)
@@ -255,14 +245,12 @@ class _Series:
     Attributes:
         directory: where their caches are.
         about: fields of their specs.
-        tracing: whether a process traces without our shortcuts.
         processor: what the first process found that the processor can do.
         number: how often the processes of a model ran.
     """
 
     directory: Path
     about: Mapping[str, Any]
-    tracing: bool
     processor: str = ""
     number: int = field(default=0)
 
@@ -280,14 +268,13 @@ class _Series:
             folder = self.directory / f"inductor-{self.number}-{inductor}"
             return self._call(way, model, f"{self.number}-{caches}", folder)
 
-        found = {"traced alone": call(THUNDER, "thunder", "thunder")} if self.tracing else {}
-        found |= {
-            "alone": call(SHORTCUTS, "alone", "alone"),
+        found = {
+            "alone": call(ALONE, "alone", "alone"),
             "first": call(OURS, "ours", "first"),
             "second": call(OURS, "ours", "second"),
         }
         if self.about["backend"] == "inductor":
-            found["alone again"] = call(SHORTCUTS, "alone", "alone")
+            found["alone again"] = call(ALONE, "alone", "alone")
             found["second beside"] = call(OURS, "ours", "alone")
         return found
 
@@ -317,13 +304,11 @@ def _compare(model: str, comparison: Comparison, found: Mapping[str, Sequence[Ma
 
     alone, ours = (median_of(role, lambda said: said["step"]) for role in (comparison.alone, comparison.ours))
     reported = median_of(comparison.ours, lambda said: said["reported"]["saved_seconds"])
-    traced_alone = median_of("traced alone", lambda said: said["step"]) if "traced alone" in found else None
     return {
         "model": model,
         "comparison": comparison.name,
         "seconds": {"alone": alone, "fusioncache": ours, "real": alone - ours, "reported": reported},
         "start": {role: median_of(role, lambda said: said["start"]) for role in (comparison.alone, comparison.ours)},
-        "tracing": None if traced_alone is None else traced_alone - median_of("alone", lambda said: said["step"]),
         "agrees": agrees(reported, alone - ours),
         "repeats": {role: list(found[role]) for role in (comparison.alone, comparison.ours)},
     }

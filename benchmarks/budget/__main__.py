@@ -48,7 +48,7 @@ from benchmarks.common.options import (
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.runner import Point, Run, begin, print_line, print_table
 
-_OF_PROCESS = ("folder", "process", "accelerators", "turns")
+_OF_PROCESS = ("folder", "process", "accelerators", "variables")
 _ALIKE = 0.01
 """By how much losses of all processes may differ, relative to the least, before that is noted."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +41,7 @@ class Series:
     def rehearse(self) -> None:
         """Runs a process whose seconds do not count, so that all others find the libraries in the file cache."""
         with _make_caches() as caches:
-            self._call(self.sides[0], COLD, Path(caches), "rehearsal")
+            self._call_cold(self.sides[0], Path(caches), "rehearsal")
 
     def run(self, repeat: int) -> Iterator[Pair]:
         """Yields the answers of both sides, pair by pair. Every second pair has the sides in the opposite order.
@@ -64,59 +62,42 @@ class Series:
 
     def _run_pair(self, number: int) -> Pair:
         order = self.sides if number % 2 == 0 else self.sides[::-1]
-        found: dict[str, dict[str, Any]] = {side.name: {} for side in self.sides}
+        about, found = f"pair {number + 1}", dict[str, dict[str, Any]]()
         with _make_caches() as caches:
             folders = {side.name: Path(caches, side.name) for side in order}
             for side in order:
                 folders[side.name].mkdir()
-                found[side.name][COLD] = self._call(side, COLD, folders[side.name], f"pair {number + 1}")
-            for side, said in zip(order, self._call_second(order, folders, f"pair {number + 1}"), strict=True):
+                found[side.name] = {COLD: self._call_cold(side, folders[side.name], about)}
+            variables = [processes.environment_in(str(folders[side.name]), side.folder) for side in order]
+            specs = [self._make_spec(side, SECOND, each) for side, each in zip(order, variables, strict=True)]
+            answers = self._call({"specs": specs}, f"{about}, second processes", order[0], Path(caches))
+            for side, said in zip(order, answers, strict=True):
                 found[side.name][SECOND] = said
+                _say(f"{about}, {side.name}, second processes", said)
         return found
 
-    def _call_second(
-        self, order: Sequence[Side], folders: Mapping[str, Path], about: str
-    ) -> Sequence[Mapping[str, Any]]:
-        """Returns the answers of both sides' second processes, which take turns.
+    def _call_cold(self, side: Side, caches: Path, about: str) -> Mapping[str, Any]:
+        what = f"{about}, {side.name}, cold process"
+        said: Mapping[str, Any] = self._call(self._make_spec(side, COLD, {}), what, side, caches)
+        _say(what, said)
+        return said
 
-        A host may be twice as fast in one minute as in the next. So each process of one side comes between two of the
-        other.
-        """
-        ends = [os.pipe(), os.pipe()]
-        os.write(ends[0][1], b".")
+    def _make_spec(self, side: Side, process: str, variables: Mapping[str, str]) -> dict[str, Any]:
+        about: dict[str, Any] = {"folder": str(side.folder), "process": process, "accelerators": side.accelerators}
+        return asdict(replace(self.spec, **about, variables=variables))
 
-        def call(place: int, side: Side) -> Mapping[str, Any]:
-            turns = ends[place][0], ends[1 - place][1]
-            try:
-                return self._call(side, SECOND, folders[side.name], about, turns)
-            finally:
-                # The other process would wait forever for one that has ended.
-                for end in turns:
-                    os.close(end)
-
-        with ThreadPoolExecutor(len(ends)) as threads:
-            calls = [threads.submit(call, place, side) for place, side in enumerate(order)]
-            done, _ = wait(calls, return_when=FIRST_EXCEPTION)
-            for each in done:
-                each.result()
-            return [each.result() for each in calls]
-
-    def _call(
-        self, side: Side, process: str, caches: Path, about: str, turns: tuple[int, int] | None = None
-    ) -> Mapping[str, Any]:
-        what = f"{about}, {side.name}, {process} process"
+    def _call(self, argument: Mapping[str, Any], what: str, side: Side, caches: Path) -> Any:
         left = self.whole.time_left()
         if left is not None and left <= 0:
             raise processes.ProcessFailed(f"{what}: there was no time left", "")
-        spec = replace(self.spec, folder=str(side.folder), process=process, accelerators=side.accelerators)
-        spec = replace(spec, turns=turns) if turns else spec
-        where: dict[str, Any] = {"caches": caches, "root": side.folder, "limit": left, "inherited": turns or ()}
         try:
-            said: Mapping[str, Any] = processes.call(_WORKER, asdict(spec), **where)
+            return processes.call(_WORKER, argument, caches=caches, root=side.folder, limit=left)
         except processes.ProcessFailed as failure:
             raise processes.ProcessFailed(f"{what}: {failure.message}", failure.log) from None
-        say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
-        return said
+
+
+def _say(what: str, said: Mapping[str, Any]) -> None:
+    say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
 
 
 def collect_seconds(said: Said) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 COLD, SECOND = "cold", "second"
@@ -49,7 +49,7 @@ class ProcessSpec:
         device: ``"cuda"`` or ``"cpu"``.
         dtype: of weights and activations, by torch's name.
         accelerators: that may be used; None for all. The commit of the base does not know this option.
-        turns: open files, as of ``Turns`` of the worker.
+        variables: of the environment, of a process that is a fork of the worker.
     """
 
     folder: str
@@ -64,4 +64,4 @@ class ProcessSpec:
     device: str
     dtype: str
     accelerators: tuple[str, ...] | None = None
-    turns: tuple[int | None, int | None] = (None, None)
+    variables: Mapping[str, str] = field(default_factory=dict)

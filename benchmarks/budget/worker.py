@@ -12,10 +12,11 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
@@ -33,35 +34,6 @@ _WARM_UP = 100
 
 _FULL = 2
 """The generation of objects that a full collection looks at, and all younger ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """The turns of two processes: one of them works while the other waits.
-
-    Attributes:
-        mine: an open file that gets a byte when it is this process's turn; None if there is no other process.
-        other: the same of the other process.
-    """
-
-    mine: int | None
-    other: int | None
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        """Waits for this process's turn, and passes it on when the context ends.
-
-        Raises:
-            RuntimeError: if the other process ended in its turn.
-        """
-        if self.mine is None or self.other is None:
-            yield
-            return
-        if not os.read(self.mine, 1):
-            raise RuntimeError("the other side's process ended in its turn")
-        yield
-        with suppress(BrokenPipeError):  # the other process has taken its last turn
-            os.write(self.other, b".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +105,28 @@ class Training:
         return median(samples)
 
 
-def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a process measures; of second processes, which work one by one, the medians and the last one's rest.
+def measure(argument: Mapping[str, Any]) -> Any:
+    """Returns what a cold process measures, or for each side the medians of its second processes, and the last's rest.
 
-    In each turn one of them works alone: two processes that share a GPU slow each other down, even if one waits.
+    Second processes work alone, one of each side in turn: two that share a GPU slow each other down, even if one waits.
+    A host may be twice as fast in one minute as in the next, so each of one side comes between two of the other.
     """
-    if argument["process"] == "cold":
+    if "specs" not in argument:
         return measure_here(argument)
-    turns, found = Turns(*argument.get("turns", (None, None))), list[dict[str, Any]]()
-    for _ in range(argument["processes"]):
-        with turns.take(), ProcessPoolExecutor(1, mp_context=get_context("fork")) as fork:
-            found.append(fork.submit(measure_here, argument).result())
-    each = [said["seconds"] for said in found]
-    return found[-1] | {"seconds": {name: median(one[name] for one in each) for name in each[0]}, "each": each}
+    specs, found = argument["specs"], list[list[dict[str, Any]]]()
+    for _ in range(specs[0]["processes"]):
+        found.append([_measure_in_fork(spec) for spec in specs])
+    return [_summarize(said) for said in zip(*found, strict=True)]
+
+
+def _measure_in_fork(spec: Mapping[str, Any]) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as fork:
+        return fork.submit(measure_here, spec).result()
+
+
+def _summarize(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    each = [one["seconds"] for one in said]
+    return said[-1] | {"seconds": {name: median(one[name] for one in each) for name in each[0]}, "each": each}
 
 
 def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +136,9 @@ def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:
     objects happen to be. So its seconds are taken out of first steps, and are a figure of their own.
     """
     torch.set_num_threads(1)
+    sys.path.insert(0, argument["folder"])
+    os.environ.update(argument["variables"])
+    tempfile.tempdir = None  # what importing torch found there
     training = prepare(argument)
     gc.collect()
     with training.time_collector() as collections:

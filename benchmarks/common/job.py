@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.common import processes
-from benchmarks.common.processes import ProcessFailed
-from benchmarks.common.serve import find_function
+from benchmarks.common.processes import ProcessFailed, find_function
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _LIMIT = timedelta(seconds=180)

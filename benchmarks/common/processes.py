@@ -1,4 +1,4 @@
-"""Runs a function of the benchmarks in a fresh process with empty cache directories."""
+"""Runs a function of the benchmarks in a fresh process with empty cache directories, which runs this module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -47,7 +48,6 @@ def call(
     environment: Mapping[str, str] = MappingProxyType({}),
     root: Path = ROOT,
     limit: float | None = None,
-    inherited: Sequence[int] = (),
 ) -> Any:
     """Returns what a function answers to an argument in a process of its own. Both are JSON.
 
@@ -60,7 +60,6 @@ def call(
         environment: more variables for the process.
         root: where it runs, and imports from first: that of this project, or of an earlier state of it.
         limit: the seconds after which it is ended.
-        inherited: descriptors of open files that it has as well.
 
     Raises:
         ProcessFailed: if the process raised or died, or was ended.
@@ -71,10 +70,10 @@ def call(
         # Without -P the folder of a file would be imported from first.
         what: tuple[str, ...] = ("-P", str(target)) if isinstance(target, Path) else ("-m", target)
         if isinstance(target, str) and ":" in target:
-            what = ("-m", "benchmarks.common.serve", target)
+            what = ("-m", "benchmarks.common.processes", target)
         command = [sys.executable, *what, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
-            ending = _run(command, root, variables, output, limit, inherited)
+            ending = _run(command, root, variables, output, limit)
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
             raise ProcessFailed(ending, end)
@@ -84,17 +83,9 @@ def call(
         return result["value"]
 
 
-def _run(
-    command: list[str],
-    root: Path,
-    variables: Mapping[str, str],
-    output: IO[bytes],
-    limit: float | None,
-    inherited: Sequence[int],
-) -> str:
+def _run(command: list[str], root: Path, variables: Mapping[str, str], output: IO[bytes], limit: float | None) -> str:
     """Runs a process to its end, and returns how that came about."""
     where: dict[str, Any] = {"cwd": root, "env": variables, "stdin": subprocess.DEVNULL}
-    where |= {"pass_fds": inherited} if inherited else {}
     try:
         done = subprocess.run(command, **where, stdout=output, stderr=output, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -112,6 +103,12 @@ def serve(function: Any) -> None:
         answer.write_text(json.dumps({"raised": f"{type(error).__name__}: {first_line}"}))
         raise
     answer.write_text(json.dumps({"value": value}))
+
+
+def find_function(target: str) -> Any:
+    """Returns the function of ``"package.module:function"``."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
 
 
 def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
@@ -135,3 +132,8 @@ def _ending(code: int) -> str:
     if code < 0:
         return f"the process was ended by {signal.Signals(-code).name}"
     return f"the process ended with code {code} and left no result"
+
+
+if __name__ == "__main__":
+    found = sys.argv.pop(1)
+    serve(lambda argument: find_function(found)(argument))

@@ -1,9 +1,7 @@
 """The budget: its verdicts, where both sides come from, and what their processes measure. No time is asserted."""
 
 import json
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -69,17 +67,19 @@ def make_package(parent: Path, text: str = "") -> Path:
 
 def fake_processes(monkeypatch, factors, failing=None):
     """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
-    asked: list[tuple[str, str, Path]] = []
+    asked = []
 
-    def call(worker, spec, *, caches, root, limit, inherited):
-        assert worker.name == "worker.py" and Path(spec["folder"]) == root
-        assert tuple(inherited) == (() if spec["process"] == COLD else spec["turns"])
-        name, process = root.name, spec["process"]
-        asked.append((name, process, caches))
+    def say(spec):
+        name, process = Path(spec["folder"]).name, spec["process"]
+        asked.append((name, process, spec["variables"].get("FUSIONCACHE_DIR")))
         if (name, process) == failing:
             raise processes.ProcessFailed("it died", "log")
         seconds = {figure: factors[name] * value for figure, value in SECONDS[process].items()}
         return {"seconds": seconds, "import": 0.1, "loss": 6.0, "counts": {"programs_loaded": int(name == "current")}}
+
+    def call(worker, argument, *, caches, root, limit):
+        assert worker.name == "worker.py" and caches.is_dir() and (root / "fusioncache").is_dir()
+        return list(map(say, argument["specs"])) if "specs" in argument else say(argument)
 
     monkeypatch.setattr(processes, "call", call)
     machine = Machine({"gpu": None, "commit": "1234"}, "cpu", "eager")
@@ -98,10 +98,10 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     asked = fake_processes(monkeypatch, {"current": 1.2, "base": 1.0})
     done, written = invoke(tmp_path, "--repeat", "3")
     assert done.exit_code == 1, done.output
-    cold = [side for side, process, _ in asked if process == COLD]
-    assert cold == ["current", "current", "base", "base", "current", "current", "base"]
-    caches = [{(side, folder) for side, process, folder in asked[1:] if process == each} for each in (COLD, SECOND)]
-    assert caches[0] == caches[1] and len(caches[0]) == 6
+    pairs = ["current", "base", "base", "current", "current", "base"]
+    assert [side for side, process, _ in asked[1:] if process == COLD] == pairs
+    assert [side for side, process, _ in asked[1:] if process == SECOND] == pairs
+    assert len({folder for _, process, folder in asked if process == SECOND}) == 6
     assert [point["figure"] for point in written["points"]] == list(FIGURES)
     assert {point["verdict"] for point in written["points"]} == {"slower"}
     assert written["points"][0]["seconds"] == {"current": pytest.approx(4.8), "base": 4.0}
@@ -128,7 +128,7 @@ def test_a_process_that_fails_ends_the_run(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
     done, written = invoke(tmp_path, "--repeat", "3")
     assert done.exit_code == 1
-    assert [point["error"] for point in written["points"]] == ["pair 1, base, second process: it died"]
+    assert [point["error"] for point in written["points"]] == ["pair 1, second processes: it died"]
     assert "0 of 3 pairs" in done.stdout and "it died" in done.stdout
 
 
@@ -178,43 +178,19 @@ def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     forks.use(monkeypatch)
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
-    for process, expected in ((COLD, set(SECONDS[COLD])), (SECOND, {"second", "later"})):
-        argument = asdict(replace(SPEC, folder=str(ROOT), process=process))
-        said = processes.call("benchmarks.budget.worker", argument, caches=tmp_path)
+    spec = replace(SPEC, folder=str(ROOT))
+    cold = processes.call("benchmarks.budget.worker", asdict(spec), caches=tmp_path)
+    (tmp_path / "empty").mkdir()
+    variables = [processes.environment_in(str(tmp_path)), processes.environment_in(str(tmp_path / "empty"))]
+    specs = [asdict(replace(spec, process=SECOND, variables=each)) for each in variables]
+    second, other = processes.call("benchmarks.budget.worker", {"specs": specs}, caches=tmp_path)
+    for said, expected in ((cold, set(SECONDS[COLD])), (second, {"second", "later"}), (other, {"second", "later"})):
         assert set(said["seconds"]) == expected
-        assert [set(each) for each in said.get("each", [])] == ([] if process == COLD else [expected] * 2)
         assert all(value > 0 for figure, value in said["seconds"].items() if figure != "collector")
         assert 0 < said["loss"] < 10 and said["import"] >= 0
-        assert (said["counts"]["programs_loaded"] > 0) is (process == SECOND)
-
-
-def test_two_processes_take_turns():
-    worker = pytest.importorskip("benchmarks.budget.worker")
-    ends = [os.pipe(), os.pipe()]
-    os.write(ends[0][1], b".")
-    order = []
-
-    def work(place):
-        turns = worker.Turns(ends[place][0], ends[1 - place][1])
-        for _ in range(3):
-            with turns.take():
-                order.append(place)
-
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(work, (1, 0)))
-    assert order == [0, 1] * 3
-    for end in (*ends[0], *ends[1]):
-        os.close(end)
-
-
-def test_a_process_whose_peer_ended_in_its_turn_does_not_wait():
-    worker = pytest.importorskip("benchmarks.budget.worker")
-    mine, other = os.pipe(), os.pipe()
-    os.close(mine[1])
-    with pytest.raises(RuntimeError, match="ended in its turn"), worker.Turns(mine[0], other[1]).take():
-        pass
-    for end in (mine[0], *other):
-        os.close(end)
+    assert [len(said["each"]) for said in (second, other)] == [2, 2]
+    loaded = [said["counts"]["programs_loaded"] for said in (cold, second, other)]
+    assert loaded[0] == 0 and loaded[1] > 0  # the second of the others' processes finds what the first one stored
 
 
 def test_a_process_refuses_another_package(tmp_path, monkeypatch):

@@ -10,11 +10,9 @@ from click.testing import CliRunner
 from benchmarks import (
     code_size,
     first_step,
-    growth,
     inference,
     lengths,
     memory,
-    saved_memory,
     step_overhead,
     store,
 )
@@ -164,20 +162,6 @@ def test_plans_are_set_against_the_reference(run):
         assert point["against"]["saved"] == reference["saved"] - point["saved"]
     assert segmented["saved"] < reference["saved"] and reference["choices"] == []
     assert {choice["plan"] for choice in budget["choices"]} == {"carry"}
-
-
-def test_bytes_saved_for_backward(run):
-    (point,) = run(saved_memory.main, "--models", "pythia", "--layers", "1", "--dtypes", "float32")["points"]
-    assert point["safe"] <= point["plain"] and point["unsafe"] > 0
-
-
-def test_memory_after_lengths(run):
-    points = run(growth.main, "--blocks", "1", "--lengths", "2,4", "--thunder", "1")["points"]
-    assert [(point["way"], point["lengths"]) for point in points] == [
-        *(("fusioncache", 2), ("fusioncache", 4), ("thunder", 1))
-    ]
-    for point in points:
-        assert point["resident"] > 0 and (point["way"] == "thunder" or min(point["record"], point["allocated"]) > 0)
 
 
 def test_a_store_and_the_commands_on_it(run, monkeypatch):

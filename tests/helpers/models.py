@@ -1,14 +1,11 @@
 """Small models that tests compile, and ways to look at what came of them."""
 
-import contextlib
-import inspect
-from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 
 import fusioncache
+from benchmarks.common.rematerialization import recompute_sums as recompute  # noqa: F401 for tests
 
 
 class Residual(torch.nn.Module):
@@ -57,19 +54,6 @@ class Small(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sin(self.linear(torch.tanh(self.linear(x)) * 2)) + x
-
-
-@contextlib.contextmanager
-def recompute() -> Iterator[None]:
-    """Thunder's rematerialization with a weight of 0 for a producer's own arguments, as in NVIDIA/Fuser#2916."""
-    from thunder.core import rematerialization
-
-    source = inspect.getsource(rematerialization.find_cut)
-    assert source.count("weight / 2.0 if") == 1
-    namespace = dict(vars(rematerialization))
-    exec(source.replace("weight / 2.0 if", "0.0 if"), namespace)
-    with mock.patch.object(rematerialization, "find_cut", namespace["find_cut"]):
-        yield
 
 
 def find_fused(trace: Any) -> list[Any]:
