@@ -30,7 +30,7 @@ from torch import nn
 
 _SEED, _MODEL = 2916, "Llama-2-7b-hf"
 _WARM_UP = 100
-"""How many steps come before the later ones that count."""
+"""How many steps come before the later ones that count, at most as many as these."""
 
 _FULL = 2
 """The generation of objects that a full collection looks at, and all younger ones."""
@@ -95,7 +95,7 @@ class Training:
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         length, samples = self.argument["lengths"][0], list[float]()
-        for _ in range(_WARM_UP):
+        for _ in range(min(_WARM_UP, self.argument["steps"])):
             self.step(compiled, length)
         gc.collect()
         for _ in range(self.argument["steps"]):
