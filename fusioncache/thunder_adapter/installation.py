@@ -328,7 +328,7 @@ def _read_lines(code: CodeType) -> str:
 def _find_last_line(code: CodeType) -> int:
     """Returns the last line of a code object and of those in it; 0 if they have no positions."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return max(*(end or 0 for _, end, _, _ in code.co_positions()), *map(_find_last_line, inner))
+    return max((*(end or 0 for _, end, _, _ in code.co_positions()), *map(_find_last_line, inner)), default=0)
 
 
 def _function_of(value: Any) -> Any:

@@ -1,10 +1,11 @@
 """The table of what is replaced in Thunder: each row fits, and a row that does not fit replaces nothing."""
 
 import importlib
+import inspect
 import sys
 from dataclasses import replace
 from functools import wraps
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 from replaced_functions import original
@@ -18,6 +19,7 @@ from fusioncache.thunder_adapter.installation import (
     find_misfit,
     find_replacements,
     list_patches,
+    read_source,
 )
 
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
@@ -69,6 +71,28 @@ def test_each_row_fits_and_has_a_maker(row):
     if row.maker:
         module, _, name = row.maker.partition(":")
         assert callable(getattr(importlib.import_module(module), name))
+
+
+def of_many_lines(x):
+    def inner():
+        return [
+            x,
+        ]
+
+    return max(
+        inner(),
+        key=lambda value: (
+            value
+        ),
+    )  # fmt: skip
+
+
+def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it():
+    assert read_source(of_many_lines) == inspect.getsource(of_many_lines)
+    without = FunctionType(of_many_lines.__code__.replace(co_linetable=b"", co_consts=()), {})
+    assert read_source(without) == inspect.getsource(of_many_lines)  # Python may be told to keep no positions
+    with pytest.raises(OSError):
+        read_source(FunctionType(of_many_lines.__code__.replace(co_filename="gone.py"), {}))
 
 
 def test_rows_fit_as_well_where_replacements_are_installed():
