@@ -135,5 +135,5 @@ def _ending(code: int) -> str:
 
 
 if __name__ == "__main__":
-    found = sys.argv.pop(1)
-    serve(lambda argument: find_function(found)(argument))
+    answering = sys.argv.pop(1)
+    serve(lambda argument: find_function(answering)(argument))

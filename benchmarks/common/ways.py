@@ -54,8 +54,8 @@ class Way:
     @property
     def exact(self) -> bool:
         """Whether it computes the bits of Thunder with the benchmark's compiler."""
-        is_thunders = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
-        return is_thunders and self.executors == "ours" and self.backend is None
+        uses_thunder = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
+        return uses_thunder and self.executors == "ours" and self.backend is None
 
     @property
     def needs_gpu(self) -> bool:

@@ -95,6 +95,47 @@ def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it():
         read_source(FunctionType(of_many_lines.__code__.replace(co_filename="gone.py"), {}))
 
 
+WRITTEN = """def written(x, y=1):
+    def inner():
+        return x + 1
+
+    x = inner()
+    return max(
+        x,
+        y + 1,
+    )
+
+
+def beside(x):
+    return x
+"""
+CHANGES = {
+    "the first line": ("y=1", "y=2"),
+    "a line between": ("x = inner()", "x = inner() "),
+    "the last line of a function in it": ("return x + 1", "return x + 2"),
+    "the last line but one": ("y + 1,", "y + 2,"),
+    "the last line": ("    )", "    ) + 1"),
+    "lines behind it": ("    )", "    )\n    # returned\n    return 0"),
+    "a comment behind it": ("    )\n", "    )\n\n# of the next function\n"),
+    "what comes behind it": ("    return x\n", "    return y\n"),
+}
+"""Changes of one function's file, each alone."""
+_BEHIND = {"a comment behind it", "what comes behind it", "lines behind it"}
+"""Those of which the function as it runs has nothing: Python leaves out what comes behind a ``return``."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_change_of_a_function_is_another_source(tmp_path, change):
+    found = []
+    for name, text in {"before": WRITTEN, "after": WRITTEN.replace(*CHANGES[change], 1)}.items():
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        names = {}
+        exec(compile(text, str(file), "exec"), names)
+        found.append(digest_source(names["written"]))
+    assert (found[0] == found[1]) is (change in _BEHIND)
+
+
 def test_rows_fit_as_well_where_replacements_are_installed():
     installation.install()
     misfits = [find_misfit(row) for row in ROWS]
