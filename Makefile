@@ -43,9 +43,9 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 # With COVERAGE=1 it ends with the lines that no test reached: those that need a GPU or run in other processes among them.
-# Tests start hundreds of processes, each of which would compile the package again where Python may write no bytecode.
-test: export PYTHONDONTWRITEBYTECODE =
+# Tests start hundreds of processes that write no bytecode, each of which would compile the package again.
 test: $(STAMP)
+	@$(BIN)/python -m compileall -q fusioncache benchmarks tests/helpers
 	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term-missing)
 
 	$(MAKE) nightly

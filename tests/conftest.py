@@ -23,10 +23,13 @@ def _directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _directory_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps what fixtures of whole files do, and what threads write behind a test, out of the user's directory."""
+def _default_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what fixtures of whole files do, and what threads write after a test, out of the user's directory."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("nobody")))
+        environment.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("between-tests")))
+        # Python would run stale bytecode of a module that a test writes twice within a second, with equal lengths.
+        environment.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        environment.setattr(sys, "dont_write_bytecode", True)
         yield
 
 
