@@ -1,6 +1,6 @@
 """What a sequence of lengths costs, step by step, beside torch.compile, Thunder, and padding; or other routing.
 
-Each way is a fresh process with empty cache directories, in which a narrow model takes a training step at each of
+Each way is a fresh process with empty cache directories, in which a model takes a training step at each of
 ``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. Every step is
 timed, with how often anything was compiled or traced in it (for torch.compile both are the graphs of Dynamo). In the
 end the first lengths are taken again, for the time of a later step and for the error against torch alone.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import mean, median
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from torch import nn
 
 from benchmarks.common.compiled import Compiled, pay_once, subtract
 from benchmarks.common.errors import find_worst
-from benchmarks.common.models import LLAMA, Place, make_litgpt, make_tokens
+from benchmarks.common.models import LLAMA, SEED, WIDTHS, Place, make_litgpt
 from benchmarks.common.options import (
     Numbers,
     Words,
@@ -39,22 +39,13 @@ from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import Call, take_step
 from benchmarks.common.ways import WAYS
+from benchmarks.zoo import token_models
 
-MODELS: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtral-8x7B-v0.1"})
-"""litgpt's names of the models."""
-_NAMES = (
-    *("fusioncache", "fusioncache-static", "fusioncache-thunderfx", "fusioncache-thunderfx-dynamic"),
-    *("fusioncache-named", "fusioncache-padded", "torch.compile", "torch.compile-dynamic"),
-    *("thunder", "thunderfx", "eager"),
-)
-_FEW = (
-    "fusioncache",
-    "fusioncache-static",
-    "fusioncache-thunderfx",
-    "torch.compile",
-    "torch.compile-dynamic",
-    "thunder",
-)
+_LITGPT: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtral-8x7B-v0.1"})
+GPT_2 = "gpt2"
+"""Hugging Face's, which needs transformers, through ``thunderfx``."""
+MODELS = (*_LITGPT, *token_models.MODELS, GPT_2)
+_FEW = ("fusioncache", "torch.compile", "thunder")
 _SEED = 17
 
 
@@ -66,6 +57,7 @@ class LengthsSpec(Place):
         way: its name.
         model: one of ``MODELS``.
         layers: of the model.
+        width: of a model of litgpt: ``"narrow"``, or ``"real"`` for the configuration's own.
         lengths: of the steps, in order.
         later: how many more steps each of the first ``again`` distinct lengths gets when all are done, for the time of
             a later step.
@@ -81,13 +73,16 @@ class LengthsSpec(Place):
     later: int
     again: int
     batch: int
-    seconds: float | None
+    width: str = "narrow"
+    seconds: float | None = None
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds and the counts of each step, and how far its outputs are from those of torch alone."""
     spec = LengthsSpec.read(options)
     way = WAYS[spec.way]
+    if spec.model == GPT_2 and way.compiler == "thunder.jit":
+        way = replace(way, compiler="thunderfx")
     pay_once(way, spec.backend, spec.device, spec.dtype)
     model = make_model(spec)
     named: dict[str, Any] = {"lengths": sorted(set(spec.lengths))} if way.names else {}
@@ -95,7 +90,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     begun, steps = time.perf_counter(), []
     for number, length in enumerate(spec.lengths):
         before = compiled.counts()
-        seconds, _ = take_step(model, compiled.call, make_inputs(spec, model, length, number), spec.device)
+        seconds, _ = take_step(model, compiled.call, make_inputs(spec, length, number), spec.device)
         steps.append({"length": length, "seconds": seconds, **subtract(compiled.counts(), before)})
         if spec.seconds and time.perf_counter() - begun > spec.seconds:
             break
@@ -104,20 +99,33 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_model(spec: LengthsSpec) -> nn.Module:
-    """Returns a narrow model, from a fixed seed."""
+    """Returns a model that takes tokens, from a fixed seed."""
     block = 1 << (max(spec.lengths) - 1).bit_length()  # also what is padded has to fit
-    model: nn.Module = make_litgpt(MODELS[spec.model], spec.layers, spec.device, spec.dtype, block_size=block)
-    return model
+    if spec.model in _LITGPT:
+        narrow = {"block_size": block} if spec.width == "narrow" else {}
+        model: nn.Module = make_litgpt(
+            _LITGPT[spec.model], spec.layers, spec.device, spec.dtype, width=spec.width, **narrow
+        )
+        return model
+    torch.manual_seed(SEED)
+    if spec.model == GPT_2:
+        from benchmarks.zoo.huggingface_models import make_gpt2
+
+        model = make_gpt2(spec.layers, block, spec.device)
+    else:
+        model = token_models.MODELS[spec.model](spec.layers)
+    return model.to(spec.device, getattr(torch, spec.dtype))
 
 
-def make_inputs(spec: LengthsSpec, model: nn.Module, length: int, number: int) -> torch.Tensor:
-    """Returns tokens' numbers, the same ones for one step in every process."""
-    return make_tokens(model, (spec.batch, length), spec.device, 1000 * number + length)
+def make_inputs(spec: LengthsSpec, length: int, number: int) -> torch.Tensor:
+    """Returns tokens, the same ones for one step in every process. All models have words for them."""
+    generator = torch.Generator().manual_seed(1000 * number + length)
+    return torch.randint(0, token_models.VOCABULARY, (spec.batch, length), generator=generator).to(spec.device)
 
 
 def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> dict[str, float]:
     """Returns the median time of later steps of a length, and the worst relative L2 error there, gradients included."""
-    tokens = make_inputs(spec, model, length, 0)
+    tokens = make_inputs(spec, length, 0)
     times = [take_step(model, call, tokens, spec.device)[0] for _ in range(spec.later)]
     found = [take_step(model, call, tokens, spec.device)[1], *_list_gradients(model)]
     expected = [take_step(model, model, tokens, spec.device)[1], *_list_gradients(model)]
@@ -129,13 +137,19 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 @benchmark(__doc__, needs_litgpt=True)
-@click.option("--model", type=click.Choice(tuple(MODELS)), default="llama")
+@click.option("--model", type=click.Choice(MODELS), default="llama")
 @layers_option(4)
+@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of a model of litgpt.")
 @click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
 @count_option("--random", 200, "How many more are drawn.", least=0)
 @click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
 @click.option("--multiples", type=Numbers(), default=(1,), help="That lengths are rounded up to, as in 1,64.")
-@click.option("--ways", type=Words(_NAMES), default=_FEW, help="As in fusioncache,torch.compile.")
+@click.option(
+    "--ways",
+    type=Words(tuple(WAYS)),
+    default=("fusioncache", "torch.compile", "thunder"),
+    help="As in fusioncache,torch.compile.",
+)
 @count_option("--batch", 2, "Rows of tokens.")
 @count_option("--later", 10, "Steps that the time of a later step is of.")
 @click.option("--seconds", type=click.FloatRange(min=1.0), help="Of each way, after which no other step begins.")

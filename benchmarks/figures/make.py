@@ -41,8 +41,6 @@ def make_figures() -> dict[str, str]:
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-jobs": _figure(steps.tabulate_jobs, "distributed-jobs", "distributed-jobs-hybrid"),
         "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
-        "nvfuser-stages": _figure(tables.tabulate_stages, "nvfuser-seconds"),
-        "nvfuser-variants": _figure(tables.tabulate_variants, "nvfuser-seconds"),
         "models": _figure(
             tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
         ),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.common.models import NARROW
 from benchmarks.zoo.catalogue import Entry
 from benchmarks.zoo.make import Built, Sizes, Way, Width
 
@@ -47,6 +48,14 @@ def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built
     model = Logits(getattr(transformers, source + _HEADS[source])(config), tuple(inputs))
     classes = _CLASSES if source == "ViT" else config.vocab_size
     return Built(model, tuple(inputs.values()), classes, count, real.num_hidden_layers, _way())
+
+
+def make_gpt2(layers: int, longest: int, device: str) -> torch.nn.Module:
+    """Returns a narrow GPT-2 that takes up to so many tokens, (batch, tokens), and returns logits."""
+    embedding, heads, _, vocabulary = NARROW[device]
+    widths = {"n_embd": embedding, "n_head": heads, "vocab_size": vocabulary, "n_positions": longest}
+    config = transformers.GPT2Config(n_layer=layers, **widths, **_FIXED["GPT2"])
+    return Logits(transformers.GPT2LMHeadModel(config), ("input_ids",))
 
 
 def _narrow(source: str, real: Any, sizes: Sizes) -> dict[str, Any]:
