@@ -59,7 +59,14 @@ def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
 
 
 def _hashable(get: Callable[[], Any]) -> Callable[[], Any]:
-    return (lambda: tuple(get())) if isinstance(get(), list) else get
+    def read() -> Any:
+        try:
+            value = get()
+        except RuntimeError:  # a precision that was set by torch's newer interface, which ``_PRECISIONS`` ask
+            return None
+        return tuple(value) if isinstance(value, list) else value
+
+    return read
 
 
 def is_intercepted() -> bool:
