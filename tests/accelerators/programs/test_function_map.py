@@ -18,8 +18,11 @@ import thunder
 import torch
 from program_keys import Model, assert_names, assert_same, changed, jit, key_of
 from store_contents import fork, wait_for
-from thunder.core import devices, interpreter, rematerialization, utils
+from thunder.core import devices, interpreter, jit_ext, rematerialization, transforms, utils
+from thunder.extend import ImplInfo, OperatorExecutor, get_executor
+from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
 
+import fusioncache
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
@@ -67,17 +70,6 @@ def note_functions() -> Iterator[set[tuple[str, str]]]:
 X = torch.zeros(3, 4)
 
 
-@contextlib.contextmanager
-def given_code(function: Any, code: CodeType) -> Iterator[None]:
-    """Gives a function another code in place."""
-    before = function.__code__
-    function.__code__ = code
-    try:
-        yield
-    finally:
-        function.__code__ = before
-
-
 def exchange(items: tuple[Any, ...], find: Callable[[Any], bool], new: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Returns the items with the first that is found exchanged for another one."""
     index = next(index for index, each in enumerate(items) if find(each))
@@ -111,27 +103,134 @@ CODES = {
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_code_that_was_changed_in_place_is_another_one(name, jitted, key):
+def test_code_that_was_changed_in_place_is_another_one(name, jitted, key, monkeypatch):
     """It says that it stands where it stood before."""
-    with given_code(rematerialization.find_cut, CODES[name]()):
-        other = key_of(jitted, X)
-    assert_names("Thunder's `thunder.core.rematerialization`", key, other)
+    monkeypatch.setattr(rematerialization.find_cut, "__code__", CODES[name]())
+    assert_names("Thunder's `thunder.core.rematerialization`", key, key_of(jitted, X))
 
 
-def test_code_with_a_constant_that_has_no_value_refuses_the_program(jitted):
+def test_what_cannot_be_described_of_thunder_refuses_the_program(jitted, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Declined, match=r"^Thunder's modules: "):
+        patch.setattr(utils, "of_others", iter(()), raising=False)
+        key_of(jitted, X)
     code = FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, object()))
-    with (
-        given_code(rematerialization.find_cut, code),
-        pytest.raises(Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"),
+    monkeypatch.setattr(rematerialization.find_cut, "__code__", code)
+    with pytest.raises(
+        Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"
     ):
         key_of(jitted, X)
 
 
-def test_lambdas_of_one_line_are_told_apart():
+def other_silu(a, inplace=False):
+    """Stands in for silu."""
+    return a
+
+
+SILU = "torch.nn.functional.silu"
+MAP, INTERPRETED = thunder.torch._torch_to_thunder_function_map, thunder.core.interpreter._default_lookaside_map
+TORCHEX = get_executor("torch")
+# A table or a module, what is put there, and what the difference is called.
+TABLES = {
+    "an entry of others": (MAP, torch.nn.functional.silu, other_silu, f"Thunder's `map.{SILU}"),
+    "an entry more": (MAP, other_silu, thunder.torch.silu, "Thunder's `map.*other_silu"),
+    "a default lookaside": (INTERPRETED, other_silu, other_silu, "Thunder's `thunder.core.interpreter`"),
+    "a rule for gradients": (transforms._grad_fn_map, SILU, other_silu, "Thunder's `thunder.core.transforms`"),
+    "a method of tensors": (torch_methods, "silu", other_silu, "Thunder's `thunder.torch.langctx`"),
+    "a flag": (utils, "_DEBUG_ASSERTS", 2, "Thunder's `thunder.core.utils`"),
+    **{
+        f"an executor's {part}": (
+            TORCHEX.implmap,
+            SILU,
+            ImplInfo(**{part: other_silu}),
+            "the option executors.torch.operations",
+        )
+        for part in ("checker", "execution_transform", "grad_transform")
+    },
+    "an executor's lookaside": (TORCHEX._lookasides, other_silu, other_silu, "the option executors.torch.lookasides"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_key_names_the_table_of_thunder_that_changed(name, jitted, key):
+    owner, entry, value, expected = TABLES[name]
+    with changed(owner, entry, value):
+        other = key_of(jitted, X)
+    assert_names(expected, key, other)
+
+
+def list_foreign(key):
+    """The lines about code of others that Thunder may run."""
+    return [line for line in key.texts["function map"].splitlines() if line.startswith("foreign.")]
+
+
+class Saying(OperatorExecutor):
+    """Says what its code depends on."""
+
+    def cache_key(self):
+        return "1"
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [(OperatorExecutor, True), (Saying, False)])
+def test_code_of_others_is_in_the_key_unless_its_executor_says_what_it_depends_on(kind, is_named):
+    def may_run(*_):
+        return True
+
+    executor = kind("of_others", version="1")
+    executor._implmap[SILU] = ImplInfo(checker=may_run)
+    compiled = thunder.jit(torch.nn.SiLU(), executors=[executor], transforms=[fusioncache.FusionCache(backend="eager")])
+    epoch = Epoch()
+    for key in (key_of(compiled, X, epoch=epoch) for _ in range(2)):
+        assert any("may_run is run by Thunder" in line for line in list_foreign(key)) is is_named
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("name", ["compile", "sin"])
+def test_what_is_in_place_of_torch_compile_derives_nothing(jitted, key, name, is_there):
+    """Lightning puts one there, and Thunder's tables have what they find there, also when ``thunderfx`` took it out."""
+    own = getattr(torch, name)
+
+    def of_others(*args):
+        return args
+
+    of_others.__wrapped__ = own
+    there = of_others if is_there else own
+    with changed(torch, name, there), changed(jit_ext._general_jit_lookaside_map, of_others, jit_ext.wrap_const):
+        other = key_of(jitted, X)
+        assert other.digest != key.digest
+        assert bool(list_foreign(other)) is (name != "compile")
+
+
+def name_trusted(value):
     definitions = Definitions(Describer())
     with definitions.trusting():
-        names = {definitions.name(each) for each in (lambda: 1, lambda: 2, lambda x: x, lambda x: -x)}
-    assert len(names) == 4
+        return definitions.name(value)
+
+
+def test_names_of_definitions_tell_values_apart():
+    name = name_trusted
+    assert name(utils.check) == name(utils.check) != name(utils.check_type)
+    assert "core/utils.py" in name(utils.enable_debug_asserts)
+    assert name(torch.relu) != name(torch.sin) and name(torch.Tensor.sin) != name(torch.sin)
+    assert name(1) != name(1.0) != name(True) and name("1") != name(1) and name(-0.0) != name(0.0)
+    assert name({"a": 1, "b": 2}) == name({"b": 2, "a": 1}) != name({"a": 1, "b": 3})
+    assert name(thunder.torch.silu) != name(thunder.torch.relu)
+    assert name(torch.float32) != name(torch.float64) and name(int | str) != name(int | float)
+    assert name(type("V", (str,), {})("1")) != name(type("V", (str,), {})("2"))
+    assert len({name(each) for each in (lambda: 1, lambda: 2, lambda x: x, lambda x: -x)}) == 4
+    cycle = []
+    cycle.append(cycle)
+    assert name(cycle) == name(cycle)
+
+
+def test_what_torch_sets_when_a_function_is_first_called_changes_no_name(monkeypatch):
+    function = torch.utils.checkpoint.checkpoint
+    inner = function.__wrapped__
+    monkeypatch.delattr(inner, "__dynamo_disable", raising=False)
+    before = name_trusted(function)
+    monkeypatch.setattr(inner, "__dynamo_disable", torch._dynamo.disable(inner), raising=False)
+    assert name_trusted(function) == before
+    monkeypatch.setattr(inner, "another", 1, raising=False)
+    assert name_trusted(function) != before
 
 
 class Mixed(torch.nn.Module):
