@@ -45,17 +45,12 @@ def describe(model):
     return dict(list_lines(describe_key(model).list_classes()))
 
 
-def test_a_model_is_described_as_without(monkeypatch):
-    before = describe(Making())
+def test_a_model_is_described_and_reads_as_without():
+    before, reads = describe(Making()), record(Making(), X).reads()
     guard.install_generation_tagging_init()
     assert torch.nn.Module.__init__.__qualname__.endswith("patched_init")
     assert describe(Making()) == before
-
-
-def test_what_is_read_is_what_is_read_without():
-    before = record(Making(), X).reads()
-    guard.install_generation_tagging_init()
-    assert record(Making(), X).reads() == before != ()
+    assert record(Making(), X).reads() == reads != ()
 
 
 @pytest.mark.parametrize("name", ["__init__", "__setstate__"])
