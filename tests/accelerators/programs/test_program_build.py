@@ -40,32 +40,33 @@ class Tied(torch.nn.Module):
 
 
 CASES = {
-    "training": (lambda: Blocks(1), lambda: (torch.randn(3, 16),), "eager"),
-    "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),), "eager"),
-    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),), "eager"),
-    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None]), "eager"),
+    "training": (lambda: Blocks(1), lambda: (torch.randn(3, 16),)),
+    "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),)),
+    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),)),
+    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None])),
 }
 
 
+def write_case(name):
+    """Returns a model that was not called, inputs, what Thunder's own entry computes for two calls, and the program."""
+    make, make_inputs = CASES[name]
+    torch.manual_seed(0)
+    model, inputs = make(), make_inputs()
+    twin = copy.deepcopy(model)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    results = [run(compiled, model, *inputs) for _ in range(2)]
+    return twin, inputs, results, write(compiled, transform)
+
+
 @pytest.fixture(scope="module")
-def written():
-    """Each model with its inputs and backend, what Thunder's own entry computes, and the program."""
-    cases = {}
-    for name, (make, make_inputs, backend) in CASES.items():
-        torch.manual_seed(0)
-        model, inputs = make(), make_inputs()
-        twin = copy.deepcopy(model)
-        compiled, transform = compile_with(model, backend, fusioncache.Cache(record=False, store=False))
-        results = [run(compiled, model, *inputs) for _ in range(2)]
-        cases[name] = twin, inputs, backend, results, write(compiled, transform)
-    return cases
+def training():
+    return write_case("training")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(written, name):
-    model, inputs, backend, expected, program = written[name]
-    model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
+def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(name):
+    model, inputs, expected, program = write_case(name)
+    compiled = load(model, program)
     with no_interpretation():
         results = [run(compiled, model, *inputs) for _ in range(2)]
     assert all(map(are_same, results, expected))
@@ -74,55 +75,46 @@ def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(writt
     assert stats.last_prologue_execution_stop >= stats.last_prologue_execution_start > 0
 
 
-def test_a_built_prologue_checks_as_the_first_one_did(written):
-    model, inputs, backend, _, program = written["training"]
+def test_a_built_prologue_checks_as_the_first_one_did(training):
+    model, inputs, _, program = training
     model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(torch.randn(5, 16))
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(inputs[0].double())
-    model.eval()
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(*inputs)
+    compiled = load(model, program)
+    for others, is_training in (((torch.randn(5, 16),), True), ((inputs[0].double(),), True), (inputs, False)):
+        model.train(is_training)
+        with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
+            compiled(*others)
 
 
-def test_thunder_shows_the_texts_of_a_built_program_as_its_traces(written):
-    """They have the tags of Thunder's own."""
-    model, inputs, backend, _, program = written["training"]
+def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(training):
+    model, inputs, _, program = training
     model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
+    compiled = load(model, program)
     with no_interpretation():
         run(compiled, model, *inputs)
     shown = {
-        "prologue": thunder.last_prologue_traces(compiled),
-        "computation": thunder.last_traces(compiled),
-        "backward": thunder.last_backward_traces(compiled),
-        "epilogue": thunder.compile_stats(compiled).last_epilogue_traces,
+        "prologue": (thunder.last_prologue_traces(compiled), set()),
+        "computation": (thunder.last_traces(compiled), {TraceTag.AUGMENTED_FORWARD}),
+        "backward": (thunder.last_backward_traces(compiled), {TraceTag.BACKWARD}),
+        "epilogue": (thunder.compile_stats(compiled).last_epilogue_traces, set()),
     }
-    for part, (trace,) in shown.items():
+    for part, ((trace,), tags) in shown.items():
+        assert trace.tags == tags
         assert repr(trace) == trace.python() == getattr(program, part).source
         with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
             _ = trace.bound_symbols
-    assert {part: trace.tags for part, (trace,) in shown.items()} == {
-        "prologue": set(),
-        "computation": {TraceTag.AUGMENTED_FORWARD},
-        "backward": {TraceTag.BACKWARD},
-        "epilogue": set(),
-    }
 
 
-def test_templates_are_called_under_the_names_in_the_text(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
-    entry, calls = build(compiled, program, backend)
+def test_templates_are_called_under_the_names_in_the_text(training):
+    model, _, _, program = training
+    compiled, _ = compile_with(copy.deepcopy(model))
+    entry, calls = build(compiled, program)
     functions = {call.target.function for call in calls.all()}
     assert {entry.computation_traces[-1].python_ctx().get(name) for name in program.computation.context} & functions
     assert len(calls.all()) == len(set(program.templates().values()))
 
 
-def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
-    model, inputs, backend, expected, program = written["training"]
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, monkeypatch):
+    model, inputs, expected, program = training
     content = encode_code(program)
     assert [code.co_filename for code in decode_code(content, program)] == [
         name_file(each) for each in program.traces()
@@ -130,7 +122,7 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, m
     model = copy.deepcopy(model)
     with monkeypatch.context() as nothing_is_compiled:
         nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
-        compiled = load(model, program, backend, content)
+        compiled = load(model, program, bytecode=content)
     with no_interpretation():
         assert are_same(run(compiled, model, *inputs), expected[0])
     changed = dataclasses.replace(
@@ -141,13 +133,13 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, m
     for each in wrong:
         with pytest.raises(ValueError, match="no code of this program for this Python"):
             decode_code(each, program)
-        build(compiled, program, backend, each)
+        build(compiled, program, bytecode=each)
 
 
-def test_what_is_no_python_does_not_fit(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
+def test_what_is_no_python_does_not_fit(training):
+    model, _, _, program = training
+    compiled, _ = compile_with(copy.deepcopy(model))
     for body in ("  return (", "  x\x00"):
         wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):
-            build(compiled, dataclasses.replace(program, computation=wrong), backend)
+            build(compiled, dataclasses.replace(program, computation=wrong))
