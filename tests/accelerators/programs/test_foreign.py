@@ -53,15 +53,6 @@ def test_what_ran_while_it_was_watched_is_told():
     assert [is_kept(each) for each in (second, third)] == [False, True]
 
 
-def test_equal_code_is_watched_each():
-    functions = [FunctionType(run_one.__code__.replace(), {}) for _ in range(2)]
-    assert functions[0].__code__ == functions[1].__code__
-    runs = ForeignRuns({"here": tuple(each.__code__ for each in functions)})
-    assert is_kept(runs)
-    functions[1]()
-    assert not is_kept(runs)
-
-
 def test_what_cannot_be_watched_counts_as_run(monkeypatch):
     """Classes, and all where others have all numbers of ``sys.monitoring``."""
     assert not is_kept(ForeignRuns({"a.Class": None}))
@@ -73,18 +64,19 @@ def test_what_cannot_be_watched_counts_as_run(monkeypatch):
     assert [sys.monitoring.get_tool(number) for number in range(6)].count("fusioncache") == 1
 
 
-def test_functions_at_one_place_are_all_watched():
-    def make(number: int) -> FunctionType:
-        return FunctionType((run_one if number else run_other).__code__, {"__name__": __name__}, "same")
-
-    definitions, functions = Definitions(Describer()), [make(0), make(1)]
+def test_functions_at_one_place_are_all_watched_even_of_equal_code():
+    definitions = Definitions(Describer())
+    functions = [FunctionType(run_one.__code__.replace(), {"__name__": __name__}) for _ in range(2)]
     for each in functions:
-        each.__qualname__ = "same"
         definitions.name(each)
-    assert definitions.foreign == {f"{__name__}.same": tuple(each.__code__ for each in functions)}
-    body = type("same", (), {})
-    definitions.name(body)
-    assert definitions.foreign == {f"{__name__}.same": None}
+    place = f"{__name__}.run_one"
+    assert definitions.foreign == {place: tuple(each.__code__ for each in functions)}
+    runs = ForeignRuns(definitions.foreign)
+    assert is_kept(runs)
+    functions[1]()
+    assert not is_kept(runs)
+    definitions.name(type("run_one", (), {}))
+    assert definitions.foreign == {place: None}
 
 
 def test_derivatives_of_earlier_programs_are_derived_again():
