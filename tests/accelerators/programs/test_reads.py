@@ -1,42 +1,14 @@
-"""Reads as bytes, and what finds what they read."""
+"""What finds again what was read, by its name."""
 
 import collections.abc
-import json
 import sys
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.text import KINDS, Read, decode_reads, encode_reads, find_difference, find_text
-
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
-READS = st.lists(st.builds(Read, st.sampled_from(KINDS), TEXTS, TEXTS), max_size=5).map(tuple)
-
-
-@given(READS)
-def test_reads_are_what_they_were_before_they_were_bytes(reads):
-    assert decode_reads(encode_reads(reads)) == reads
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"format": 3, "reads": []},
-        {"reads": []},
-        {"format": 2, "reads": {}},
-        {"format": 2, "reads": [], "more": 1},
-        {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
-        {"format": 2, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
-        {"format": 2, "reads": [{"kind": "global", "name": 1, "text": ""}]},
-    ],
-)
-def test_what_is_no_such_json_is_refused(body):
-    with pytest.raises(ValueError, match="reads"):
-        decode_reads(json.dumps(body).encode())
+from fusioncache.accelerators.programs.text import Read, find_difference, find_text
 
 
 def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():
