@@ -98,6 +98,34 @@ def twice(item):
     return [item, item]
 
 
+def link(is_same):
+    box = Box(a=1)
+    return [box, weakref.ref(box if is_same else KEPT)]
+
+
+def pair_up(is_shared):
+    """Returns functions that share a cell or do not."""
+    one, other = close_over(1), close_over(1)
+    return [one, types.FunctionType(one.__code__, globals(), closure=(one if is_shared else other).__closure__)]
+
+
+def loop(n):
+    return loop(n - 1)
+
+
+def make_data(**fields):
+    return dataclasses.make_dataclass("Data", [(name, int, value) for name, value in fields.items()])
+
+
+def decorate(function):
+    return functools.wraps(function)(lambda *given: function(*given))
+
+
+KEPT = Box(a=1)
+WORDS = ["one", "other"] * 2500
+FIELDS = {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 2}
+
+
 def around(last):
     items = [last]
     items.append(items)
@@ -123,15 +151,8 @@ def make_values() -> list[object]:
         *(Row((1,)), Row(()), Group({1}), Group({2}), Group(), Pair(1, 2), OtherPair(1, 2)),
         *(Settings(), Settings(width=2), Settings(name="b"), Color.RED, Color.GREEN, Level.LOW),
         *(Rights.READ, Rights.READ | Rights.WRITE, Box(), OtherBox(), Box(a=1), Box(b=1), Box(a=1.0)),
-        *(
-            Box(a=1, b=2),
-            Box(b=2, a=1),
-            Slots(),
-            set_on(Slots(), first=1),
-            set_on(Slots(), second=1),
-            twice([]),
-            [[], []],
-        ),
+        *(Box(a=1, b=2), Box(b=2, a=1), Slots(), set_on(Slots(), first=1), set_on(Slots(), second=1)),
+        *(twice([]), [[], []], WORDS, [*WORDS[:-1], "another"], link(True), link(False)),
         *(twice(Box()), [Box(), Box()], twice(object()), [object(), object()], around(1), around(2), [1, [1, []]]),
         *(re.compile("a"), re.compile("a", re.IGNORECASE), re.compile(b"a")),
         *(pathlib.PurePosixPath("a"), pathlib.PurePosixPath("b")),
@@ -158,7 +179,20 @@ def make_values() -> list[object]:
         *(set_on(collections.OrderedDict(), mark=[2]), set_on(functools.partial(len), mark=1)),
         *(set_on(staticmethod(first_function), mark=1), enumerate_anew(), set_on(enumerate_anew(), mark=1)),
         *(make_function(mark=1), make_function(__qualname__="a"), make_function(__module__="a")),
-        functools.cache(make_function(mark=1)),
+        *(functools.cache(make_function(mark=1)), functools.cache(second_function)),
+        *(
+            functools.lru_cache(3)(first_function),
+            functools.lru_cache(4)(first_function),
+            pair_up(True),
+            pair_up(False),
+        ),
+        *(wrap(each) for wrap in (decorate, functools.cached_property) for each in (first_function, second_function)),
+        *(functools.partial(first_function), functools.partial(second_function), staticmethod(second_function)),
+        *(classmethod(second_function), property(second_function), loop, weakref.ref(KEPT), weakref.ref(loop)),
+        *(enum.Enum("Kind", fields) for fields in FIELDS),
+        *(enum.Enum("Kind", fields)(1) for fields in FIELDS if 1 in fields.values()),
+        *(make_data(**fields) for fields in FIELDS),
+        *(torch.fx.symbolic_trace(lambda x: x + 1), torch.fx.symbolic_trace(lambda x: x + 2)),
     ]
 
 
@@ -173,6 +207,12 @@ def test_values_that_are_made_again_have_the_same_text():
     assert [*map(described, make_values())] == [*map(described, make_values())]
 
 
+def move_to_end(name, **items):
+    ordered = collections.OrderedDict(items)
+    ordered.move_to_end(name)
+    return ordered
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -183,6 +223,7 @@ def test_values_that_are_made_again_have_the_same_text():
         (lambda: {Color.RED, Color.GREEN}, lambda: {Color.GREEN, Color.RED}),
         (lambda: [(1,), (1,)], lambda: [(one := (1,)), one]),
         (lambda: pathlib.PurePosixPath("a/b"), lambda: pathlib.PurePosixPath("a") / "b"),
+        (lambda: move_to_end("a", a=1, b=2), lambda: collections.OrderedDict(b=2, a=1)),
     ],
 )
 def test_what_cannot_be_told_apart_has_one_text(first, second):
@@ -190,33 +231,10 @@ def test_what_cannot_be_told_apart_has_one_text(first, second):
 
 
 def test_what_a_value_remembers_of_itself_is_no_part_of_it():
-    path = pathlib.PurePosixPath("a/b")
-    before = described(path)
-    hash(path), str(path), path.parts
-    assert described(path) == before
-
-    @functools.lru_cache
-    def double(x):
-        return 2 * x
-
-    before = described(double)
-    double(1)
-    assert described(double) == before
-    before = described(Rights)
-    Rights.READ | Rights.WRITE
-    assert described(Rights) == before
-
-
-def test_an_ordered_dict_has_the_order_that_it_says():
-    moved = collections.OrderedDict(a=1, b=2)
-    moved.move_to_end("a")
-    assert described(moved) == described(collections.OrderedDict(b=2, a=1))
-
-
-def test_weak_references_are_what_they_refer_to():
-    box, other = Box(a=1), Box(a=2)
-    assert described([box, weakref.ref(box)]) != described([box, weakref.ref(Box(a=1))])
-    assert described(weakref.ref(box)) != described(weakref.ref(other))
+    path, cached = pathlib.PurePosixPath("a/b"), functools.cache(first_function)
+    before = described([path, cached, Rights])
+    hash(path), str(path), path.parts, cached(), Rights.READ | Rights.WRITE
+    assert described([path, cached, Rights]) == before
 
 
 def damage():
@@ -268,10 +286,8 @@ def test_nothing_stays_of_what_has_no_value():
 
 
 def test_a_long_text_is_its_beginning_and_a_hash():
-    words = ["one", "other"] * 2500
-    text = described(words)
+    text = described(WORDS)
     assert len(text) < 11_000 and text.startswith("['one', 'other', ")
-    assert described([*words[:-1], "another"]) != text == described(list(words))
 
 
 def refuse(*given):

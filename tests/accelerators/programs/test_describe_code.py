@@ -1,9 +1,7 @@
 """What a function and a class are: each thing that is part of one, changed alone, and what is no part of it."""
 
 import abc
-import dataclasses
 import dis
-import enum
 import functools
 import inspect
 import sys
@@ -77,43 +75,7 @@ def test_where_a_function_stands_and_its_annotations_are_no_part_of_it():
     assert described(make(before="# a comment\n")) == described(make())
 
 
-def test_functions_that_share_a_cell_differ_from_those_that_do_not():
-    def pair():
-        count = 0
-        return (lambda: count), (lambda: count)
-
-    (first, second), (third, _) = pair(), pair()
-    assert described([first, second]) != described([third, second])
-
-
-def test_a_function_may_reach_itself():
-    def loop(n):
-        return loop(n - 1)
-
-    assert described(loop) == described(loop)
-
-
-def decorate(function):
-    @functools.wraps(function)
-    def wrapper(*arguments):
-        return function(*arguments)
-
-    return wrapper
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        *(decorate, functools.lru_cache, functools.partial, staticmethod, classmethod, property),
-        functools.cached_property,
-    ],
-)
-def test_wrappers_are_looked_through(wrap):
-    assert described(wrap(make())) == described(wrap(make())) != described(wrap(make_other()))
-
-
-def test_how_much_a_cache_holds_is_part_of_it():
-    assert described(functools.lru_cache(maxsize=3)(make())) != described(functools.lru_cache(maxsize=4)(make()))
+def test_a_cache_that_hides_what_it_wraps_has_no_value():
     hiding = functools.lru_cache(make())
     hiding.__wrapped__ = len
     with pytest.raises(Declined, match="what it wraps is hidden"):
@@ -291,22 +253,6 @@ def test_what_is_left_out_of_a_class_is_unknown_and_not_covered():
     assert describer.find_unknown(locked, "locked") is not None
     assert not describer.covers(method.__code__)
     assert describer.covers(locked.forward.__code__)
-
-
-def enumeration(**members):
-    return enum.Enum("Kind", members)
-
-
-def data(**fields):
-    return dataclasses.make_dataclass("Data", [(name, int, value) for name, value in fields.items()])
-
-
-@pytest.mark.parametrize("make_declared", [enumeration, data])
-def test_enumerations_and_data_classes_differ_by_what_is_declared(make_declared):
-    texts = {described(make_declared(**fields)) for fields in ({"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 2})}
-    assert len(texts) == 4
-    assert described(make_declared(a=1)) in texts
-    assert described(enumeration(a=1).a) != described(enumeration(a=2).a)
 
 
 def test_a_registered_class_is_part_of_an_abstract_one():
