@@ -1,10 +1,10 @@
 """What lasts from one key to the next is known of Thunder, and written again as soon as anything in it is another."""
 
 import gc
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -38,19 +38,16 @@ class Known:
         self.key = self.make()
         assert isinstance(self.key, Key)
 
-    def make(self, x: torch.Tensor = X) -> Key | str:
+    def make(self, x: torch.Tensor = X, epoch: Epoch | None = None) -> Key | str:
         """Returns the key as a keeper makes it, or why there is none."""
-        return self.make_with(self.epoch, x)
+        try:
+            return key_of(self.compiled, x, epoch=epoch or self.epoch)
+        except Declined as reason:
+            return str(reason)
 
     def make_anew(self, x: torch.Tensor = X) -> Key | str:
         """Returns the key as it is made without any memory, or why there is none."""
-        return self.make_with(Epoch(), x)
-
-    def make_with(self, epoch: Epoch, x: torch.Tensor) -> Key | str:
-        try:
-            return key_of(self.compiled, x, epoch=epoch)
-        except Declined as reason:
-            return str(reason)
+        return self.make(x, Epoch())
 
     def assert_seen(self, change: Callable[[], Any]) -> None:
         """Sees to it that a change makes the key that is made without any memory, and so does its end."""
@@ -219,32 +216,19 @@ def test_what_a_model_lost_is_not_kept_alive():
 
 
 def test_threads_make_the_same_keys(known):
-    keys: list[Any] = []
-
-    def make() -> None:
+    def make(_: int) -> list[Key]:
         with called(known.compiled, X) as data:
-            keys.extend(make_key(data, (X,), {}, known.epoch)[0] for _ in range(5))
+            return [make_key(data, (X,), {}, known.epoch)[0] for _ in range(5)]
 
-    threads = [threading.Thread(target=make) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert keys == [known.key] * 15
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(make, range(3))] == [[known.key] * 5] * 3
 
 
-def test_what_is_described_shows_nothing_of_what_was_before():
-    """The names of the process may be made in any order."""
-    one, other = [object()], [object()]
-
-    def mine(x: object = one) -> object:
-        return x
-
-    def yours(x: object = other) -> object:
-        return x
-
+def test_names_may_be_made_in_any_order():
+    """What is described shows nothing of what was described before."""
+    functions = [types.FunctionType(of_others.__code__, {}, argdefs=([object()],)) for _ in range(2)]
     texts = []
-    for pair in ((mine, yours), (yours, mine)):
+    for pair in (functions, functions[::-1]):
         definitions = Definitions(Describer(), is_lasting=True)
         texts.append({each: definitions.name(each) for each in pair})
     assert texts[0] == texts[1]

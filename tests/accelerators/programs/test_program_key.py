@@ -52,34 +52,32 @@ class Point:
 
 
 ARGUMENTS = {
-    "shape": (lambda _: torch.zeros(2, 4), r"`args.0`: .*\(3, 4\).*, .*\(2, 4\)"),
-    "strides": (lambda _: torch.zeros(4, 3).T, r"`args.0`: .*\(4, 1\).*, .*\(1, 3\)"),
-    "device": (lambda _: X.to("meta"), "`args.0`: .* cpu, .* meta"),
-    "gradient": (lambda _: torch.zeros(3, 4, requires_grad=True), "`args.0`: .*, .* requires_grad"),
-    "a result of autograd": (lambda _: torch.zeros(3, 4, requires_grad=True) * 1, "`args.0`: .*, .*computed"),
-    "subclass": (lambda _: X.as_subclass(Named), "`args.0`: torch.Tensor .*, .*Named "),
-    "a parameter's memory": (lambda jitted: jitted._model.first.weight, "`args.0`"),
-    "a conjugated view": (lambda _: torch.zeros(3, 4, dtype=torch.complex64).conj(), "`args.0`"),
-}
-MORE_ARGUMENTS = {
-    "a number's type": ((2.0,), {}, "`args.1`: 2, 2.0"),
-    "a truth": ((True,), {}, "`args.1`: 2, True"),
-    "a text": (("2",), {}, "`args.1`: 2, '2'"),
-    "an object": ((Point(2),), {}, "`args.1`: 2, .*Point"),
-    "by name": ((), {"scale": 2}, "`kwargs.scale`: none, 2"),
-    "one more by name": ((2,), {"more": X}, "`kwargs.more`: none, "),
+    "shape": (lambda _: (torch.zeros(2, 4), 2), r"`args.0`: .*\(3, 4\).*, .*\(2, 4\)"),
+    "strides": (lambda _: (torch.zeros(4, 3).T, 2), r"`args.0`: .*\(4, 1\).*, .*\(1, 3\)"),
+    "device": (lambda _: (X.to("meta"), 2), "`args.0`: .* cpu, .* meta"),
+    "gradient": (lambda _: (torch.zeros(3, 4, requires_grad=True), 2), "`args.0`: .*, .* requires_grad"),
+    "a result of autograd": (lambda _: (torch.zeros(3, 4, requires_grad=True) * 1, 2), "`args.0`: .*, .*computed"),
+    "subclass": (lambda _: (X.as_subclass(Named), 2), "`args.0`: torch.Tensor .*, .*Named "),
+    "a parameter's memory": (lambda jitted: (jitted._model.first.weight, 2), "`args.0`"),
+    "a conjugated view": (lambda _: (torch.zeros(3, 4, dtype=torch.complex64).conj(), 2), "`args.0`"),
+    "a number's type": (lambda _: (X, 2.0), "`args.1`: 2, 2.0"),
+    "a truth": (lambda _: (X, True), "`args.1`: 2, True"),
+    "a text": (lambda _: (X, "2"), "`args.1`: 2, '2'"),
+    "an object": (lambda _: (X, Point(2)), "`args.1`: 2, .*Point"),
 }
 
 
-@pytest.mark.parametrize("name", [*ARGUMENTS, *MORE_ARGUMENTS])
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_key_names_the_argument_that_is_another_one(name, jitted, key):
-    if name in ARGUMENTS:
-        make, expected = ARGUMENTS[name]
-        other = key_of(jitted, make(jitted), 2)
-    else:
-        args, kwargs, expected = MORE_ARGUMENTS[name]
-        other = key_of(jitted, X, *args, **kwargs)
-    assert_names(expected, key, other)
+    make, expected = ARGUMENTS[name]
+    assert_names(expected, key, key_of(jitted, *make(jitted)))
+
+
+def test_named_arguments_are_in_the_key_in_their_order(jitted, key):
+    """Which a function can see."""
+    assert_names("`kwargs.scale`: none, 2", key, key_of(jitted, X, scale=2))
+    assert_names("`kwargs.more`: none, ", key, key_of(jitted, X, 2, more=X))
+    assert_names("`args`: 1 a b, 1 b a", key_of(jitted, X, a=1, b=2), key_of(jitted, X, b=2, a=1))
 
 
 def test_the_numbers_in_a_tensor_are_not_in_the_key(jitted, key):
@@ -92,10 +90,6 @@ def test_arguments_that_share_memory_are_others_than_those_that_do_not(jitted):
     assert_names("`args.1`", apart, same)
     assert_names("`args.1`", apart, key_of(jitted, X, X[:]))
     assert_names("`args.1`", same, key_of(jitted, X, X[:]))
-
-
-def test_the_order_of_named_arguments_can_be_seen_by_a_function(jitted):
-    assert_names("`args`: 1 a b, 1 b a", key_of(jitted, X, a=1, b=2), key_of(jitted, X, b=2, a=1))
 
 
 def test_an_argument_without_a_value_refuses_the_program(jitted, tmp_path):
