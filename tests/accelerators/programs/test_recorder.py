@@ -13,9 +13,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from described import Box
-from recorded_reads import compare, record
+from recorded_reads import compare, describe_key, record
+from torch._dynamo import mutation_guard
 
 from fusioncache import tracing
+from fusioncache.accelerators.programs import introspection
+from fusioncache.accelerators.programs.describe import Describer, list_lines
+from fusioncache.accelerators.programs.introspection import MARK
+from fusioncache.accelerators.programs.text import Read, find_difference, find_text
+from fusioncache.ir.errors import Declined
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 SCALE = 2.0
@@ -32,7 +38,6 @@ KIND = Kind.PLAIN
 
 
 def helper(x, amount=1.0, *, shift=0.25):
-    """Has defaults of both sorts."""
     return x * amount + shift
 
 
@@ -44,8 +49,6 @@ def close_over(amount):
 
 
 def decorate(function):
-    """Doubles what a function returns."""
-
     @functools.wraps(function)
     def doubled(*args):
         return function(*args) * 2
@@ -66,8 +69,6 @@ class Base:
 
 
 class Derived(Base):
-    """Has a property, and methods of all sorts."""
-
     def __init__(self, factor):
         self.factor = factor
 
@@ -121,8 +122,6 @@ def look_around(x):
 
 
 class Model(torch.nn.Module):
-    """Reads globals, attributes and its own class."""
-
     kind = "plain"
 
     def __init__(self):
@@ -140,22 +139,25 @@ class Model(torch.nn.Module):
         return F.relu(x) if self.kind == "plain" else x
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """What a function and a module read, and these."""
+@pytest.fixture(autouse=True, scope="module")
+def _hooks():
     tracing.install()
-    model = Model()
-    yield {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
+    yield
     tracing.uninstall()
 
 
+@pytest.fixture(scope="module")
+def recorded(_hooks):
+    """What a function and a module read, and these."""
+    model = Model()
+    return {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
+
+
 def another(x, *args, **kwargs):
-    """Another function."""
     return x
 
 
 def add(*args, own=sum):
-    """Does what ``sum`` does."""
     return own(*args)
 
 
@@ -246,3 +248,127 @@ def test_what_a_trace_cannot_tell_apart_is_no_difference(recorded, monkeypatch):
     monkeypatch.setattr(THIS, "TABLE", dict(TABLE))
     monkeypatch.setenv("UNREAD", "1")
     assert compare(reads, function) is None
+
+
+def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():
+    read = Read("attribute", "antigravity.webbrowser", "nothing")
+    found = find_difference([read], Describer())
+    assert found is not None and (found.read, found.now) == (read, None)
+    assert "antigravity" not in sys.modules
+
+
+def test_a_name_that_is_missing_is_found_as_nothing():
+    assert find_text("attribute", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("global", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("function", "math:no_such_name", Describer()) is None
+
+
+def test_a_function_is_found_in_the_body_of_a_class_and_of_its_bases():
+    assert introspection.find_qualified("collections.abc", "Mapping.get") is vars(collections.abc.Mapping)["get"]
+    assert introspection.find_qualified("collections", "OrderedDict.update") is vars(collections.OrderedDict)["update"]
+    with pytest.raises(LookupError):
+        introspection.find_qualified("collections.abc", "Mapping.get.__code__")
+
+
+def test_only_listed_questions_are_asked(monkeypatch):
+    assert find_text("query", "torch.get_default_dtype()", Describer()) == "torch.float32"
+    assert find_text("query", 'torch.is_autocast_enabled("cpu")', Describer()) == "False"
+    assert find_text("query", "torch.seed()", Describer()) is None
+    assert find_text("query", "os.getpid()", Describer()) is None
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)
+    assert find_text("query", "torch.get_default_dtype()", Describer()) is None
+
+
+@pytest.mark.parametrize("args", [(), ("cpu",), (1, True), ("a'b\"",)])
+def test_a_question_is_python_that_asks_it(args):
+    name, _, rest = introspection.write_question("f", args).partition("(")
+    assert name == "f" and eval(f"({rest[:-1]},)" if args else "()") == args
+
+
+def test_a_namespace_with_builtins_of_its_own_is_none_of_a_module(monkeypatch):
+    assert introspection.find_builtins({"__builtins__": __builtins__}) is introspection.find_builtins({})
+    with pytest.raises(LookupError):
+        introspection.find_builtins({"__builtins__": {"len": len}})
+
+
+def test_a_module_is_found_by_its_names_only_if_they_are_its_own():
+    assert introspection.find_module_name(vars(torch.nn.functional)) == "torch.nn.functional"
+    assert introspection.find_module_name(vars(collections.abc.Mapping)) is None
+    assert introspection.find_module_name({"__name__": "torch"}) is None
+    assert introspection.find_module_name(collections.abc.Mapping.get.__globals__) in (
+        "_collections_abc",
+        "collections.abc",
+    )
+
+
+class Making(torch.nn.Module):
+    """Makes a module each time, as litgpt's models do."""
+
+    def forward(self, x):
+        return torch.nn.Identity()(x) * 2
+
+
+@pytest.fixture
+def tag(monkeypatch):
+    """What Dynamo does to modules when it first runs. It did not before, and afterwards all is as it was."""
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, introspection.find_original(vars(torch.nn.Module)[name]))
+    monkeypatch.setattr(torch.nn.Module, MARK, True, raising=False)
+    monkeypatch.delattr(torch.nn.Module, MARK)
+    return mutation_guard.install_generation_tagging_init
+
+
+def describe_making():
+    return dict(list_lines(describe_key(Making()).list_classes()))
+
+
+def test_a_model_is_described_and_reads_as_before_dynamo_ran(tag):
+    before, reads = describe_making(), record(Making(), X).reads()
+    tag()
+    assert torch.nn.Module.__init__.__qualname__.endswith("patched_init")
+    assert describe_making() == before
+    assert record(Making(), X).reads() == reads != ()
+
+
+@pytest.mark.parametrize("name", ["__init__", "__setstate__"])
+def test_another_function_is_another_class_whether_dynamo_ran_or_not(name, tag, monkeypatch):
+    before = describe_making()
+    original = vars(torch.nn.Module)[name]
+    monkeypatch.setattr(torch.nn.Module, name, lambda self, *args, **kwargs: original(self, *args, **kwargs))
+    other = describe_making()
+    tag()
+    assert describe_making() == other != before
+
+
+def test_tags_of_others_are_another_class_and_are_read(tag, monkeypatch):
+    before = describe_making()
+    tag()
+    wrapper = vars(torch.nn.Module)["__init__"]
+    other_code = wrapper.__code__.replace(co_consts=(*wrapper.__code__.co_consts, 1))
+    cell = wrapper.__closure__[0]
+    for owner, name, value in ((wrapper, "__code__", other_code), (cell, "cell_contents", lambda self: None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert describe_making() != before
+        assert describe_making() == before
+    monkeypatch.setattr(mutation_guard.GenerationTracker, "tag", classmethod(lambda cls, module: None))
+    assert describe_making() != before
+    assert "torch._dynamo.mutation_guard.GenerationTracker" in {each.name for each in record(Making(), X).reads()}
+
+
+def test_what_asks_whether_dynamo_ran_or_fills_its_tables_is_not_kept(tag):
+    table, key = mutation_guard.ExactWeakKeyDictionary(), torch.nn.Identity()
+
+    def ask(x):
+        return x * 2 if getattr(torch.nn.Module, MARK, True) else x
+
+    def fill(x):
+        table[key] = 1
+        return x
+
+    for happens in (lambda: None, tag):
+        happens()
+        with pytest.raises(Declined, match=f"{MARK} of .* has no value to compare: it says that Dynamo ran"):
+            record(ask, X).reads()
+    with pytest.raises(Declined):
+        record(fill, X).reads()
