@@ -18,12 +18,13 @@ import thunder
 import torch
 from program_keys import assert_names, assert_same, changed, jit, key_of
 from store_contents import fork, wait_for
-from thunder.core import devices, interpreter, jit_ext, rematerialization, transforms, utils
+from stored_programs import compile_anew, counts
+from thunder.core import devices, interpreter, jit_ext, rematerialization, transforms, utils, vjp_utils
 from thunder.extend import ImplInfo, OperatorExecutor, get_executor
 from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import Definitions
+from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.ir.errors import Declined
@@ -51,7 +52,6 @@ CODES = {
 
 @pytest.mark.parametrize("name", CODES)
 def test_code_that_was_changed_in_place_is_another_one(name, jitted, key, monkeypatch):
-    """It says that it stands where it stood before."""
     monkeypatch.setattr(rematerialization.find_cut, "__code__", CODES[name])
     assert_names("Thunder's `thunder.core.rematerialization`", key, key_of(jitted, X))
 
@@ -105,7 +105,6 @@ def test_the_key_names_the_table_of_thunder_that_changed(name, jitted, key):
 
 
 def list_foreign(key):
-    """The lines about code of others that Thunder may run."""
     return [line for line in key.texts["function map"].splitlines() if line.startswith("foreign.")]
 
 
@@ -234,7 +233,6 @@ class Mixed(torch.nn.Module):
 
 
 def find_missing(ran: set[tuple[str, str]], listed: set[str]) -> set[str]:
-    """What ran and is neither in a module that is listed nor listed itself."""
     return {f"{module}.{name}" for module, name in ran if not {module, f"{module}.{name}"} & listed}
 
 
@@ -308,3 +306,102 @@ def test_only_what_dynamo_adds_is_left_out(name, jitted, key):
         assert_same(key, key_of(jitted, X))
     with changed(utils, name.strip("_"), len):
         assert_names("Thunder's `thunder.core.utils`", key, key_of(jitted, X))
+
+
+def run_one():
+    return 1
+
+
+def run_other():
+    return 2
+
+
+def watch(*functions):
+    return ForeignRuns({each.__name__: (each.__code__,) for each in functions})
+
+
+def is_kept(runs):
+    try:
+        runs.check()
+    except Declined as reason:
+        assert re.match("Thunder runs .*, and nothing records what that reads; give", str(reason))
+        return False
+    return True
+
+
+def test_what_ran_while_it_was_watched_is_told():
+    run_one()
+    first = watch(run_one, run_other)
+    assert is_kept(first)
+    second = watch(run_one)
+    run_other()
+    third = watch(run_other)
+    assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
+    run_one()
+    assert [is_kept(each) for each in (second, third)] == [False, True]
+
+
+def test_what_cannot_be_watched_counts_as_run(monkeypatch):
+    """Classes, and all where others have all numbers of ``sys.monitoring``."""
+    assert not is_kept(ForeignRuns({"a.Class": None}))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.monitoring, "get_tool", lambda number: "a test")
+        assert not is_kept(watch(run_one))
+        assert is_kept(ForeignRuns({}))
+    assert is_kept(watch(run_one))
+    assert [sys.monitoring.get_tool(number) for number in range(6)].count("fusioncache") == 1
+
+
+def test_functions_at_one_place_are_all_watched_even_of_equal_code():
+    definitions = Definitions(Describer())
+    functions = [types.FunctionType(run_one.__code__.replace(), {"__name__": __name__}) for _ in range(2)]
+    for each in functions:
+        definitions.name(each)
+    place = f"{__name__}.run_one"
+    assert definitions.foreign == {place: tuple(each.__code__ for each in functions)}
+    runs = ForeignRuns(definitions.foreign)
+    assert is_kept(runs)
+    functions[1]()
+    assert not is_kept(runs)
+    definitions.name(type("run_one", (), {}))
+    assert definitions.foreign == {place: None}
+
+
+def test_derivatives_of_earlier_programs_are_derived_again():
+    vjp_utils._cache["by code of others"] = None
+    watch(run_one)
+    assert not vjp_utils._cache
+
+
+def is_able(*_):
+    return False
+
+
+def cosine(a):
+    return OWN_COSINE(a)
+
+
+OWN_COSINE = thunder.clang.cos
+
+
+def test_programs_for_which_code_of_others_runs_are_refused_and_others_kept(tmp_path, monkeypatch):
+    """What an executor asks of an operation, and what stands in for a function of Thunder's; classes refuse all."""
+
+    def call(function):
+        executor = OperatorExecutor("of_others", version="1")
+        executor._implmap[SILU] = ImplInfo(checker=is_able)
+        jit = {"executors": [executor, *fusioncache.executors()]}
+        compiled, transform = compile_anew(lambda x: function(x), tmp_path, jit=jit)
+        compiled(X)
+        return counts(transform)
+
+    monkeypatch.setattr(thunder.clang, "cos", cosine)
+    found = [call(function) for function in (torch.nn.functional.silu, torch.cos, torch.sin, torch.sin)]
+    assert [each[:2] for each in found] == [(0, 0), (0, 0), (0, 1), (1, 0)]
+    reasons = [next(iter(each[2]), "") for each in found]
+    assert "test_function_map.is_able, and nothing" in reasons[0]
+    assert "test_function_map.cosine, and nothing" in reasons[1]
+    assert reasons[2:] == ["", ""]
+    monkeypatch.setattr(utils, "of_others", Saying, raising=False)
+    _, kept, reasons = call(torch.tan)
+    assert kept == 0 and any("test_function_map.Saying, and nothing" in reason for reason in reasons)
