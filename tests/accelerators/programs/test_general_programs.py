@@ -23,7 +23,9 @@ from fusioncache.ir import Const, Declined, Graph, Instance, NumberType, Op, Ref
 from fusioncache.template.plan import Plan
 
 ROWS, LENGTH = Number(1, "rows"), Number(2, "length")
-BOTH, HALF = Operation("*", ROWS, LENGTH), Operation("//", LENGTH, 128)
+BOTH, HALF, RECIPROCAL = Operation("*", ROWS, LENGTH), Operation("//", LENGTH, 128), Operation("/", 1, LENGTH)
+USUAL = frozenset({ROWS, LENGTH, BOTH, RECIPROCAL})
+LITERALS = [0, 1, -1, 64, 0.0, -0.0, 1.0, -1.0, 1e-5, math.inf, math.nan, True, False, None, "64", "n"]
 COMPUTATION = """# Constructed by Delete Last Used (took {milliseconds} milliseconds)
 def computation(t_transformer_h_0_weight, t12):
   # t12: "cuda:0 f32[{rows}, {length}, 64]"
@@ -33,17 +35,39 @@ def computation(t_transformer_h_0_weight, t12):
 """
 
 
-def make_program(rows, length, template="sum_pow_1f", digest="a" * 64, milliseconds=3, extra=64):
-    both = rows * length
-    shape = TensorType("float32", (both, 64), "cuda")
-    op = Op("prims.broadcast_in_dim", (Ref(0), (Const("int", str(both)), Const("int", str(extra)))), (shape,))
-    graph = Graph((shape,), (op,), (1,))
-    use = TemplateUse((), Plan.INLINE, "nvfuser", Instance(graph, (0,), (0,), graph))
-    reference = TemplateReference("nvfuser", (), graph, digest, (use,))
-    values = {"rows": rows, "length": length, "both": both, "template": template, "milliseconds": milliseconds}
-    computation = TraceText("computation", COMPUTATION.format(**values), {template: reference})
+def constant(value):
+    kind = "none" if value is None else type(value).__name__
+    return Const(kind, value.hex() if isinstance(value, float) else str(value))
+
+
+def make_graph(rows, length, extra=64, literals=()):
+    """A graph with sizes and literals in arguments, in tuples, by name, in inputs and in outputs."""
+    both, fixed = TensorType("float32", (rows * length, 64), "cuda"), TensorType("float32", (64, 64), "cuda")
+    others = tuple(map(constant, literals))
+    ops = (
+        Op(
+            "prims.reshape",
+            (Ref(0), (constant(rows * length), constant(extra))),
+            (both, None),
+            (("dim", constant(length)),),
+        ),
+        Op("prims.full", ((constant(length), *others), constant(1 / length)), (fixed,)),
+        Op("prims.other", others, (fixed,), (("dim", constant(1)),)),
+    )
+    return Graph((both, fixed, NumberType("float")), ops, (3, 4, 5))
+
+
+def make_program(rows, length, template="sum_pow_1f", digest="a" * 64, milliseconds=3, extra=64, literals=()):
+    graph = make_graph(rows, length, extra, literals)
+    region = Graph(graph.inputs, graph.ops[::-1], graph.outputs)
+    instances = [Instance(region, (0, 1, 2), (0, 1, 2), plain) for plain in (None, graph)]
+    uses = tuple(TemplateUse((), Plan.INLINE, "nvfuser", instance) for instance in instances)
+    reference = TemplateReference("nvfuser", (("a", 1),), graph, digest, uses)
+    values = {"rows": rows, "length": length, "both": rows * length, "template": template}
+    source = COMPUTATION.format(milliseconds=milliseconds, **values)
     prologue = TraceText("prologue", f"def prologue(*args):\n  check(args[0], ({rows}, {length}))\n")
-    return ProgramText(prologue, computation, None, TraceText("epilogue", "def epilogue():\n  return 'h.0.96'\n"))
+    epilogue = TraceText("epilogue", "def epilogue():\n  return 'h.0.96'\n")
+    return ProgramText(prologue, TraceText("computation", source, {template: reference}), None, epilogue)
 
 
 def known(rows, length, **options):
@@ -63,15 +87,24 @@ KNOWN = known(2, 64), known(3, 96, template="sum_pow_2e", digest="b" * 64, milli
 
 
 def test_a_program_at_other_sizes_is_filled_in():
-    general = GeneralProgram(KNOWN, {ROWS, LENGTH, BOTH})
-    assert fill(general, {1: 5, 2: 200}) == blank(make_program(5, 200))
+    assert fill(GeneralProgram(KNOWN, USUAL), {1: 5, 2: 200}) == blank(make_program(5, 200))
+
+
+@given(st.lists(st.sampled_from(LITERALS), max_size=5), st.integers(2, 9), st.integers(129, 10**6))
+def test_templates_are_those_of_the_program_at_that_size(literals, rows, length):
+    programs = [known(2, 64, literals=literals), known(3, 96, literals=literals)]
+    filled = fill(GeneralProgram(programs, USUAL), {1: rows, 2: length})
+    assert filled == blank(make_program(rows, length, literals=literals))
+    # By their text as well, which tells 0.0 from -0.0 and 1 from True.
+    graphs = [each.graph for each in filled.templates().values()]
+    assert repr(graphs) == repr([make_graph(rows, length, literals=literals)])
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(2, 300)), min_size=2, max_size=5, unique=True))
 def test_what_is_filled_in_is_right_or_refused(sizes):
     *first, last = sizes
     try:
-        general = GeneralProgram([known(*each) for each in first], {ROWS, LENGTH, BOTH, HALF})
+        general = GeneralProgram([known(*each) for each in first], {*USUAL, HALF})
         found = fill(general, {1: last[0], 2: last[1]})
     except Declined:
         return
@@ -86,10 +119,10 @@ REST = Operation("%", LENGTH, 100)
     ("programs", "expressions", "filled", "refused", "reason"),
     [
         # Which 2 is the number of rows, and which is a constant, is not known.
-        ([known(2, 64), known(2, 96)], {ROWS, LENGTH, BOTH}, (2, 200), (3, 200), "rows was 2 so far"),
-        ([known(2, 64), known(3, 96)], {ROWS, LENGTH, BOTH, HALF}, (4, 127), (4, 128), r"128\) was 0 so far"),
-        (KNOWN, {ROWS, LENGTH, BOTH, REST}, (5, 99), (5, 101), "one of several"),
-        ([*KNOWN, known(5, 101)], {ROWS, LENGTH, BOTH, REST}, (4, 200), None, ""),
+        ([known(2, 64), known(2, 96)], USUAL, (2, 200), (3, 200), "rows was 2 so far"),
+        ([known(2, 64), known(3, 96)], {*USUAL, HALF}, (4, 127), (4, 128), r"128\) was 0 so far"),
+        (KNOWN, {*USUAL, REST}, (5, 99), (5, 101), "one of several"),
+        ([*KNOWN, known(5, 101)], {*USUAL, REST}, (4, 200), None, ""),
     ],
     ids=["an equal size", "a constant expression", "one of two expressions", "one that was told apart"],
 )
@@ -120,13 +153,13 @@ ATTENTION = [(make_attention(length, length), {1: 2, 2: length}) for length in (
 def test_sizes_in_comments_are_told_apart_by_the_names_of_tensors():
     # Of these one is not there, and one has as many sizes as another one.
     shapes = {"t96": (2, 8, ROUNDED), "t5": (2, 8, ROUNDED), "t97": (ROUNDED,)}
-    general = GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH}, shapes)
+    general = GeneralProgram(ATTENTION, USUAL, shapes)
     assert fill(general, {1: 2, 2: 200}) == blank(make_attention(200, 224))
     with pytest.raises(Declined, match="one of several"):
-        fill(GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH, ROUNDED}), {1: 2, 2: 200})
+        fill(GeneralProgram(ATTENTION, {*USUAL, ROUNDED}), {1: 2, 2: 200})
 
     with pytest.raises(Declined, match="a size is 64, 96, and not"):
-        GeneralProgram(ATTENTION, {ROWS, LENGTH, BOTH}, {"t96": (2, 8, Operation("+", ROUNDED, 1))})
+        GeneralProgram(ATTENTION, USUAL, {"t96": (2, 8, Operation("+", ROUNDED, 1))})
 
 
 def change_template(program):
@@ -165,12 +198,14 @@ DIFFERENT = {
 def test_programs_that_differ_in_more_than_sizes_are_refused(what):
     first, second, reason = DIFFERENT[what]
     (one, sizes), (other, others) = KNOWN
-    GeneralProgram([(call(one, "sin"), sizes), (call(other, "sin"), others)], {ROWS, LENGTH, BOTH})
+    GeneralProgram([(call(one, "sin"), sizes), (call(other, "sin"), others)], USUAL)
     with pytest.raises(Declined, match=reason):
-        GeneralProgram([(first(one) if first else one, sizes), (second(other), others)], {ROWS, LENGTH, BOTH})
+        GeneralProgram([(first(one) if first else one, sizes), (second(other), others)], USUAL)
 
 
-@pytest.mark.parametrize(("expressions", "extra"), [({ROWS, LENGTH}, 64), ({ROWS, BOTH}, 65), ({ROWS, BOTH}, 96)])
+@pytest.mark.parametrize(
+    ("expressions", "extra"), [(USUAL - {BOTH}, 64), (USUAL - {LENGTH}, 65), (USUAL - {LENGTH}, 96)]
+)
 def test_a_number_that_no_expression_gives_is_refused(expressions, extra):
     with pytest.raises(Declined, match="at the known lengths"):
         GeneralProgram([KNOWN[0], known(3, 96, extra=extra)], expressions)
@@ -235,61 +270,3 @@ def test_numbers_that_are_no_sizes_are_refused(line, reason):
     """Those that are part of something else, those that could be the mark of a size, and those behind no mark."""
     with pytest.raises(Declined, match=reason):
         fill_lines([line], 200)
-
-
-RECIPROCAL = Operation("/", 1, LENGTH)
-LITERALS = [0, 1, -1, 64, 0.0, -0.0, 1.0, -1.0, 1e-5, math.inf, math.nan, True, False, None, "64", "n"]
-
-
-def constant(value):
-    kind = "none" if value is None else type(value).__name__
-    return Const(kind, value.hex() if isinstance(value, float) else str(value))
-
-
-def graph_at(length, literals=()):
-    """A graph with sizes and literals of all kinds, in arguments, in tuples, by name, in inputs and in outputs."""
-    varying, fixed = TensorType("float32", (2, length, 64), "cuda"), TensorType("float32", (64, 64), "cuda")
-    ops = (
-        Op("prims.mul", (Ref(0), Ref(0)), (varying,)),
-        Op("prims.mul", (Ref(1), Ref(1)), (fixed,)),
-        Op(
-            "prims.reshape",
-            (Ref(3), (constant(2 * length), constant(64))),
-            (varying, None),
-            (("dim", constant(length)),),
-        ),
-        Op("prims.full", ((constant(length), *map(constant, literals)), constant(1 / length)), (fixed,)),
-        Op("prims.other", tuple(map(constant, literals)), (fixed,), (("dim", constant(1)),)),
-    )
-    return Graph((varying, fixed, NumberType("float")), ops, (3, 4, 5))
-
-
-def program_at(length, literals=()):
-    graph = graph_at(length, literals)
-    region = Graph(graph.inputs, graph.ops[::-1], graph.outputs)
-    instances = [Instance(region, (0, 1, 2), (0, 1, 2), plain) for plain in (None, graph)]
-    uses = tuple(TemplateUse((), Plan.INLINE, "nvfuser", instance) for instance in instances)
-    context = {f"template_{n}": TemplateReference("nvfuser", (("a", 1),), graph, "", uses) for n in (1, 2)}
-    computation = TraceText("computation", f"[t2] = template_1(a)\n[t3] = template_2(a, {length})\n", context)
-    return ProgramText(TraceText("prologue", ""), computation, None, TraceText("epilogue", ""))
-
-
-def fill_templates(literals, *lengths):
-    programs = [(program_at(length, literals), {2: length}) for length in (96, 128)]
-    general = GeneralProgram(programs, {LENGTH, Operation("*", 2, LENGTH), RECIPROCAL})
-    return [general.fill_templates({2: length}, identify)[0] for length in lengths]
-
-
-@given(st.lists(st.sampled_from(LITERALS), max_size=5), st.integers(129, 10**6))
-def test_the_templates_are_those_of_the_program_at_that_size(literals, length):
-    (filled,) = fill_templates(literals, length)
-    assert list(filled.values()) == list(blank(program_at(length, literals)).templates().values())
-    # By their text as well, which tells 0.0 from -0.0 and 1 from True.
-    assert repr([each.graph for each in filled.values()]) == repr([graph_at(length, literals)] * 2)
-
-
-def test_what_has_no_number_that_varies_is_there_once():
-    first, second = (each["template__0"].graph for each in fill_templates([64], 200, 300))
-    are_one = [left is right for left, right in zip(first.ops, second.ops, strict=True)]
-    assert are_one == [False, True, False, False, True]
-    assert first.ops[0].args is second.ops[0].args and first.inputs[1] is second.inputs[1]
