@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,13 +42,11 @@ def key(jitted):
 
 
 class Named(torch.Tensor):
-    """A tensor of another class."""
+    pass
 
 
 @dataclass
 class Point:
-    """An argument that is no tensor."""
-
     x: int
 
 
@@ -108,68 +107,55 @@ def setting(get, put, value):
 
 
 def attribute(owner, name, value):
-    return setting(lambda: getattr(owner, name), lambda each: setattr(owner, name, each), value)
+    return setting(partial(getattr, owner, name), partial(setattr, owner, name), value)
 
 
+CUDA = torch.backends.cuda
+# What the key says of the state and of versions, before and after a change.
 STATE = {
-    "gradients": (torch.no_grad, "the state grad: True, False"),
-    "inference": (torch.inference_mode, "the state inference_mode: False, True"),
-    "autocast": (lambda: torch.autocast("cpu", dtype=torch.bfloat16), "the state autocast.cpu: False, torch.bfloat16"),
-    "autocast of a GPU": (
-        lambda: setting(lambda: False, lambda on: torch.set_autocast_enabled("cuda", on), True),
-        "the state autocast.cuda: False, ",
+    "the state grad: True, False": torch.no_grad,
+    "the state inference_mode: False, True": torch.inference_mode,
+    "the state autocast.cpu: False, torch.bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "the state autocast.cuda: False, ": lambda: setting(
+        lambda: False, lambda on: torch.set_autocast_enabled("cuda", on), True
     ),
-    "anomaly mode": (lambda: torch.autograd.set_detect_anomaly(True), "the state anomaly_mode"),
-    "default dtype": (
-        lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
-        "the state torch.default_dtype: torch.float32, torch.float64",
+    "the state anomaly_mode: ": lambda: torch.autograd.set_detect_anomaly(True),
+    "the state torch.default_dtype: torch.float32, torch.float64": lambda: setting(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float64
     ),
-    "default device": (lambda: torch.device("meta"), "the state default_device: cpu, meta"),
-    "deterministic": (
-        lambda: setting(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "warn"),
-        "the state torch.deterministic: 0, 1",
+    "the state default_device: cpu, meta": lambda: torch.device("meta"),
+    "the state torch.deterministic: 0, 1": lambda: setting(
+        torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "warn"
     ),
-    "precision": (
-        lambda: attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
-        "the state torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "the state torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": lambda: attribute(
+        CUDA.matmul, "allow_bf16_reduced_precision_reduction", False
     ),
-    "cudnn": (lambda: attribute(torch.backends.cudnn, "enabled", False), "the state torch.backends.cudnn.enabled"),
-    "attention": (
-        lambda: setting(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
-        "the state torch.flash_sdp: True, False",
+    "the state torch.backends.cudnn.enabled": lambda: attribute(torch.backends.cudnn, "enabled", False),
+    "the state torch.flash_sdp: True, False": lambda: setting(CUDA.flash_sdp_enabled, CUDA.enable_flash_sdp, False),
+    "the state torch.cudnn_sdp: True, False": lambda: setting(CUDA.cudnn_sdp_enabled, CUDA.enable_cudnn_sdp, False),
+    r"the state torch.sdp_priority: \[1, 2, 0, 3, 4\], \[3, 1, 2, 0, 4\]": lambda: setting(
+        torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, [3, 1, 2, 0, 4]
     ),
-    "attention by cuDNN": (
-        lambda: setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, False),
-        "the state torch.cudnn_sdp: True, False",
+    r"the state compiling: \(False, False\), \(False, True\)": lambda: attribute(
+        torch.compiler, "is_exporting", lambda: True
     ),
-    "order of attentions": (
-        lambda: setting(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, [3, 1, 2, 0, 4]),
-        r"the state torch.sdp_priority: \[1, 2, 0, 3, 4\], \[3, 1, 2, 0, 4\]",
-    ),
-    "compiling": (
-        lambda: attribute(torch.compiler, "is_exporting", lambda: True),
-        r"the state compiling: \(False, False\), \(False, True\)",
-    ),
-    "torch functions": (torch._C.DisableTorchFunctionSubclass, "the state torch_function: True, False"),
-    "thunder's gradient synchronization": (skip_data_parallel_grad_sync, "the state thunder.no_grad_sync: False, True"),
-    "python": (lambda: attribute(sys, "version", "3.12.99 (main)"), r"python: (cpython-3\d+) .*, \1 3.12.99"),
-    "torch": (lambda: attribute(torch, "__version__", "2.10.1"), r"torch: 2\.\d+\.\d.*, 2.10.1"),
-    "torch's commit": (lambda: attribute(torch.version, "git_version", "abcdef"), "torch: .*, .*abcdef"),
-    "thunder": (lambda: attribute(thunder, "__version__", "0.2.8"), f"thunder: {VERSION}, 0.2.8"),
-    **{
-        package.__name__: (
-            lambda package=package: attribute(package, "__version__", "99"),
-            f"{package.__name__}: .*, 99",
-        )
-        for package in (fusioncache, einops, lightning_utilities, networkx, numpy)
-    },
+    "the state torch_function: True, False": torch._C.DisableTorchFunctionSubclass,
+    "the state thunder.no_grad_sync: False, True": skip_data_parallel_grad_sync,
+    r"python: (cpython-3\d+) .*, \1 3.12.99": lambda: attribute(sys, "version", "3.12.99 (main)"),
+    r"torch: 2\.\d+\.\d.*, 2.10.1": lambda: attribute(torch, "__version__", "2.10.1"),
+    "torch: .*, .*abcdef": lambda: attribute(torch.version, "git_version", "abcdef"),
+    f"thunder: {VERSION}, 0.2.8": lambda: attribute(thunder, "__version__", "0.2.8"),
+    "fusioncache: .*, 99": lambda: attribute(fusioncache, "__version__", "99"),
+    "einops: .*, 99": lambda: attribute(einops, "__version__", "99"),
+    "lightning_utilities: .*, 99": lambda: attribute(lightning_utilities, "__version__", "99"),
+    "networkx: .*, 99": lambda: attribute(networkx, "__version__", "99"),
+    "numpy: .*, 99": lambda: attribute(numpy, "__version__", "99"),
 }
 
 
-@pytest.mark.parametrize("name", STATE)
-def test_the_key_names_the_state_or_version_that_is_another_one(name, jitted, key):
-    change, expected = STATE[name]
-    with change():
+@pytest.mark.parametrize("expected", STATE)
+def test_the_key_names_the_state_or_version_that_is_another_one(expected, jitted, key):
+    with STATE[expected]():
         other = key_of(jitted, X, 2)
     assert_names(expected, key, other)
 
@@ -213,15 +199,11 @@ def test_the_key_names_the_gpus_that_executors_ask_for(jitted, key, monkeypatch)
 
 
 class Counting(torch.overrides.TorchFunctionMode):
-    """Takes part in every call of torch."""
-
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
 class Passing(TorchDispatchMode):
-    """Takes part below autograd."""
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
@@ -306,12 +288,10 @@ def test_transforms_are_compared_by_what_they_say_and_do_and_in_their_order(mode
 
 
 class Silent(thunder.Transform):
-    """Does not say what it depends on."""
+    pass
 
 
-class Undecided(Silent):
-    """Does not know."""
-
+class Undecided(thunder.Transform):
     def cache_key(self):
         raise KeyError("none")
 
@@ -359,13 +339,10 @@ def test_sources_are_compared_by_what_is_in_them_and_not_by_where_or_when(tmp_pa
     (same / "tests").mkdir()
     (same / "tests" / "c.py").write_text("is no part of it")
     assert digest_sources(str(one)) == digest_sources(str(same))
-    others = [
-        write_sources(tmp_path / "content", a="x = 2", b=""),
-        write_sources(tmp_path / "name", a="x = 1", c=""),
-        write_sources(tmp_path / "less", a="x = 1"),
-        write_sources(tmp_path / "moved", a="", b="x = 1"),
-    ]
-    assert len({digest_sources(str(each)) for each in (one, *others)}) == 5
+    others = {"content": {"a": "x = 2", "b": ""}, "name": {"a": "x = 1", "c": ""}, "less": {"a": "x = 1"}}
+    others["moved"] = {"a": "", "b": "x = 1"}
+    folders = [one, *(write_sources(tmp_path / name, **files) for name, files in others.items())]
+    assert len({digest_sources(str(each)) for each in folders}) == 5
     young = write_sources(tmp_path / "young", a="x = 1")
     os.utime(young / "a.py", (time.time() + 60,) * 2)
     with pytest.raises(match=r"^a\.py was changed after it was imported$"):
