@@ -98,4 +98,4 @@ def changed(owner: Any, name: Any, value: Any) -> AbstractContextManager[Any]:
     """Gives an attribute of an object, or an item of a dict, another value for a while."""
     if isinstance(owner, dict):
         return mock.patch.dict(owner, {name: value})
-    return mock.patch.object(owner, name, value, create=True)
+    return mock.patch.object(owner, name, value, create=not hasattr(owner, name))

@@ -80,8 +80,14 @@ def write_case(name):
 
 
 @pytest.fixture(scope="module")
-def training():
+def written():
     return write_case("training")
+
+
+@pytest.fixture
+def training(written):
+    model, *rest = written
+    return copy.deepcopy(model), *rest
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,7 +104,6 @@ def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(name)
 
 def test_a_built_prologue_checks_as_the_first_one_did(training):
     model, inputs, _, program = training
-    model = copy.deepcopy(model)
     compiled = load(model, program)
     for others, is_training in (((torch.randn(5, 16),), True), ((inputs[0].double(),), True), (inputs, False)):
         model.train(is_training)
@@ -108,7 +113,6 @@ def test_a_built_prologue_checks_as_the_first_one_did(training):
 
 def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(training):
     model, inputs, _, program = training
-    model = copy.deepcopy(model)
     compiled = load(model, program)
     with no_interpretation():
         run(compiled, model, *inputs)
@@ -131,7 +135,6 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, 
     assert [code.co_filename for code in decode_code(content, program)] == [
         name_file(each) for each in program.traces()
     ]
-    model = copy.deepcopy(model)
     with monkeypatch.context() as nothing_is_compiled:
         nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
         compiled = load(model, program, bytecode=content)
@@ -150,7 +153,7 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, 
 
 def test_what_is_no_python_does_not_fit(training):
     model, _, _, program = training
-    compiled, _ = compile_with(copy.deepcopy(model))
+    compiled, _ = compile_with(model)
     for body in ("  return (", "  x\x00"):
         wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):

@@ -34,10 +34,6 @@ def copy(name, code=None, own=None, defaults=None, closure=None, **attributes):
     return function
 
 
-def with_constants(*constants):
-    return type(count()).__new__.__code__.replace(co_consts=constants)
-
-
 def make(bases=(int,), meta=type, **body):
     """Returns a class like Thunder's but for this. What is None is left out of it."""
     own = vars(type(count()))
@@ -47,39 +43,25 @@ def make(bases=(int,), meta=type, **body):
     return meta("_Numel", bases, {name: value for name, value in body.items() if value is not None})
 
 
-class Meta(type):
-    pass
-
-
-class Mixin:
-    pass
-
-
-class Whole(int):
-    pass
-
-
-def with_cell():
-    def outer(value):
-        def __call__(self):
-            return int(self) + value
-
-        return __call__
-
-    return outer(0).__code__
+def derive(base):
+    return type("Derived", (base,), {})
 
 
 def other_code(self):
     return int(self) + 1
 
 
+CALL = other_code.__code__.replace(co_name="__call__")
+CELL = (lambda value: lambda self: int(self) + value)(0).__code__.replace(co_name="__call__")
 OF_THE_CLASS = {
     "another function's": {"__qualname__": "TensorProxy.__getitem__.<locals>._Numel"},
     "another module": {"__module__": "thunder.core.utils"},
-    "a metaclass": {"meta": Meta},
+    "a metaclass": {"meta": derive(type)},
     "another base": {"bases": (float,)},
-    "one base more": {"bases": (Mixin, int)},
-    "another constant": {"__new__": copy("__new__", code=with_constants(None, "Wanted int, got "))},
+    "one base more": {"bases": (derive(object), int)},
+    "another constant": {
+        "__new__": copy("__new__", type(count()).__new__.__code__.replace(co_consts=(None, "Wanted int, got ")))
+    },
     "a class method": {"__new__": classmethod(copy("__new__"))},
     "no function": {"__call__": None},
     "a builtin": {"__call__": int},
@@ -88,13 +70,13 @@ OF_THE_CLASS = {
     "words about the class": {"__doc__": "A number."},
     "slots": {"__slots__": ()},
     "attributes of its own kind": {"__dict__": property(lambda self: {})},
-    "another class's attributes": {"__dict__": vars(Whole)["__dict__"]},
+    "another class's attributes": {"__dict__": vars(derive(int))["__dict__"]},
 }
 OF_A_FUNCTION = {
-    "another function": {"code": other_code.__code__.replace(co_name="__call__")},
+    "another function": {"code": CALL},
     "a default": {"defaults": (3,)},
     "a default by keyword": {"__kwdefaults__": {"self": 3}},
-    "a cell": {"code": with_cell(), "closure": (CellType(0),)},
+    "a cell": {"code": CELL, "closure": (CellType(0),)},
     "other globals": {"own": dict(vars(proxies))},
     "an attribute of a function": {"limit": 3},
     "an annotation": {"__annotations__": {"return": int}},
@@ -132,7 +114,7 @@ def test_one_with_another_name_or_other_builtins_is_not_known(monkeypatch):
 def test_what_another_function_in_place_of_thunders_makes_is_not_known(monkeypatch):
     def exchange(code):
         if code.co_name == "__call__":
-            return other_code.__code__.replace(co_name="__call__", co_qualname=code.co_qualname)
+            return CALL.replace(co_qualname=code.co_qualname)
         parts = (exchange(each) if isinstance(each, CodeType) else each for each in code.co_consts)
         return code.replace(co_consts=tuple(parts))
 

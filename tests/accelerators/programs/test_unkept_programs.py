@@ -41,9 +41,8 @@ NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
 ONE = ANOTHER = types.SimpleNamespace(a=1)
 
 
+# Things that look at the global NAMES when they are compared, called or searched for an attribute.
 class Thing:
-    """Has comparisons, truth and attributes of its own, which look at a global."""
-
     factor = 1.0
 
     def __eq__(self, other):
@@ -65,8 +64,6 @@ class Thing:
 
 
 class Asking(type):
-    """Decides by a global what its classes' objects are, and whether its classes differ."""
-
     def __instancecheck__(cls, instance):
         return bool(NAMES["b"] == 1.0)
 
@@ -74,13 +71,7 @@ class Asking(type):
         return bool(NAMES["b"] == 1.0)
 
 
-class Asked(metaclass=Asking):
-    pass
-
-
 class Hashing(type):
-    """Decides by a global whether two of its classes are the same key."""
-
     def __hash__(cls):
         return 1
 
@@ -88,19 +79,15 @@ class Hashing(type):
         return cls is other or bool(NAMES["b"] == 1.0)
 
 
-Key, OtherKey = Hashing("Key", (), {}), Hashing("OtherKey", (), {})
+Asked, Key, OtherKey = Asking("Asked", (), {}), Hashing("Key", (), {}), Hashing("OtherKey", (), {})
 
 
-class Pretender(metaclass=Hashing):
-    """Is equal to the class of lists."""
-
+class Pretender(metaclass=Hashing):  # is equal to the class of lists
     def __iter__(self):
         yield NAMES["b"]
 
 
 class Absent:
-    """Finds what it does not have by a global."""
-
     def __getattr__(self, name):
         if name == "there" and NAMES["b"] == 1.0:
             return 1.0
