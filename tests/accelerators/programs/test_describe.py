@@ -268,6 +268,7 @@ def damage():
         (damage, r"it could not be read \(KeyError\)"),
         (lambda: np.array([Box()]), "an array of objects"),
         (lambda: [1, {2: [threading.Lock()]}], "a _thread.lock has no value to compare"),
+        (lambda: make_function(mark=threading.Lock()), "a _thread.lock has no value to compare"),
         (lambda: functools.reduce(lambda inner, _: [inner], range(1000), []), "nested more than 150 deep"),
         (lambda: [0] * 1_000_001, "more than 1000000 values"),
     ],

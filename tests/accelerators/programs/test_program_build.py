@@ -125,6 +125,7 @@ def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(
     for part, ((trace,), tags) in shown.items():
         assert trace.tags == tags
         assert repr(trace) == trace.python() == getattr(program, part).source
+        assert trace.python_ctx().keys() >= getattr(program, part).context.keys()
         with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
             _ = trace.bound_symbols
 
