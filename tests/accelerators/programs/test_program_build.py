@@ -1,9 +1,9 @@
 """A program that is written and built again: nothing is interpreted, every bit is the same; and why one is not kept."""
 
 import copy
-import dataclasses
 import enum
 import threading
+from dataclasses import replace
 from functools import partial
 from importlib.util import MAGIC_NUMBER
 from types import SimpleNamespace
@@ -22,16 +22,7 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 from torch.nn.functional import silu
 
 import fusioncache
-import fusioncache.accelerators.programs.build as compiler
-from fusioncache.accelerators.programs.build import (
-    Resolver,
-    decode_code,
-    encode_code,
-    name_file,
-    resolve_module,
-    resolve_name,
-    write_program,
-)
+from fusioncache.accelerators.programs import build as building
 from fusioncache.accelerators.programs.text import ModuleReference, NamedReference, SymbolReference
 from fusioncache.ir.errors import Declined
 from fusioncache.process.secrets import write_text
@@ -132,23 +123,20 @@ def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(
 
 def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, monkeypatch):
     model, inputs, expected, program = training
-    content = encode_code(program)
-    assert [code.co_filename for code in decode_code(content, program)] == [
-        name_file(each) for each in program.traces()
-    ]
+    content = building.encode_code(program)
+    names = [code.co_filename for code in building.decode_code(content, program)]
+    assert names == [*map(building.name_file, program.traces())]
     with monkeypatch.context() as nothing_is_compiled:
-        nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
+        nothing_is_compiled.setattr(building, "compile_trace", lambda trace: pytest.fail("compiled"))
         compiled = load(model, program, bytecode=content)
     with no_interpretation():
         assert are_same(run(compiled, model, *inputs), expected[0])
-    changed = dataclasses.replace(
-        program, epilogue=dataclasses.replace(program.epilogue, source="def epilogue():\n  ...")
-    )
-    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", encode_code(changed)]
+    changed = replace(program, epilogue=replace(program.epilogue, source="def epilogue():\n  ..."))
+    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", building.encode_code(changed)]
     wrong.append(content.replace(MAGIC_NUMBER.hex().encode(), b"00000000", 1))
     for each in wrong:
         with pytest.raises(ValueError, match="no code of this program for this Python"):
-            decode_code(each, program)
+            building.decode_code(each, program)
         build(compiled, program, bytecode=each)
 
 
@@ -156,9 +144,9 @@ def test_what_is_no_python_does_not_fit(training):
     model, _, _, program = training
     compiled, _ = compile_with(model)
     for body in ("  return (", "  x\x00"):
-        wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
+        wrong = replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):
-            build(compiled, dataclasses.replace(program, computation=wrong))
+            build(compiled, replace(program, computation=wrong))
 
 
 class Result:
@@ -182,9 +170,9 @@ def make(name: str, *lines: str, **context):
     return build_callable(name, "\n".join(lines), f"thunder.{name}", context)
 
 
-def write_lines(*lines: str, **context):
-    """Returns the forward pass of a program that has these lines, as it is written."""
-    return write_forward(make("computation", *lines, **context))
+def compute(result: str, head: str = "", args: str = "x", **context):
+    """A forward pass that returns this."""
+    return make("computation", head, f"def computation({args}):", f"  return {result}", **context)
 
 
 def write_forward(forward, function=helper):
@@ -195,20 +183,20 @@ def write_forward(forward, function=helper):
         backward_fn=None,
         return_none_instead_of_grads=False,
     )
-    return write_program(entry, helper, lambda function: None).computation
+    return building.write_program(entry, helper, lambda function: None).computation
 
 
 def write_calling(value, name="used"):
     """Returns the reference to a value that a forward pass uses by this name."""
-    return write_lines("def computation(x):", f"  return {name}(x)", **{name: value}).context[name]
+    return write_forward(compute(f"{name}(x)", **{name: value})).context[name]
 
 
 def test_a_text_is_stored_as_a_digest_if_what_the_program_depends_on_has_it():
-    lines = "def computation(x):", "  return x.used('Zq a text')"
+    forward = compute("x.used('Zq a text')")
     with pytest.raises(Declined, match="its computation has a string that is not stored"):
-        write_lines(*lines)
+        write_forward(forward)
     digest = write_text("Zq a text")
-    assert write_lines(*lines).source.splitlines()[1] == f"  return x.used({digest!r})"
+    assert write_forward(forward).source.endswith(f"  return x.used({digest!r})")
 
 
 @pytest.mark.parametrize(
@@ -227,34 +215,34 @@ def test_a_value_is_referred_to_by_its_name(value, module, name, monkeypatch):
     found = write_calling(value)
     assert (found.module, found.name) == (module, name)
     assert bool(found.text) == (value in (silu, Result, Color.RED))
-    assert Resolver().find_value(found) is value
+    assert building.Resolver().find_value(found) is value
     if found.text:  # where nothing else would tell of a change
         changed = Color if value is Color.RED else value
         monkeypatch.setattr(changed, *(("__defaults__", (True,)) if value is silu else ("more", 1)), raising=False)
         with pytest.raises(ValueError, match="is another one than when the program was made"):
-            Resolver().find_value(found)
+            building.Resolver().find_value(found)
 
 
 def test_a_module_is_referred_to_by_its_name():
     found = write_calling(torch)
-    assert found == ModuleReference("torch") and resolve_module(found) is torch
+    assert found == ModuleReference("torch") and building.resolve_module(found) is torch
 
 
 def test_an_implementation_is_referred_to_by_its_executor():
     (function,) = pythonex.ex.opmap["check_len"].bind([], 0, output=None)._call_ctx.values()
     reference = write_calling(function, "check_len")
     assert (reference.executor, reference.symbol) == ("python", "check_len")
-    assert Resolver().find_function(reference) is function
+    assert building.Resolver().find_function(reference) is function
     with (
         mock.patch.dict(pythonex.ex.opmap, check_len=pythonex.ex.opmap["check_empty"]),
         pytest.raises(ValueError, match="executor python has no function for check_len"),
     ):
-        Resolver().find_function(reference)
+        building.Resolver().find_function(reference)
     with (
         mock.patch.object(function, "__kwdefaults__", {"length": 1}),
         pytest.raises(ValueError, match="check_len of executor python is another one than when"),
     ):
-        Resolver().find_function(reference)
+        building.Resolver().find_function(reference)
 
 
 def test_an_implementation_without_a_value_is_not_kept():
@@ -286,34 +274,27 @@ def test_what_cannot_be_found_again_is_not_kept(value, what):
     assert str(refusal.value) == f"{what}, which another process cannot find again"
 
 
-IDENTITY = make("computation", "def computation(x):", "  return x")
-
-
 @pytest.mark.parametrize(
-    ("forward", "function", "reason"),
+    ("forward", "reason"),
     [
-        (
-            make("computation", "import random", "def computation(x):", "  return x"),
-            helper,
-            "its computation imports random, which stored programs may not use",
-        ),
-        (
-            make("computation", "def computation(x):", "  return __function_obj(x)"),
-            helper,
-            "its computation takes values from where another process cannot",
-        ),
-        (make("computation", "def computation(x=[]):", "  return x"), helper, "its computation has values of its own"),
-        (helper, helper, "its computation is no function that Thunder compiled"),
-        (computation, helper, "its computation is no function that Thunder compiled"),
-        (len, helper, "its computation is no function that Thunder compiled"),
-        (IDENTITY, len, "its prologue checks another function than the one that was compiled"),
+        (compute("x", head="import random"), "computation imports random, which stored programs may not use"),
+        (compute("__function_obj(x)"), "computation takes values from where another process cannot"),
+        (compute("x", args="x=[]"), "computation has values of its own"),
+        (helper, "computation is no function that Thunder compiled"),
+        (computation, "computation is no function that Thunder compiled"),
+        (len, "computation is no function that Thunder compiled"),
     ],
 )
-def test_what_has_no_text_is_not_kept(forward, function, reason):
-    assert write_forward(IDENTITY).source.startswith("def computation")
+def test_what_has_no_text_is_not_kept(forward, reason):
     with pytest.raises(Declined) as refusal:
-        write_forward(forward, function)
-    assert str(refusal.value) == reason
+        write_forward(forward)
+    assert str(refusal.value) == f"its {reason}"
+
+
+def test_the_prologue_of_another_function_is_not_kept():
+    assert write_forward(compute("x")).source == "\ndef computation(x):\n  return x"
+    with pytest.raises(Declined, match="its prologue checks another function than the one that was compiled"):
+        write_forward(compute("x"), function=len)
 
 
 def test_regions_as_thunder_made_them_and_verified_calls_are_not_kept():
@@ -344,7 +325,9 @@ def test_regions_as_thunder_made_them_and_verified_calls_are_not_kept():
 )
 def test_a_reference_leads_to_nothing_else(reference):
     with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
-        (Resolver().find_function if isinstance(reference, SymbolReference) else resolve_name)(reference)
+        (building.Resolver().find_function if isinstance(reference, SymbolReference) else building.resolve_name)(
+            reference
+        )
 
 
 def test_what_is_written_is_what_thunder_compiled():
