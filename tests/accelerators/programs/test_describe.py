@@ -109,8 +109,11 @@ def pair_up(is_shared):
     return [one, types.FunctionType(one.__code__, globals(), closure=(one if is_shared else other).__closure__)]
 
 
-def loop(n):
-    return loop(n - 1)
+def make_loop():
+    def loop(n):
+        return loop(n - 1)
+
+    return loop
 
 
 def make_data(**fields):
@@ -188,7 +191,7 @@ def make_values() -> list[object]:
         ),
         *(wrap(each) for wrap in (decorate, functools.cached_property) for each in (first_function, second_function)),
         *(functools.partial(first_function), functools.partial(second_function), staticmethod(second_function)),
-        *(classmethod(second_function), property(second_function), loop, weakref.ref(KEPT), weakref.ref(loop)),
+        *(classmethod(second_function), property(second_function), make_loop(), weakref.ref(KEPT), weakref.ref(set_on)),
         *(enum.Enum("Kind", fields) for fields in FIELDS),
         *(enum.Enum("Kind", fields)(1) for fields in FIELDS if 1 in fields.values()),
         *(make_data(**fields) for fields in FIELDS),
